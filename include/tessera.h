@@ -1315,7 +1315,9 @@ typedef enum tsr_rate {
     TSR_RATE_ATTENTION = 10,  /* fused */
     TSR_RATE_RECURRENCE = 11, /* LSTM, GRU */
     TSR_RATE_POOL = 12,
-    TSR_RATE_COUNT = 13
+    TSR_RATE_TREES = 13,   /* tree ensembles: nodes that are visited; 0: flops / 350 */
+    TSR_RATE_KERNELS = 14, /* kernel functions of support vector machines; 0: flops / 9 */
+    TSR_RATE_COUNT = 15
 } tsr_rate;
 
 /* Ways in which nodes go through memory. */

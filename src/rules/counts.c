@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// counts.c - arithmetic of the operators whose rule does not say it: windows, attention, packed weights, recurrences.
+// counts.c - arithmetic of the operators whose rule does not say it: windows, attention, packed weights, recurrences,
+// models of ai.onnx.ml.
 //
 // A rule's factors tell how the work shrinks when it is cut, but not always how much there is: the window of a
 // convolution is no factor, nor are the keys that a cache holds. Such operators have a row here that counts one whole
@@ -7,6 +8,8 @@
 //
 //     Conv of [4,256,56,56] with [256,256,3,3]: 2 x |Y| x 256 x 3 x 3; cut in 4 along the channels, each part a quarter
 #include "rules/rules.h"
+
+#include <math.h>
 
 // ---- sizes -------------------------------------------------------------------------------------
 
@@ -178,7 +181,74 @@ static double count_experts(const struct counting *counting)
     return 2 * tokens * attribute(counting, "k", 1) * each;
 }
 
+// ---- ai.onnx.ml: the model is in the attributes --------------------------------------------------
+
+// Number of entries of a list; 0: there is none.
+static double length_of(const struct counting *counting, const char *name)
+{
+    const tsr_attr *attr = tsr_node_find_attr(counting->node, name);
+    int64_t n = attr ? tsr__attr_length(attr) : 0;
+    return n > 0 ? (double)n : 0;
+}
+
+// Every row of x goes down every tree, then adds the weights of a leaf, 4 of which take as long as
+// one step down. The average leaf is taken to be as deep as in balanced trees: log2 of the leaves.
+static double count_walks(const struct counting *counting, double trees, double leaves,
+                          double weights)
+{
+    if (trees <= 0 || leaves < trees)
+        return 0;
+    return dim(in_at(counting, 0), 0) * trees * (log2(leaves / trees) + weights / leaves / 4);
+}
+
+// Nodes of one tree follow each other. A tree of n nodes has (n + 1) / 2 leaves.
+static double count_tree_nodes(const struct counting *counting)
+{
+    const int64_t *ids;
+    size_t n = tsr_attr_ints(tsr_node_find_attr(counting->node, "nodes_treeids"), &ids);
+    double trees = n > 0;
+    for (size_t i = 1; i < n; i++)
+        trees += ids[i] != ids[i - 1];
+    double weights = length_of(counting, "class_ids") + length_of(counting, "target_ids");
+    return count_walks(counting, trees, ((double)n + trees) / 2, weights);
+}
+
+static double count_tree_ensemble(const struct counting *counting)
+{
+    double leaves = length_of(counting, "leaf_targetids");
+    return count_walks(counting, length_of(counting, "tree_roots"), leaves, leaves);
+}
+
+// [rows, features] with a matrix of coefficients, which is flat.
+static double count_linear(const struct counting *counting)
+{
+    return 2 * dim(in_at(counting, 0), 0) * length_of(counting, "coefficients");
+}
+
+#define EXPONENTIAL 12 // operations that take as long
+#define POWER       20
+#define VECTOR      16 // operations of a matrix product in the time of one elsewhere
+
+// Every row meets every support vector. Without support vectors the model is linear.
+static double count_support_vectors(const struct counting *counting)
+{
+    double features = dim(in_at(counting, 0), -1), rows = dim(in_at(counting, 0), 0);
+    double vectors = features > 0 ? length_of(counting, "support_vectors") / features : 0;
+    size_t n = 0;
+    const tsr_attr *attr = tsr_node_find_attr(counting->node, "kernel_type");
+    const char *text = attr ? tsr_attr_string(attr, &n) : NULL;
+    struct str kernel = text ? (struct str){text, n} : STR("LINEAR");
+    if (vectors <= 0)
+        return count_linear(counting);
+    if (str_is(kernel, "LINEAR"))
+        return 2 * rows * vectors * features;
+    if (str_is(kernel, "RBF")) // difference, square, sum
+        return rows * vectors * (3 * features + EXPONENTIAL);
+    return rows * vectors * (2 * features / VECTOR + POWER);
+}
+
 #define MICROSOFT "com.microsoft"
+#define ML        "ai.onnx.ml"
 #define NCHWC     "com.microsoft.nchwc"
 
 static const struct {
@@ -198,6 +268,8 @@ static const struct {
     {"GRU", "", count_recurrence},
     {"GroupQueryAttention", MICROSOFT, count_group_query},
     {"LSTM", "", count_recurrence},
+    {"LinearClassifier", ML, count_linear},
+    {"LinearRegressor", ML, count_linear},
     {"LpPool", "", count_pool},
     {"MatMulBnb4", MICROSOFT, count_packed_matmul},
     {"MatMulNBits", MICROSOFT, count_packed_matmul},
@@ -207,6 +279,11 @@ static const struct {
     {"MultiHeadAttention", MICROSOFT, count_heads},
     {"QLinearConv", "", count_quantized_conv},
     {"RNN", "", count_recurrence},
+    {"SVMClassifier", ML, count_support_vectors},
+    {"SVMRegressor", ML, count_support_vectors},
+    {"TreeEnsemble", ML, count_tree_ensemble},
+    {"TreeEnsembleClassifier", ML, count_tree_nodes},
+    {"TreeEnsembleRegressor", ML, count_tree_nodes},
 };
 
 double tsr__node_count(const tsr_node *node, const struct shapes *shapes)

@@ -82,6 +82,8 @@ static const struct {
     {"ReduceSum", NONE, TSR_MOVE_REDUCE},
     {"ReduceSumSquare", NONE, TSR_MOVE_REDUCE},
     {"Reshape", NONE, NODE_MOVES_NOTHING},
+    {"SVMClassifier", TSR_RATE_KERNELS, TSR_MOVE_STREAM},
+    {"SVMRegressor", TSR_RATE_KERNELS, TSR_MOVE_STREAM},
     {"Selu", NONE, TSR_MOVE_CURVE},
     {"Sigmoid", NONE, TSR_MOVE_CURVE},
     {"SimplifiedLayerNormalization", NONE, TSR_MOVE_NORM},
@@ -99,6 +101,9 @@ static const struct {
     {"Tanh", NONE, TSR_MOVE_CURVE},
     {"Tile", NONE, TSR_MOVE_COPY},
     {"Transpose", NONE, TSR_MOVE_TURN},
+    {"TreeEnsemble", TSR_RATE_TREES, TSR_MOVE_STREAM},
+    {"TreeEnsembleClassifier", TSR_RATE_TREES, TSR_MOVE_STREAM},
+    {"TreeEnsembleRegressor", TSR_RATE_TREES, TSR_MOVE_STREAM},
     {"Unsqueeze", NONE, NODE_MOVES_NOTHING},
 };
 
@@ -110,6 +115,15 @@ static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
         return false;
     struct shape shape = tsr__shapes_of(shapes, weights);
     return shape.rank > 1 && shape.dims[1].value == 1;
+}
+
+// A support vector machine without a kernel function: ONNX Runtime multiplies matrices.
+static bool has_linear_kernel(const tsr_node *node)
+{
+    size_t n = 0;
+    const tsr_attr *attr = tsr_node_find_attr(node, "kernel_type");
+    const char *text = attr ? tsr_attr_string(attr, &n) : NULL;
+    return !text || str_is((struct str){text, n}, "LINEAR");
 }
 
 static bool is_op(const tsr_node *node, const char *op)
@@ -237,6 +251,8 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
     }
     if (kind.rate == TSR_RATE_CONVOLUTION && is_depthwise(node, shapes))
         kind.rate = TSR_RATE_DEPTHWISE;
+    if (kind.rate == TSR_RATE_KERNELS && has_linear_kernel(node))
+        kind.rate = NONE;
     kind.word = word_of(node, shapes, &kind);
     return kind;
 }

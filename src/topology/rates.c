@@ -7,19 +7,15 @@
 
 #include <jansson.h>
 
-static const char *const names[TSR_RATE_COUNT] = {[TSR_RATE_TF32] = "tf32",
-                                                  [TSR_RATE_FLOAT16] = "float16",
-                                                  [TSR_RATE_BFLOAT16] = "bfloat16",
-                                                  [TSR_RATE_FLOAT8] = "float8",
-                                                  [TSR_RATE_INT8] = "int8",
-                                                  [TSR_RATE_INT4] = "int4",
-                                                  [TSR_RATE_FLOAT64] = "float64",
-                                                  [TSR_RATE_CONVOLUTION] = "convolution",
-                                                  [TSR_RATE_DEPTHWISE] = "depthwise",
-                                                  [TSR_RATE_PACKED] = "packed",
-                                                  [TSR_RATE_ATTENTION] = "attention",
-                                                  [TSR_RATE_RECURRENCE] = "recurrence",
-                                                  [TSR_RATE_POOL] = "pool"};
+static const char *const names[TSR_RATE_COUNT] = {
+    [TSR_RATE_TF32] = "tf32",           [TSR_RATE_FLOAT16] = "float16",
+    [TSR_RATE_BFLOAT16] = "bfloat16",   [TSR_RATE_FLOAT8] = "float8",
+    [TSR_RATE_INT8] = "int8",           [TSR_RATE_INT4] = "int4",
+    [TSR_RATE_FLOAT64] = "float64",     [TSR_RATE_CONVOLUTION] = "convolution",
+    [TSR_RATE_DEPTHWISE] = "depthwise", [TSR_RATE_PACKED] = "packed",
+    [TSR_RATE_ATTENTION] = "attention", [TSR_RATE_RECURRENCE] = "recurrence",
+    [TSR_RATE_POOL] = "pool",           [TSR_RATE_TREES] = "trees",
+    [TSR_RATE_KERNELS] = "kernels"};
 static const char *const move_names[TSR_MOVE_COUNT] = {
     [TSR_MOVE_STREAM] = "stream", [TSR_MOVE_WEIGHTS] = "weights", [TSR_MOVE_PACKED] = "packed",
     [TSR_MOVE_CACHE] = "cache",   [TSR_MOVE_SOFTMAX] = "softmax", [TSR_MOVE_NORM] = "norm",
@@ -112,7 +108,8 @@ bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char 
     const struct speeds all[] = {
         {"rates", names, out->rates, TSR_RATE_COUNT, &out->flops, "\"rates\" is no object",
          "\"rates\" has a word that is none of float32, tf32, float16, bfloat16, float8, int8, "
-         "int4, float64, convolution, depthwise, packed, attention, recurrence, pool",
+         "int4, float64, convolution, depthwise, packed, attention, recurrence, pool, "
+         "trees, kernels",
          "\"rates\" has a speed that is no number above 0"},
         {"moves", move_names, out->moves, TSR_MOVE_COUNT, NULL, "\"moves\" is no object",
          "\"moves\" has a word that is " WAYS, "\"moves\" has a speed that is no number above 0"},

@@ -108,7 +108,24 @@ def quantized_gemm(d):
         assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 2, out
 
 
-for case in (unshared_packing, unknown_type, blocked_layout, quantized_gemm):
+def forest(d):
+    """100 trees of depth 6 for 20,000 rows take about 80 ms, so that plans shard the rows."""
+    inner, ids, trees = 63, range(127), 100
+    features, splits = rng.integers(0, 8, 127 * trees), rng.standard_normal(127 * trees)
+    leaves = [(t, i) for t in range(trees) for i in ids if i >= inner]
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], name="forest", domain="ai.onnx.ml", n_targets=1, nodes_treeids=[t for t in range(trees) for _ in ids], nodes_nodeids=list(ids) * trees,
+                            nodes_featureids=features.tolist(), nodes_values=splits.tolist(), nodes_modes=["BRANCH_LEQ" if i < inner else "LEAF" for i in ids] * trees,
+                            nodes_truenodeids=[2 * i + 1 if i < inner else 0 for i in ids] * trees, nodes_falsenodeids=[2 * i + 2 if i < inner else 0 for i in ids] * trees,
+                            target_treeids=[t for t, _ in leaves], target_nodeids=[i for _, i in leaves], target_ids=[0] * len(leaves), target_weights=rng.standard_normal(len(leaves)).tolist())
+    path = save(d + "/f.onnx", [node], dict(x=("f4", (20000, 8))), dict(y=("f4", (20000, 1))), {}, domains=("ai.onnx.ml",))
+    out, _ = tessera("plan", path, "--devices", "2", "--json")
+    seconds = json.loads(out)["milliseconds"] / 1000
+    assert 0.01 < seconds < 0.2, seconds
+    out, _ = tessera("verify", path, "--devices", "2", "--json")
+    assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 1, out
+
+
+for case in (unshared_packing, unknown_type, blocked_layout, quantized_gemm, forest):
     with tempfile.TemporaryDirectory() as folder:
         try:
             case(folder)

@@ -21,7 +21,7 @@ except ImportError:
 
 TESSERA = os.path.abspath(sys.argv[1])
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 4
-MS = "com.microsoft"
+MS, ML = "com.microsoft", "ai.onnx.ml"
 RATE = 1e6
 
 
@@ -114,8 +114,60 @@ def experts(r):
     return Case("MoE", inputs, [[tokens, hidden]], steps(tokens, k, hidden, inner) + steps(tokens, k, inner, hidden), MS, k=k)
 
 
+def walked(rows, trees, depth, weights):
+    """Nodes that rows visit in complete trees, gone down one by one; four weights of a leaf take as long as a node."""
+    visits = 0
+    for _ in itertools.product(range(rows), range(trees)):
+        node = 0
+        while node < 2**depth - 1:
+            node, visits = 2 * node + 1 + visits % 2, visits + 1
+    return visits + rows * trees * weights / 4
+
+
+def complete_trees(trees, depth):
+    inner, ids = 2**depth - 1, range(2 ** (depth + 1) - 1)
+    return dict(nodes_treeids=[t for t in range(trees) for _ in ids], nodes_nodeids=list(ids) * trees, nodes_featureids=[0] * len(ids) * trees, nodes_values=[0.5] * len(ids) * trees,
+                nodes_modes=["BRANCH_LEQ" if i < inner else "LEAF" for i in ids] * trees, nodes_truenodeids=[2 * i + 1 if i < inner else 0 for i in ids] * trees,
+                nodes_falsenodeids=[2 * i + 2 if i < inner else 0 for i in ids] * trees), [(t, i) for t in range(trees) for i in ids if i >= inner]
+
+
+def tree_regressor(r):
+    rows, trees, depth, targets = r(1, 9), r(1, 4), r(1, 4), r(1, 3)
+    nodes, leaves = complete_trees(trees, depth)
+    ends = [(t, i, k) for t, i in leaves for k in range(targets)]
+    return Case("TreeEnsembleRegressor", [[rows, 4]], [[rows, targets]], walked(rows, trees, depth, targets), ML, each=1, n_targets=targets, target_treeids=[e[0] for e in ends],
+                target_nodeids=[e[1] for e in ends], target_ids=[e[2] for e in ends], target_weights=[1.0] * len(ends), **nodes)
+
+
+def tree_classifier(r):
+    rows, trees, depth, classes = r(1, 9), r(1, 4), r(1, 4), r(2, 4)
+    nodes, leaves = complete_trees(trees, depth)
+    ends = [(t, i, k) for t, i in leaves for k in range(classes)]
+    return Case("TreeEnsembleClassifier", [[rows, 4]], [[rows], [rows, classes]], walked(rows, trees, depth, classes), ML, each=1, classlabels_int64s=list(range(classes)),
+                class_treeids=[e[0] for e in ends], class_nodeids=[e[1] for e in ends], class_ids=[e[2] for e in ends], class_weights=[1.0] * len(ends), **nodes)
+
+
+def svm_regressor(r):
+    rows, features, vectors = r(1, 9), r(1, 6), r(1, 5)
+    kernel, each = [("LINEAR", 2 * features), ("RBF", 3 * features + 12), ("POLY", features / 8 + 20)][r(0, 2)]
+    return Case("SVMRegressor", [[rows, features]], [[rows, 1]], steps(rows, vectors) * each, ML, each=1, kernel_type=kernel, kernel_params=[1.0, 0.0, 3.0], n_supports=vectors,
+                support_vectors=[0.5] * (vectors * features), coefficients=[1.0] * vectors, rho=[0.0])
+
+
+def svm_classifier(r):
+    rows, features, vectors = r(1, 9), r(1, 6), [r(1, 3), r(1, 3)]
+    return Case("SVMClassifier", [[rows, features]], [[rows], [rows, 2]], steps(rows, sum(vectors)) * (3 * features + 12), ML, each=1, kernel_type="RBF", kernel_params=[1.0, 0.0, 3.0],
+                vectors_per_class=vectors, support_vectors=[0.5] * (sum(vectors) * features), coefficients=[1.0] * sum(vectors), rho=[0.0], classlabels_ints=[0, 1])
+
+
+def linear_regressor(r):
+    rows, features, targets = r(1, 9), r(2, 6), r(1, 4)
+    return Case("LinearRegressor", [[rows, features]], [[rows, targets]], steps(rows, features, targets), ML, coefficients=[0.5] * (features * targets), targets=targets)
+
+
 MAKERS = {"Conv": conv, "ConvTranspose": conv_transpose, "MaxPool": max_pool, "MatMul": matmul, "Gemm": gemm, "MatMulNBits": packed, "LSTM": recurrence("LSTM", 4), "GRU": recurrence("GRU", 3),
-          "RNN": recurrence("RNN", 1), "Attention": attention, "MultiHeadAttention": heads, "GroupQueryAttention": group_query, "Attention of com.microsoft": projected, "MoE": experts}
+          "RNN": recurrence("RNN", 1), "Attention": attention, "MultiHeadAttention": heads, "GroupQueryAttention": group_query, "Attention of com.microsoft": projected, "MoE": experts,
+          "TreeEnsembleRegressor": tree_regressor, "TreeEnsembleClassifier": tree_classifier, "SVMRegressor": svm_regressor, "SVMClassifier": svm_classifier, "LinearRegressor": linear_regressor}
 
 
 def model_of(case, path):
@@ -126,7 +178,7 @@ def model_of(case, path):
             inputs.append(helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, x))
         elif x is not None:
             weights.append(onnx.numpy_helper.from_array(x, names[-1]))
-    outputs = [helper.make_tensor_value_info("o%d" % i, TensorProto.FLOAT, s) for i, s in enumerate(case.outputs)]
+    outputs = [helper.make_tensor_value_info("o%d" % i, TensorProto.INT64 if len(s) == 1 else TensorProto.FLOAT, s) for i, s in enumerate(case.outputs)]
     node = helper.make_node(case.op, names, [o.name for o in outputs], name="n", domain=case.domain, **case.attributes)
     graph = helper.make_graph([node], "g", inputs, outputs, weights)
     sets = [helper.make_opsetid("", case.opset)] + ([helper.make_opsetid(case.domain, 1)] if case.domain else [])
@@ -139,7 +191,7 @@ def main():
     with tempfile.TemporaryDirectory() as d:
         machine, path = os.path.join(d, "one.json"), os.path.join(d, "m.onnx")
         with open(machine, "w") as f:
-            json.dump({"devices": [{"memory": 1 << 34, "flops": RATE, "bandwidth": 1e24}], "links": []}, f)
+            json.dump({"devices": [{"memory": 1 << 34, "flops": RATE, "bandwidth": 1e24, "rates": {"trees": RATE, "kernels": RATE}}], "links": []}, f)
         for name, make in MAKERS.items():
             draw = random.Random("%s %d" % (name, seed))
             wrong = []
