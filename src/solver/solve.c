@@ -3,8 +3,10 @@
 //
 // Exact reductions first. What is left is eliminated where it is narrow: plainly without rows, with
 // fronts under rows, for which prices and an answer come from the search. What is wide is searched and
-// bounded until both meet, nothing improves any more, or the effort is spent.
+// bounded until both meet, nothing improves any more, or the effort is spent. Where the bound comes
+// near, most choices are ruled out (solve_prune.c), and the program that is left is solved anew.
 #include "solve_front.h"
+#include "solve_prune.h"
 #include "solve_search.h"
 
 #include <math.h>
@@ -43,6 +45,8 @@ struct solving {
     bool infeasible; // proved
     int64_t most;    // no answer costs more, in the core
     double dearest;  // price of a unit up to which no sum overflows
+    bool pruned;     // a better answer than x can only be one of `rest`
+    struct program rest;
 };
 
 // Seconds of the monotonic clock: an effort that began at 0 has lasted as long as the clock runs.
@@ -229,6 +233,18 @@ static void look(struct search *search, double fraction, int passes, int rounds)
     tsr__effort_slice(search->effort, 0);
 }
 
+// Rules out choices that no better answer has; true: so many that a new solve is worth it. Its result
+// depends on no clock, so that a solve with a time limit does not have it.
+static bool prune(struct solving *solving)
+{
+    if (settled(solving) || !solving->found || solving->effort.seconds > 0)
+        return false;
+    solving->pruned =
+        tsr__prune(&solving->search.dual, solving->program, solving->cost, &solving->rest);
+    solving->effort.work += 4 * solving->search.dual.cells;
+    return solving->pruned;
+}
+
 // Rounds without a better answer or bound are counted; a time limit makes it go on all the same.
 static void look_on(struct solving *solving)
 {
@@ -241,6 +257,8 @@ static void look_on(struct solving *solving)
         bool better = solving->cost < cost || solving->bound > bound + bound / 1000000;
         if (solving->found && solving->cost - solving->bound <= solving->cost / NEAR &&
             solving->effort.seconds <= 0)
+            break;
+        if (prune(solving))
             break;
         stale = better || solving->effort.seconds > 0 ? 0 : stale + 1;
     }
@@ -597,6 +615,36 @@ static tsr_status result(const struct solving *solving, struct arena *arena,
     return TSR_OK;
 }
 
+static tsr_status solve_pinned(const struct program *program, const struct program_options *options,
+                               struct arena *arena, uint32_t pinned, uint32_t pin,
+                               struct program_result *out);
+
+// Solves the program without the choices that were ruled out, with the effort that is left. Its
+// answer is taken if it is better, and its bound holds up to the answer that is known.
+static tsr_status solve_rest(const struct solving *solving, struct arena *arena, uint32_t pinned,
+                             uint32_t pin, struct program_result *out)
+{
+    const struct effort *effort = &solving->effort;
+    struct program_options options = {
+        .work = effort->limit > effort->work ? effort->limit - effort->work : 1};
+    struct program_result rest;
+    tsr_status st = solve_pinned(&solving->rest, &options, arena, pinned, pin, &rest);
+    if (st != TSR_OK)
+        return st;
+    int64_t bound = rest.infeasible || rest.bound > out->cost ? out->cost : rest.bound;
+    rest.work += out->work;
+    rest.bound = bound > out->bound ? bound : out->bound;
+    if (!rest.feasible || rest.cost >= out->cost) {
+        out->work = rest.work;
+        out->bound = rest.bound;
+    } else {
+        *out = rest;
+    }
+    out->optimal = out->bound >= out->cost;
+    out->gap = (double)(out->cost - out->bound) / fmax(1, fabs((double)out->cost));
+    return TSR_OK;
+}
+
 // One whole solve. Memory for the answer comes from `arena`, all else from the heap that `stop`
 // frees.
 static tsr_status solve_pinned(const struct program *program, const struct program_options *options,
@@ -613,6 +661,8 @@ static tsr_status solve_pinned(const struct program *program, const struct progr
         st = TSR_NOMEM;
     if (st == TSR_OK)
         st = result(&solving, arena, out);
+    if (st == TSR_OK && solving.pruned)
+        st = solve_rest(&solving, arena, pinned, pin, out);
     stop(&solving);
     return st;
 }

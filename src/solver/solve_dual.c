@@ -320,6 +320,79 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
     }
 }
 
+// ---- bounds through single choices
+//
+// A pass down takes the least entry of each node and of each edge into the bound and leaves the rest,
+// which is never negative. An answer with a choice costs the bound and what is left at that choice.
+
+// What is left at v, before its earlier edges get their shares.
+static void left_at(const struct dual *dual, uint32_t v, double *out)
+{
+    tsr__dual_gather(dual, v, out);
+    take_least(out, dual->wide->k[v]);
+}
+
+// What is left at one entry of an edge; 2 * FAR: forbidden, or one of its choices is impossible.
+// `later` is what is left at the later end, of which the edge has got a share.
+static double entry_left(const struct dual *dual, uint32_t i, uint32_t a, uint32_t b, double later)
+{
+    const struct tree_edge *edge = &dual->wide->edges[i];
+    double share = dual->gamma[edge->a > edge->b ? edge->a : edge->b];
+    double cost = dual->table[i][(size_t)a * dual->wide->k[edge->b] + b];
+    double to_a = dual->to_a[i][a], to_b = dual->to_b[i][b];
+    if (fmax(fmax(cost, later), fmax(to_a, to_b)) >= FAR / 2)
+        return 2 * FAR;
+    return cost - to_a - to_b + share * later;
+}
+
+// The least that is left at an edge for each choice of its end v. The later end has given the edge a
+// share of what was left there, and the edge has sent to the earlier end all that it could.
+static void edge_left(const struct dual *dual, uint32_t i, uint32_t v, const double *left,
+                      double *out)
+{
+    const struct tree_edge *edge = &dual->wide->edges[i];
+    uint32_t ka = dual->wide->k[edge->a], kb = dual->wide->k[edge->b];
+    bool a_is_later = edge->a > edge->b;
+    for (uint32_t choice = 0; choice < dual->wide->k[v]; choice++)
+        out[choice] = 2 * FAR;
+    for (uint32_t a = 0; a < ka; a++)
+        for (uint32_t b = 0; b < kb; b++) {
+            double y = entry_left(dual, i, a, b, left[a_is_later ? a : b]);
+            double *least = &out[edge->a == v ? a : b];
+            *least = y < *least ? y : *least;
+        }
+    take_least(out, dual->wide->k[v]);
+}
+
+// The share of v that its earlier edges did not get stays at v.
+static double kept_share(const struct dual *dual, uint32_t v)
+{
+    const struct wide *wide = dual->wide;
+    uint32_t earlier = 0;
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+        const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+        earlier += (edge->a == v ? edge->b : edge->a) < v;
+    }
+    return 1 - dual->gamma[v] * earlier;
+}
+
+void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double *left,
+                       double *through)
+{
+    const struct wide *wide = dual->wide;
+    double share = kept_share(dual, v);
+    left_at(dual, v, out);
+    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        out[choice] = dual->bound + share * out[choice];
+    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
+        uint32_t i = wide->touch[t], a = wide->edges[i].a, b = wide->edges[i].b;
+        left_at(dual, a > b ? a : b, left);
+        edge_left(dual, i, v, left, through);
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            out[choice] += through[choice];
+    }
+}
+
 // A subgradient step: where the least entries use 12 of a row with bound 10, its price rises by 2
 // * alpha; where they use 7, it falls by 3 * alpha, never below 0. alpha is such that the bound
 // would reach the target if it went on linearly.

@@ -33,6 +33,10 @@ int64_t tsr__dual_exact(const struct dual *dual);
 void tsr__dual_round(struct dual *dual, uint32_t *x);
 // By node: how much x is above the bound there, after the messages.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack);
+// Right after a pass, by choice of v: no answer with that choice costs less. left and through are
+// scratch, one entry per choice.
+void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double *left,
+                       double *through);
 // One step of the prices towards target; load is scratch by row.
 void tsr__dual_step(struct dual *dual, double target, int64_t *load);
 

@@ -84,6 +84,22 @@ static void equals_trying_everything(void **state)
     tsr_session_free(session);
 }
 
+// Right after a pass: what is said of each choice of node 0 is no more than the best answer with it costs.
+static void bounds_through_choices_hold(const struct core *c, const struct dual *d,
+                                        const struct truth *t)
+{
+    double out[16], left[16], through[16];
+    if (d->wide->n == 0 || d->wide->node[0] != 0)
+        return;
+    tsr__dual_through(d, 0, out, left, through);
+    for (uint32_t choice = 0; choice < d->wide->k[0]; choice++) {
+        int64_t least = t->marginal[c->nodes[0].origin[choice]];
+        assert_true(out[choice] >= d->bound - 0.001);
+        if (least != COST_FORBIDDEN)
+            assert_true(out[choice] <= (double)(least - c->shift) + 0.001);
+    }
+}
+
 // Messages and prices as they come; 1: the bound of doubles is had to the unit.
 static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const struct truth *t)
 {
@@ -97,6 +113,7 @@ static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const stru
     tsr__dual_price(&d);
     for (int pass = 0; pass < 5; pass++)
         tsr__dual_pass(&d);
+    bounds_through_choices_hold(c, &d, t);
     int64_t whole = tsr__dual_exact(&d);
     if (t->cost != COST_FORBIDDEN)
         assert_true(whole <= t->cost - c->shift);
@@ -163,6 +180,64 @@ static void large_costs_are_proved_to_the_unit(void **state)
     tsr_session_free(session);
 }
 
+// Five nodes that all meet: messages leave a gap, and tables are too large for an elimination before choices are ruled out.
+static void draw_clique(struct program *p, struct arena *arena, uint64_t seed)
+{
+    enum { N = 5, K = 30 };
+    tsr__program_init(p, arena);
+    for (uint32_t v = 0; v < N; v++) {
+        int64_t *cost = ARENA_ARRAY(arena, int64_t, K);
+        for (uint32_t c = 0; c < K; c++)
+            cost[c] = (int64_t)(draw(&seed) % 4000);
+        tsr__program_node(p, STR("node"), K, cost);
+    }
+    for (uint32_t u = 0; u < N; u++)
+        for (uint32_t v = u + 1; v < N; v++) {
+            int64_t *cost = ARENA_ARRAY(arena, int64_t, K * K);
+            for (uint32_t i = 0; i < K * K; i++)
+                cost[i] = (int64_t)(draw(&seed) % 1000);
+            tsr__program_edge(p, u, v, cost);
+        }
+}
+
+// The least cost by elimination, whatever it takes.
+static int64_t eliminated(const struct program *p, tsr_session *session)
+{
+    struct core core;
+    struct heap heap;
+    struct wide wide;
+    struct tree tree;
+    struct effort effort = {.limit = UINT64_MAX};
+    tsr__heap_init(&heap, session);
+    assert_true(tsr__core_init(&core, p, &heap, &effort, NONE, 0) &&
+                tsr__wide_init(&wide, &core, &heap));
+    assert_true(tsr__tree_init(&tree, session, wide.n, wide.k, wide.edges, wide.n_edges,
+                               UINT64_C(1) << 26, NULL, NULL));
+    int64_t least = tsr__tree_up(&tree, wide.cost) + core.shift;
+    tsr__tree_free(&tree);
+    tsr__heap_done(&heap);
+    return least;
+}
+
+static void choices_are_ruled_out(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        struct arena arena;
+        struct program p;
+        struct program_result r;
+        tsr__arena_init(&arena, session);
+        draw_clique(&p, &arena, seed);
+        assert_int_equal(tsr__program_solve(&p, NULL, &arena, &r), TSR_OK);
+        assert_true(r.optimal);
+        assert_int_equal(r.cost, eliminated(&p, session));
+        assert_int_equal(tsr__program_cost(&p, r.choice), r.cost);
+        tsr__arena_free(&arena);
+    }
+    tsr_session_free(session);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -173,6 +248,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(equals_trying_everything),
         cmocka_unit_test(bounds_in_whole_numbers_hold),
         cmocka_unit_test(large_costs_are_proved_to_the_unit),
+        cmocka_unit_test(choices_are_ruled_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
