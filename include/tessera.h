@@ -997,7 +997,8 @@ TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name,
 TSR_API tsr_status tsr_tensors_put_sequence(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                             tsr_tensors **elements);
 /* Reads SET: .npz, .npy or .pb (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
- * or random[:SEED][,name:1x3x224x224,...][,batch=2,...] (shapes from the model; open dimensions are as given, else 1). */
+ * or random[:SEED][,name:1x3x224x224,...][,batch=2,...][,*=64] (shapes from the model; open dimensions are as given, else as *
+ * says, else 1). See tsr_inputs_load. */
 TSR_API tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
                                     bool outputs);
 /* Writes path.npy (one tensor), a folder of output_0.pb ... (path without a dot in its last part, or ending in a slash), else an
@@ -1231,6 +1232,11 @@ typedef struct tsr_verify_result {
     const tsr_trial *trials; /* of random shardings; then partition and outputs are empty */
     size_t n_trials;
     tsr_first_difference first;
+    /* The planner would shard nothing (one device is predicted to be as fast), so the plan with the most sharded nodes was verified. */
+    bool forced;
+    int64_t open_size; /* as in tsr_input_sizes, also the following */
+    const tsr_dim_size *sizes;
+    size_t n_sizes;
 } tsr_verify_result;
 typedef struct tsr_verify_options {
     size_t size;
@@ -1249,7 +1255,22 @@ typedef struct tsr_verify_options {
     bool reference_cpu;
     /* for random shardings: the names of the new configuration's devices; NULL: none */
     const tsr_topology *topology;
+    /* with plan: a model of which nothing can be sharded is compared with itself; else TSR_INVALID */
+    bool allow_unsharded;
 } tsr_verify_options;
+/* Sizes that symbolic dimensions have in a set of inputs. */
+typedef struct tsr_input_sizes {
+    size_t size;
+    int64_t open_size; /* what random inputs got for open dimensions without a size; 0: there are none */
+    const tsr_dim_size *sizes; /* of every symbol of the inputs; owned by the session until the next call */
+    size_t n_sizes;
+} tsr_input_sizes;
+/* Loads inputs as tsr_tensors_load does, for a run. In random ones an open dimension without a size has that of the model's plan,
+ * else 128 as tsr_plan assumes, or the largest smaller power of two at which the unsharded model runs: it is run to find out, on the
+ * CPU, with run's custom operators and threads (NULL: none, the default). Sizes at which a run would be long are not tried. Under a
+ * launcher all ranks call it after tsr_join. out may be NULL. */
+TSR_API tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model *model,
+                                   const tsr_run_options *run, tsr_input_sizes *out);
 /* Plans a model for the sizes that the inputs have; those of the options come first. */
 TSR_API tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
                                 const tsr_tensors *inputs, tsr_plan_summary *summary);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Union
 
 import numpy as np
@@ -49,6 +49,8 @@ class Verification:
     failed: int = 0
     first: Optional[First] = None
     recorded: Optional[bool] = None
+    forced: bool = False  # one device would be as fast; the plan with the most sharded nodes was verified
+    dims: Dict[str, int] = field(default_factory=dict)  # sizes of the symbolic dimensions
 
 
 @dataclass(frozen=True)
@@ -93,25 +95,27 @@ def _inputs_path(folder: str, inputs: Union[str, os.PathLike, Mapping[str, Any],
 
 
 def verify(model: Any, *, devices: Union[int, str, None] = None, inputs: Any = None, random: int = 0, seed: int = 0,
-           transport: str = "threads") -> Verification:
-    """Cuts a model (planned for the devices, or as annotated), runs it cut and whole, compares. random: so many random shardings instead."""
+           transport: str = "threads", allow_unsharded: bool = False) -> Verification:
+    """Shards a model (planned for the devices, or as annotated), runs it sharded and unsharded, compares. random: number of random shardings instead.
+    A model of which nothing can be sharded raises TesseraError, unless allow_unsharded."""
     given = check_devices(devices)
     session = Session()
     try:
         with TemporaryFolder() as folder:
             path, arrays = _model_path(folder, model), _inputs_path(folder, inputs)
-            return session.do(lambda: _verify(session, folder, path, arrays, given, random, seed, transport))
+            return session.do(lambda: _verify(session, folder, path, arrays, given, random, seed, transport, allow_unsharded))
     finally:
         session.close()
 
 
-def _verify(session: Session, folder: str, path: str, inputs: Optional[str], devices: Any, random: int, seed: int, transport: str) -> Verification:
+def _verify(session: Session, folder: str, path: str, inputs: Optional[str], devices: Any, random: int, seed: int, transport: str,
+            allow_unsharded: bool) -> Verification:
     topology = topology_of(session, devices) if isinstance(devices, str) else None
     count = devices if isinstance(devices, int) else 0
     session.open_engine()
     plan = options_of(_api.tsr_plan_options, devices=count, topology=topology)
     options = options_of(_api.tsr_verify_options, inputs=os.fsencode(inputs) if inputs else None, work=os.fsencode(folder), random=random, seed=seed,
-                         run=run_options(transport))
+                         run=run_options(transport), allow_unsharded=allow_unsharded)
     if random:
         options.devices = count or library.tsr_topology_devices(topology)
     elif devices is not None:
@@ -133,7 +137,7 @@ def _verification(result: Any) -> Verification:
     recorded = {1: True, 0: False}.get(result.recorded)
     outputs = _differences(result) or [d for t in trials for d in _differences(t)]
     return Verification(result.ok, outputs, counts_of(result.partition), result.partition.nodes, result.partition.cut_nodes, len(trials), len(failed),
-                        _first(first), recorded)
+                        _first(first), recorded, result.forced, {_text(d.name): d.size for d in result.sizes[:result.n_sizes]})
 
 
 def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[str, int]]) -> "tuple[Model, Optional[Plan]]":

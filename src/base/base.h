@@ -497,6 +497,7 @@ enum result {
     RESULT_USER_RULES, // stays until the session ends
     RESULT_TEXT,
     RESULT_GPUS,
+    RESULT_INPUTS,
     RESULT_COUNT
 };
 

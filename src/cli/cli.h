@@ -43,7 +43,7 @@ struct option {
 // clang-format off
 #define INPUT_OPTIONS                                                                                     \
     {"--inputs", "SET", ".npz, .npy, .pb, a folder test_data_set_N, or random[:SEED] (default random:0)"},\
-    {"--shape", "NAME:1x3x224x224", "size of a random input; without, open dimensions are as --dim or another --shape has them, else 1"}
+    {"--shape", "NAME:1x3x224x224", "size of a random input; without, open dimensions are as --dim or another --shape has them, else 128, or the largest smaller power of two at which the unsharded model runs"}
 #define PLACE_OPTIONS                                                                      \
     {"--rank", "K", "this process is rank K of --ranks N; start the others likewise, on this host (shared memory)"}, \
     {"--ranks", "N", "how many such processes there are"},                                                \
@@ -213,9 +213,13 @@ bool cli_is_trusted(const char *path);
 // The set of inputs that the command line asks for, with its shapes; NULL after a message: EXIT_USAGE. Says the seed of
 // random ones. Valid until the next call.
 const char *cli_inputs(struct cli *cli);
-// Loads that set for the command's model or partition (folder), and the model; of a partition, the file of this rank.
-tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_tensors *inputs,
-                           tsr_model **m);
+// Loads that set for the command's model or partition (folder), and the model; of a partition, the file of this rank. Rank 0
+// prints sizes that were assumed.
+tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
+                           tsr_tensors *inputs, tsr_model **m, tsr_input_sizes *sizes);
+// Prints the sizes of symbolic dimensions where some were assumed; adds them to a document (input_sizes.c).
+void cli_say_sizes(const struct cli *cli, const tsr_input_sizes *sizes);
+void cli_json_sizes(tsr_json *json, const tsr_input_sizes *sizes);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
 int cli_read_run_options(struct cli *cli, tsr_run_options *options);
 // --rank, --ranks, --meet, --hosts, --port and the secret (place.c).

@@ -14,13 +14,13 @@
 // 0 has cut.
 static tsr_status measure(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, double seconds,
-                          tsr_tensors *inputs, tsr_bench_result *result)
+                          tsr_tensors *inputs, tsr_input_sizes *sizes, tsr_bench_result *result)
 {
     const char *path = cli->arguments[0], *config = cli_value(cli, "--config");
     bool folder = cli_is_folder(path);
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
+    tsr_status status = cli_load_inputs(cli, set, options, inputs, &model, sizes);
     if (status != TSR_OK)
         goto free_model;
     bool plans = !folder && cli_value(cli, "--devices");
@@ -51,12 +51,13 @@ static double runs_per_s(const tsr_bench_result *result)
 }
 
 // Seconds become milliseconds under run_ms; memory that could not be measured is null, not 0.
-static int print_json(struct cli *cli, const tsr_bench_result *result)
+static int print_json(struct cli *cli, const tsr_bench_result *result, const tsr_input_sizes *sizes)
 {
     tsr_json *json = cli_json(cli);
     if (!json)
         return cli_print_json(cli, json, EXIT_DONE);
     tsr_json_int(json, "ranks", result->ranks);
+    cli_json_sizes(json, sizes);
     tsr_json_int(json, "runs", (int64_t)result->runs);
     tsr_json_int(json, "warmups", (int64_t)result->warmups);
     tsr_json_number(json, "load_s", result->load_s);
@@ -123,12 +124,12 @@ static void print_text(const tsr_bench_result *result)
 }
 
 // Rank 0 has the figures of all.
-static int report(struct cli *cli, const tsr_bench_result *result)
+static int report(struct cli *cli, const tsr_bench_result *result, const tsr_input_sizes *sizes)
 {
     if (cli_rank(cli) > 0)
         return EXIT_DONE;
     if (cli->json)
-        return print_json(cli, result);
+        return print_json(cli, result, sizes);
     print_text(result);
     return EXIT_DONE;
 }
@@ -147,6 +148,7 @@ static int run(struct cli *cli)
 {
     tsr_run_options options;
     tsr_bench_result result = {.size = sizeof result};
+    tsr_input_sizes sizes = {.size = sizeof sizes};
     tsr_tensors *inputs = NULL;
     struct planning plan;
     double seconds = 5;
@@ -180,11 +182,11 @@ static int run(struct cli *cli)
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &inputs);
     if (status == TSR_OK)
-        status = measure(cli, &options, &plan, set, seconds, inputs, &result);
+        status = measure(cli, &options, &plan, set, seconds, inputs, &sizes, &result);
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, &result);
+        code = report(cli, &result, &sizes);
     tsr_tensors_free(inputs);
     return code;
 }

@@ -51,7 +51,8 @@ static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
 }
 
 // With --json the facts of ranks are always there, in text only with --verbose.
-static int report(struct cli *cli, const tsr_tensors *outputs, const struct planned_memory *planned)
+static int report(struct cli *cli, const tsr_tensors *outputs, const struct planned_memory *planned,
+                  const tsr_input_sizes *sizes)
 {
     if (cli_rank(cli) > 0)
         return EXIT_DONE;
@@ -59,6 +60,7 @@ static int report(struct cli *cli, const tsr_tensors *outputs, const struct plan
         tsr_json *json = cli_json(cli);
         if (json) {
             json_outputs(json, outputs);
+            cli_json_sizes(json, sizes);
             ranks_json(json, cli->session, planned);
             if (planned->n)
                 cli_json_prediction(json, planned->prediction);
@@ -88,14 +90,15 @@ static void say_kind(const struct cli *cli, const char *file)
 // A model that has a device configuration is cut for it; without one it runs whole.
 static tsr_status execute(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, tsr_tensors *inputs,
-                          tsr_tensors *outputs, struct planned_memory *memory)
+                          tsr_tensors *outputs, struct planned_memory *memory,
+                          tsr_input_sizes *sizes)
 {
     const char *path = cli->arguments[0], *file = cli_value(cli, "--outputs");
     const char *config = cli_value(cli, "--config");
     bool folder = cli_is_folder(path);
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
+    tsr_status status = cli_load_inputs(cli, set, options, inputs, &model, sizes);
     if (status != TSR_OK)
         goto free_model;
     bool plans = !folder && cli_value(cli, "--devices");
@@ -135,6 +138,7 @@ static int run(struct cli *cli)
     tsr_tensors *inputs = NULL, *outputs = NULL;
     struct planning plan;
     struct planned_memory memory = {0};
+    tsr_input_sizes sizes = {.size = sizeof sizes};
     int code = cli_read_run_options(cli, &options);
     // Ranks are asked what they were only where it is shown.
     options.facts = cli->json || cli->verbose;
@@ -159,11 +163,11 @@ static int run(struct cli *cli)
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &outputs);
     if (status == TSR_OK)
-        status = execute(cli, &options, &plan, set, inputs, outputs, &memory);
+        status = execute(cli, &options, &plan, set, inputs, outputs, &memory, &sizes);
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, outputs, &memory);
+        code = report(cli, outputs, &memory, &sizes);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
     return code;

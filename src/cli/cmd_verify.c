@@ -113,15 +113,26 @@ static void json_trials(tsr_json *json, const tsr_verify_result *result)
     tsr_json_end(json);
 }
 
+static tsr_input_sizes sizes_of(const tsr_verify_result *result)
+{
+    return (tsr_input_sizes){.size = sizeof(tsr_input_sizes),
+                             .open_size = result->open_size,
+                             .sizes = result->sizes,
+                             .n_sizes = result->n_sizes};
+}
+
 // With trials the results stand in each of them; without, at the top.
 static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
                              const tsr_verify_result *result, int code)
 {
     tsr_json *json = cli_json(cli);
+    tsr_input_sizes sizes = sizes_of(result);
     if (!json)
         return cli_print_json(cli, json, EXIT_READ);
     tsr_json_bool(json, "ok", result->ok);
     json_recorded(json, result->recorded);
+    tsr_json_bool(json, "forced", result->forced);
+    cli_json_sizes(json, &sizes);
     if (result->n_trials) {
         tsr_json_int(json, "devices",
                      options->devices ? options->devices
@@ -202,6 +213,7 @@ static int read_options(struct cli *cli, tsr_verify_options *options)
     if (!code && options->random && options->run.ranks > 0)
         code = cli_usage(cli, "--random runs its ranks in this process; leave --rank out");
     options->reference_cpu = reference != NULL;
+    options->allow_unsharded = cli_flag(cli, "--allow-unsharded");
     options->run.deterministic = true; // what is proved is to be the same each time
     options->config = cli_value(cli, "--config");
     options->inputs = code ? NULL : cli_inputs(cli);
@@ -239,6 +251,10 @@ static int run(struct cli *cli)
         return code;
     if (cli->json)
         return print_verify_json(cli, &options, &result, code);
+    tsr_input_sizes sizes = sizes_of(&result);
+    cli_say_sizes(cli, &sizes);
+    if (result.forced)
+        cli_say(cli, "one device would be faster; verifying a sharded plan anyway\n");
     if (result.n_trials) {
         print_trials(&options, &result);
         return code;
@@ -255,6 +271,8 @@ static const struct option options_table[] = {
      "largest difference relative to the output's largest magnitude (default 5e-5 for float32)"},
     {"--reference", "cpu",
      "run the whole model on the CPU (default: the kind of device that the ranks have)"},
+    {"--allow-unsharded", NULL,
+     "with --devices: exit 0 where no node can be sharded (default: exit 1)"},
     {"--random", "K", "cut in K random valid ways instead; a way that fails is printed as edits"},
     {"--seed", "S", "of the first random way (default 0); the next ones are S + 1, S + 2, ..."},
     PLAN_OPTIONS,

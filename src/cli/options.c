@@ -496,10 +496,11 @@ const char *cli_inputs(struct cli *cli)
 
 // Ranks on other hosts need not have each other's files; where the launcher's ranks are not those of the partition, rank
 // 0 stands for all, until the run refuses them.
-tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_tensors *inputs,
-                           tsr_model **m)
+tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
+                           tsr_tensors *inputs, tsr_model **m, tsr_input_sizes *sizes)
 {
     char file[4096];
+    bool folder = cli_is_folder(cli->arguments[0]);
     if (folder)
         snprintf(file, sizeof file, "%s/rank%d.onnx", cli->arguments[0], cli_rank(cli));
     else
@@ -511,7 +512,10 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
         status = cli_check_dims(cli, *m);
     if (status != TSR_OK)
         return status;
-    return tsr_tensors_load(inputs, set, *m, false);
+    status = tsr_inputs_load(inputs, set, *m, options, sizes);
+    if (status == TSR_OK && cli_rank(cli) == 0)
+        cli_say_sizes(cli, sizes);
+    return status;
 }
 
 // Every --map-device, in the order given.

@@ -214,7 +214,8 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
         return NULL;
     for (size_t i = 0; i < strategy->at.n; i++) {
         const struct candidate *candidate = &strategy->at.at[i];
-        columns->cost[i] = program_cost_of(candidate->compute + candidate->comm);
+        int64_t penalty = candidate->cut ? 0 : planner->machine.topology->unsharded_penalty;
+        columns->cost[i] = program_cost_of(candidate->compute + candidate->comm + penalty);
         columns->names[i] = candidate->name;
     }
     strategy->columns = columns;

@@ -20,6 +20,9 @@ struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
 int tsr__served_work(const char *folder, const char *engine);
 // TSR_OK if the set that a caller gave belongs to the session, or is NULL; else a finding. (tensors.c)
 tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors) TSR_MUST_USE;
+tsr_session *tsr__tensors_session(const tsr_tensors *tensors);
+void tsr__tensors_clear(tsr_tensors *tensors); // removes all tensors (tensors.c)
+bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (sets.c)
 
 // ---- before a run, under a launcher (transports.c)
 

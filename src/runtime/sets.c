@@ -17,7 +17,7 @@ static tsr_status bad_set(tsr_session *session, const char *set, struct str valu
     at.value = value;
     tsr__diag(session, DIAG_tensor_set, &at,
               "a set is FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
-              "random[:SEED][,name:1x3x224x224,...][,batch=2,...]",
+              "random[:SEED][,name:1x3x224x224,...][,batch=2,...][,*=64]",
               "%s", what);
     return TSR_INVALID;
 }
@@ -440,7 +440,7 @@ static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, co
     return arena_status(given->arena);
 }
 
-// The shape that the model declares. Open sizes are those of their symbol in the set, or 1.
+// The shape that the model declares. An open dimension has the size of its symbol in the set, else that of "*", else 1.
 static void usual_shape(const struct given_sizes *given, const tsr_value *value, int rank,
                         int64_t *dims)
 {
@@ -452,6 +452,8 @@ static void usual_shape(const struct given_sizes *given, const tsr_value *value,
             continue;
         if (name)
             size = tsr__map_get(&given->sizes, str_of(name));
+        if (!size)
+            size = tsr__map_get(&given->sizes, STR("*"));
         dims[axis] = size ? *size : 1;
     }
 }
@@ -534,7 +536,7 @@ static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
 }
 
 // "random", "random:7", "random,x:2x3"
-static bool is_random(const char *set)
+bool tsr__set_is_random(const char *set)
 {
     size_t n = strlen("random");
     return strncmp(set, "random", n) == 0 && strchr(":,", set[n]); // which finds its terminator too
@@ -560,12 +562,12 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
                        bool outputs)
 {
     struct stat info;
-    if (is_random(set) && outputs)
+    if (tsr__set_is_random(set) && outputs)
         return TSR_OK;
-    if (is_random(set) && !has_model)
+    if (tsr__set_is_random(set) && !has_model)
         return bad_set(tensors->session, set, STR(""),
                        "shapes come from a model, and there is none");
-    if (is_random(set))
+    if (tsr__set_is_random(set))
         return load_random(tensors, set, ports);
     if (ends_with(set, ".npz") || ends_with(set, ".npy"))
         return load_numpy(tensors, set, ports, has_model, outputs);

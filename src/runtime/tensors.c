@@ -35,12 +35,23 @@ void tsr__tensor_free(tsr_session *session, struct tensor *x)
     tsr__free(session, x, x->cap);
 }
 
+tsr_session *tsr__tensors_session(const tsr_tensors *tensors)
+{
+    return tensors->session;
+}
+
+void tsr__tensors_clear(tsr_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->n; i++)
+        tsr__tensor_free(tensors->session, tensors->at[i]);
+    tensors->n = 0;
+}
+
 void tsr_tensors_free(tsr_tensors *tensors)
 {
     if (!tensors)
         return;
-    for (size_t i = 0; i < tensors->n; i++)
-        tsr__tensor_free(tensors->session, tensors->at[i]);
+    tsr__tensors_clear(tensors);
     tsr__free(tensors->session, tensors->at, tensors->cap * sizeof *tensors->at);
     tsr__arena_free(&tensors->names);
     tsr__free(tensors->session, tensors, sizeof *tensors);

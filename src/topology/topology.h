@@ -69,7 +69,9 @@ struct tsr_topology {
     size_t *first;   // by device: its first link (they are sorted), one more at the end
     int **route;     // by source: the last link on the way to each device, or -1; made when needed
     int shared_by; // ranks of the device that has most of them, in a choice of ranks; 0: each is a device (shares.c)
-    bool even;                  // all links have the same latency and bandwidth
+    int64_t
+        unsharded_penalty; // picoseconds that the planner adds to every node that is not sharded; 0: none
+    bool even;             // all links have the same latency and bandwidth
     struct topology_work *work; // what finding routes needs besides; made when needed
     struct map priced;
     VEC(struct tsr_topology *)

@@ -44,6 +44,7 @@ struct work {
     tsr_tensors *inputs, *recorded, *whole;
     bool ran_whole;
     double *precision; // by value of the model (precision.c)
+    tsr_input_sizes sizes;
     struct scratch scratch;
 };
 
@@ -61,6 +62,11 @@ struct outcome {
 // TSR_DIFFERENT: *out is filled.
 tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
                            struct outcome *out) TSR_MUST_USE;
+// sharded_plan.c: plans the model, for the devices of the options, such that it shards as many nodes as it can.
+tsr_status tsr__plan_sharded(struct work *work, tsr_model *model,
+                             tsr_plan_summary *summary) TSR_MUST_USE;
+// Reports why no node is sharded; TSR_INVALID.
+tsr_status tsr__verify_unsharded(struct work *work, size_t devices);
 // locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
 // where there is one; that it could not be found is no failure.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,

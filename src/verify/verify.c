@@ -25,7 +25,7 @@ static tsr_status load_inputs(struct work *work)
     const char *set = "random";
     if (work->options->inputs)
         set = work->options->inputs;
-    tsr_status st = tsr_tensors_load(work->inputs, set, work->model, false);
+    tsr_status st = tsr_inputs_load(work->inputs, set, work->model, &work->run, &work->sizes);
     if (st != TSR_OK || !is_folder(set))
         return st;
     struct str first = tsr__arena_printf(&work->arena, "%s/output_0.pb", set);
@@ -42,28 +42,55 @@ static tsr_status open_all(struct work *work)
     tsr_status st = tsr_model_load(work->session, work->path, &work->model);
     if (st != TSR_OK)
         return st;
+    work->sizes.size = sizeof work->sizes;
     tsr_tensors **sets[] = {&work->inputs, &work->recorded, &work->whole};
     for (size_t i = 0; i < TSR_COUNT(sets); i++) {
         st = tsr_tensors_new(work->session, sets[i]);
         if (st != TSR_OK)
             return st;
     }
-    st = load_inputs(work);
+    work->scratch.model = work->path;
+    st = tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch);
     if (st != TSR_OK)
         return st;
-    work->scratch.model = work->path;
-    return tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch);
+    return load_inputs(work);
 }
 
-// The sharding that the model has, or that of a plan that is made first.
+// True if the plan puts different work on different devices.
+static bool divides_work(const tsr_plan_summary *plan)
+{
+    return plan->cut_nodes > 0 || plan->n_stages > 1;
+}
+
+// Plans the model for its inputs. Where the plan shards nothing, the model is loaded again and planned to shard what it can.
+static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, bool *forced)
+{
+    tsr_status st = tsr_plan_for(work->model, work->options->plan, work->inputs, plan);
+    if (st != TSR_OK || divides_work(plan))
+        return st;
+    tsr_model *again = NULL;
+    st = tsr_model_load(work->session, work->path, &again);
+    if (st != TSR_OK)
+        return st;
+    tsr_model_free(work->model);
+    work->model = again;
+    st = tsr__plan_sharded(work, work->model, plan);
+    if (st != TSR_OK)
+        return st;
+    *forced = divides_work(plan);
+    if (*forced || work->options->allow_unsharded)
+        return TSR_OK;
+    return tsr__verify_unsharded(work, plan->devices);
+}
+
+// The sharding that the model has, or that of a plan that is made first. Other ranks run what rank 0 shards.
 static tsr_status verify_own(struct work *work, tsr_verify_result *result)
 {
     struct outcome out = {.recorded = -1};
     tsr_plan_summary plan = {.size = sizeof(plan), .config = work->options->config};
     tsr_status st = TSR_OK;
-    bool plans = work->options->plan && work->run.rank == 0; // the others run what rank 0 cuts
-    if (plans)
-        st = tsr_plan_for(work->model, work->options->plan, work->inputs, &plan);
+    if (work->options->plan && work->run.rank == 0)
+        st = plan_model(work, &plan, &result->forced);
     if (st == TSR_OK)
         st = tsr__verify_cut(work, work->model, plan.config, &out);
     result->ok = out.ok;
@@ -131,6 +158,9 @@ static tsr_status verify_opened(struct work *work, tsr_verify_result *found)
     st = open_all(work);
     if (st != TSR_OK)
         return st;
+    found->open_size = work->sizes.open_size;
+    found->sizes = work->sizes.sizes;
+    found->n_sizes = work->sizes.n_sizes;
     if (work->options->random)
         st = tsr__verify_trials(work, found);
     else

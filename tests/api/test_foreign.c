@@ -192,6 +192,7 @@ static void refuse_tensors(struct bench *b, struct other *o)
     assert_int_equal(tsr_tensors_new(b->s, &own), TSR_OK);
     REFUSED("tsr_tensors_load.model", tsr_tensors_load(own, "random", o->model, false));
     REFUSED("tsr_tensors_load.model", tsr_tensors_load(own, "random", o->model, true));
+    REFUSED("tsr_inputs_load.model", tsr_inputs_load(own, "random", o->model, NULL, NULL));
     REFUSED("tsr_run.inputs", tsr_run(b->s, "/nowhere", NULL, o->tensors, own));
     REFUSED("tsr_run.outputs", tsr_run(b->s, "/nowhere", NULL, own, o->tensors));
     REFUSED("tsr_run_model.inputs", tsr_run_model(b->s, "/nowhere", NULL, o->tensors, own));

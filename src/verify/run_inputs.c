@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// run_inputs.c - tsr_inputs_load: loads a set of inputs for a run, and picks sizes for open dimensions of random ones.
+//
+// Open dimensions without a size get 128, as `plan` assumes, or the largest smaller power of two at which the unsharded
+// model runs. A model with a table of 64 positions, for example, fails at 128 and runs at 64. Sizes at which a run would
+// take too long are not tried. An expression is computed: [batch, past + seq] with 32 for past and seq is [32, 64].
+#include "verify/internal.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+#include "runtime/runtime.h"
+
+#include <stdio.h>
+
+// A try must take seconds on a small CPU: bounds on operations, on bytes that nodes read and write, and on inputs.
+#define MOST_WORK        100e9
+#define MOST_BYTES       (4.0 * (1 << 30))
+#define MOST_INPUT_BYTES (256.0 * (1 << 20))
+// A model of more weights is not loaded for a try: it may be sharded because one process has no room for it.
+#define MOST_WEIGHTS ((int64_t)2 << 30)
+
+struct loading {
+    tsr_session *session;
+    struct arena arena;
+    const char *set; // with the sizes that the model was planned for
+    const tsr_model *model;
+    const tsr_run_options *run;
+    tsr_tensors *inputs;
+};
+
+// What open dimensions without a size get; batch_of_one: all but the first symbol, which gets 1.
+struct open_size {
+    int64_t size;
+    bool batch_of_one;
+};
+
+// ---- one size ----------------------------------------------------------------------------------
+
+// True for "batch" and "x.0"; false for "past + seq".
+static bool is_name(const char *symbol)
+{
+    return symbol[strspn(symbol,
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")] == 0;
+}
+
+static tsr_status load(struct loading *loading, struct str set)
+{
+    if (!set.p)
+        return TSR_NOMEM;
+    tsr__tensors_clear(loading->inputs);
+    return tsr_tensors_load(loading->inputs, set.p, loading->model, false);
+}
+
+// Appends the sizes that expressions of the inputs have once all plain symbols have theirs. Unchanged: there are none.
+static struct str add_expressions(struct loading *loading, struct str set)
+{
+    struct arena *arena = &loading->arena;
+    const tsr_graph *graph = tsr_model_graph(loading->model);
+    tsr_dim_size *sizes;
+    size_t n, names = 0;
+    if (!tsr__input_sizes(arena, loading->model, loading->inputs, &sizes, &n))
+        return (struct str){0};
+    for (size_t i = 0; i < n; i++)
+        if (is_name(sizes[i].name))
+            sizes[names++] = sizes[i];
+    if (names == n)
+        return set;
+    struct shapes *shapes =
+        tsr__shapes_bound(arena, (tsr_model *)loading->model, sizes, names, false);
+    if (!shapes)
+        return (struct str){0};
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        struct shape shape = tsr__shapes_of(shapes, value);
+        for (int axis = 0; axis < shape.rank && axis < tsr_value_rank(value); axis++) {
+            tsr_dim own = tsr_value_dim(value, axis);
+            if (own.value >= 0 || is_name(own.symbol) || shape.dims[axis].value < 0)
+                continue;
+            set = tsr__arena_printf(arena, STR_FMT ",%s=%lld", STR_ARG(set), own.symbol,
+                                    (long long)shape.dims[axis].value);
+        }
+    }
+    return set;
+}
+
+// Loads the set with that size for every open dimension that has none of its own.
+static tsr_status load_at(struct loading *loading, int64_t size)
+{
+    struct str set = tsr__arena_printf(&loading->arena, "%s,*=%lld", loading->set, (long long)size);
+    tsr_status st = load(loading, set);
+    if (st != TSR_OK)
+        return st;
+    struct str all = add_expressions(loading, set);
+    if (all.p == set.p)
+        return TSR_OK;
+    return load(loading, all);
+}
+
+// ---- which sizes are tried ---------------------------------------------------------------------
+
+// Bytes of each input with 1 and with 2 as the size of open dimensions: they tell how it grows.
+struct growth {
+    double *bytes[2];
+    size_t n;
+    bool open; // some input does grow
+};
+
+static tsr_status measure_growth(struct loading *loading, struct growth *out)
+{
+    for (int k = 0; k < 2; k++) {
+        tsr_status st =
+            load(loading, tsr__arena_printf(&loading->arena, "%s,*=%d", loading->set, k + 1));
+        if (st != TSR_OK)
+            return st;
+        out->n = tsr_tensors_count(loading->inputs);
+        out->bytes[k] = ARENA_ARRAY(&loading->arena, double, out->n + 1);
+        if (!out->bytes[k])
+            return TSR_NOMEM;
+        for (size_t i = 0; i < out->n; i++) {
+            size_t bytes = 0;
+            tsr_tensors_data(loading->inputs, i, &bytes);
+            out->bytes[k][i] = (double)bytes;
+            out->open = out->open || (k && out->bytes[1][i] > out->bytes[0][i]);
+        }
+    }
+    return TSR_OK;
+}
+
+// An input of two open dimensions has 4 times the bytes for each doubling.
+static double bytes_at(const struct growth *growth, int64_t size)
+{
+    double all = 0;
+    for (size_t i = 0; i < growth->n; i++) {
+        double one = growth->bytes[0][i], bytes = one;
+        for (int64_t k = 1; k < size && one > 0; k *= 2)
+            bytes *= growth->bytes[1][i] / one;
+        all += bytes;
+    }
+    return all;
+}
+
+// What the nodes of the main graph take with the loaded inputs is within the bounds.
+static bool is_bounded(struct loading *loading)
+{
+    static const tsr_topology_device any = {.flops = 1, .bandwidth = 1};
+    tsr_dim_size *sizes;
+    size_t n;
+    double work = 0, bytes = 0;
+    tsr_model *model = (tsr_model *)loading->model;
+    if (!tsr__input_sizes(&loading->arena, model, loading->inputs, &sizes, &n))
+        return false;
+    struct shapes *shapes = tsr__shapes_bound(&loading->arena, model, sizes, n, false);
+    if (!shapes)
+        return false;
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        struct node_price price = tsr__price_node(&loading->arena, node, shapes, NULL, &any);
+        work += price.work;
+        bytes += price.bytes;
+    }
+    return work <= MOST_WORK && bytes <= MOST_BYTES;
+}
+
+// Runs the unsharded model in this process, on the CPU. Its diagnostics are discarded.
+static tsr_status try_run(struct loading *loading)
+{
+    tsr_run_options run = {.size = sizeof run, .transport = "threads"};
+    run.ort_ops = loading->run->ort_ops;
+    run.work = loading->run->work;
+    run.threads = loading->run->threads;
+    run.plugins = loading->run->plugins;
+    tsr_tensors *outputs = NULL;
+    struct diag_mark mark = tsr__diag_mark(loading->session);
+    tsr_status st = tsr_tensors_new(loading->session, &outputs);
+    if (st == TSR_OK)
+        st = tsr_run_model(loading->session, tsr_model_path(loading->model), &run, loading->inputs,
+                           outputs);
+    tsr_tensors_free(outputs);
+    tsr__diag_back(loading->session, &mark, false);
+    return st;
+}
+
+static int64_t weight_bytes(const tsr_model *model)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    int64_t all = 0;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
+        int64_t bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
+        for (int d = 0; d < tsr_tensor_rank(tensor); d++)
+            if (!mul_ok(bits, tsr_tensor_dims(tensor)[d], &bits))
+                return INT64_MAX;
+        if (!add_ok(all, bits / 8, &all))
+            return INT64_MAX;
+    }
+    return all;
+}
+
+// The file of a rank is not the unsharded model.
+static bool can_try(const struct loading *loading)
+{
+    return tsr_model_path(loading->model)[0] && weight_bytes(loading->model) <= MOST_WEIGHTS &&
+           !tsr_model_metadata(loading->model, "ai.tessera.rank");
+}
+
+static void warn_no_size(const struct loading *loading)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(loading->model));
+    tsr__diag(loading->session, DIAG_inputs_unsized, &at,
+              "give the sizes with --dim NAME=SIZE, or inputs with --inputs",
+              "the unsharded model runs with no power of two from 1 to %d as the size of its open "
+              "dimensions",
+              PLAN_USUAL_SIZE);
+}
+
+// Tries 128, 64 ... 2. *size is the first at which the unsharded model runs, and the inputs have it; 1: none.
+static tsr_status try_sizes(struct loading *loading, const struct growth *growth, int64_t *size)
+{
+    for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
+        if (bytes_at(growth, *size) > MOST_INPUT_BYTES)
+            continue;
+        tsr_status st = tsr__cancel_check(loading->session);
+        if (st == TSR_OK)
+            st = load_at(loading, *size);
+        if (st != TSR_OK)
+            return st;
+        if (!is_bounded(loading))
+            continue;
+        st = try_run(loading);
+        if (st == TSR_OK || st == TSR_CANCELLED || st == TSR_NOMEM)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Gives the first symbol, mostly the batch, the size 1. False: it is the only one, or there was no memory.
+static bool set_batch_of_one(struct loading *loading)
+{
+    tsr_dim_size *sizes = NULL;
+    size_t n = 0;
+    if (!tsr__input_sizes(&loading->arena, loading->model, loading->inputs, &sizes, &n) || n < 2)
+        return false;
+    struct str set = tsr__arena_printf(&loading->arena, "%s,%s=1", loading->set, sizes[0].name);
+    if (set.p)
+        loading->set = set.p;
+    return set.p != NULL;
+}
+
+// Some models are exported for a batch of one, whatever they declare.
+static tsr_status try_batch_of_one(struct loading *loading, struct open_size *open)
+{
+    struct growth growth = {0};
+    const char *set = loading->set;
+    if (!set_batch_of_one(loading))
+        return loading->arena.failed ? TSR_NOMEM : TSR_OK;
+    tsr_status st = measure_growth(loading, &growth);
+    if (st == TSR_OK && growth.open)
+        st = try_sizes(loading, &growth, &open->size);
+    open->batch_of_one = open->size > 1;
+    if (!open->batch_of_one)
+        loading->set = set;
+    return st;
+}
+
+// Leaves the inputs loaded with the largest size at which the unsharded model runs, or with 1.
+static tsr_status find_size(struct loading *loading, const struct growth *growth,
+                            struct open_size *open)
+{
+    tsr_status st = try_sizes(loading, growth, &open->size);
+    if (st == TSR_OK && open->size == 1)
+        st = try_batch_of_one(loading, open);
+    if (st != TSR_OK || open->size > 1)
+        return st;
+    st = load_at(loading, 1);
+    if (st == TSR_OK && try_run(loading) != TSR_OK)
+        warn_no_size(loading);
+    return st;
+}
+
+// ---- a set -------------------------------------------------------------------------------------
+
+// Rank 0 tells the ranks that were started apart which size it found: "128", or "128 1" for a batch of one.
+static tsr_status agree_on_size(struct loading *loading, const struct growth *growth,
+                                struct open_size *open)
+{
+    int rank = 0;
+    char text[32] = "";
+    bool apart = tsr__run_launched(loading->session, loading->run, &rank);
+    tsr_status st = TSR_OK;
+    if (rank == 0)
+        st = find_size(loading, growth, open);
+    if (st != TSR_OK || !apart)
+        return st;
+    snprintf(text, sizeof text, "%lld%s", (long long)open->size, open->batch_of_one ? " 1" : "");
+    st = tsr__run_tell(loading->session, text, sizeof text);
+    if (st != TSR_OK || rank == 0)
+        return st;
+    text[sizeof text - 1] = 0;
+    char *end = text + strcspn(text, " ");
+    open->batch_of_one = *end == ' ';
+    if (!tsr__str_int((struct str){text, (size_t)(end - text)}, &open->size) ||
+        (open->batch_of_one && !set_batch_of_one(loading)))
+        return TSR_PEER;
+    return load_at(loading, open->size);
+}
+
+// Random inputs: sizes that the model was planned for, then one for what is still open.
+static tsr_status load_random(struct loading *loading, int64_t *open_size)
+{
+    const tsr_dim_size *kept = NULL;
+    size_t n = 0;
+    struct growth growth = {0};
+    if (!tsr__plan_sizes(&loading->arena, loading->model, NULL, &kept, &n))
+        return TSR_NOMEM;
+    struct str set = str_of(loading->set);
+    for (size_t i = 0; set.p && i < n; i++)
+        set = tsr__arena_printf(&loading->arena, STR_FMT ",%s=%lld", STR_ARG(set), kept[i].name,
+                                (long long)kept[i].size);
+    loading->set = set.p;
+    if (!set.p)
+        return TSR_NOMEM;
+    tsr_status st = measure_growth(loading, &growth);
+    if (st != TSR_OK)
+        return st;
+    if (!growth.open)
+        return load(loading, set);
+    struct open_size open = {.size = 1};
+    if (can_try(loading))
+        st = agree_on_size(loading, &growth, &open);
+    else
+        st = load_at(loading, 1);
+    *open_size = open.size;
+    return st;
+}
+
+// Sizes of all symbols, in the memory of the results.
+static tsr_status list_sizes(struct loading *loading, tsr_input_sizes *out)
+{
+    struct arena *arena = &loading->session->results[RESULT_INPUTS];
+    tsr_dim_size *sizes;
+    tsr__arena_free(arena);
+    tsr__arena_init(arena, loading->session);
+    if (!tsr__input_sizes(arena, loading->model, loading->inputs, &sizes, &out->n_sizes))
+        return TSR_NOMEM;
+    for (size_t i = 0; i < out->n_sizes; i++)
+        sizes[i].name = tsr__arena_str(arena, str_of(sizes[i].name)).p;
+    out->sizes = sizes;
+    return arena->failed ? TSR_NOMEM : TSR_OK;
+}
+
+tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model *model,
+                           const tsr_run_options *run, tsr_input_sizes *out)
+{
+    tsr_session *session = tsr__tensors_session(inputs);
+    tsr_run_options none = {.size = sizeof none};
+    struct loading loading = {.session = session, .set = set, .model = model, .inputs = inputs};
+    loading.run = run ? run : &none;
+    tsr_input_sizes found = {.size = sizeof found};
+    tsr_status st = tsr__same_session(session, tsr_model_session(model), "model");
+    if (st != TSR_OK)
+        return st;
+    if (!set)
+        return tsr__missing(session, "set");
+    tsr__arena_init(&loading.arena, session);
+    if (tsr__set_is_random(set))
+        st = load_random(&loading, &found.open_size);
+    else
+        st = tsr_tensors_load(inputs, set, model, false);
+    if (st == TSR_OK)
+        st = list_sizes(&loading, &found);
+    tsr__arena_free(&loading.arena);
+    if (st == TSR_OK && out) {
+        found.size = out->size ? size_min(out->size, sizeof found) : sizeof found;
+        memcpy(out, &found, found.size);
+    }
+    return st;
+}

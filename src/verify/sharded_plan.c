@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// sharded_plan.c - a plan that shards as many nodes as it can, for a verification of a model that is best left unsharded.
+//
+// The planner is asked for devices on which every unsharded node costs a second more, so that the fastest plan shards
+// every node that can be sharded. The devices have the names and the memory of those that were asked for.
+#include "verify/internal.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+#include "topology/topology.h"
+
+#define UNSHARDED_PENALTY INT64_C(1000000000000) // picoseconds
+
+// As many devices as the plan is for. Their names stay those of `options`, which outlives the result.
+static tsr_status make_topology(struct work *work, const tsr_plan_options *options,
+                                tsr_topology **out)
+{
+    const tsr_topology *real = options->topology;
+    long long n = real ? tsr_topology_devices(real) : (long long)options->devices;
+    struct str text = tsr__arena_printf(&work->arena, "%lld", n);
+    if (!text.p)
+        return TSR_NOMEM;
+    tsr_status st = tsr_topology_parse(work->session, text.p, out);
+    if (st != TSR_OK)
+        return st;
+    (*out)->unsharded_penalty = UNSHARDED_PENALTY;
+    if (!real)
+        return TSR_OK;
+    (*out)->memory_assumed = real->memory_assumed;
+    for (int i = 0; i < (*out)->n; i++) {
+        (*out)->device[i].name = real->device[i].name;
+        (*out)->device[i].memory = real->device[i].memory;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summary *summary)
+{
+    tsr_topology *topology = NULL;
+    tsr_plan_options options = {.size = sizeof options};
+    memcpy(&options, work->options->plan, size_min(work->options->plan->size, sizeof options));
+    tsr_status st = make_topology(work, &options, &topology);
+    if (st != TSR_OK)
+        return st;
+    options.topology = topology;
+    options.stages = 0;
+    st = tsr_plan_for(model, &options, work->inputs, summary);
+    tsr_topology_free(topology);
+    return st;
+}
+
+// ---- nothing can be sharded --------------------------------------------------------------------
+
+// The reason of the first node that has one; its tensors are too small otherwise.
+static const char *first_reason(struct work *work, const tsr_node **node)
+{
+    struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
+    for (*node = tsr_graph_first(tsr_model_graph(work->model)); *node && shapes;
+         *node = tsr_node_next(*node)) {
+        const struct rule *rule = tsr__rule_of(&work->arena, *node, shapes);
+        const char *why = rule ? rule->whole : NULL;
+        if (!why)
+            why = tsr__rule_immovable(shapes, *node);
+        if (why && !tsr__node_is_constant(*node))
+            return why;
+    }
+    return NULL;
+}
+
+tsr_status tsr__verify_unsharded(struct work *work, size_t devices)
+{
+    const tsr_node *node = NULL;
+    const char *why = NULL;
+    struct place at = PLACE_NONE;
+    at.file = str_of(work->path);
+    if (devices > 1)
+        why = first_reason(work, &node);
+    if (why) {
+        at = tsr__place_node(node);
+        tsr__diag(work->session, DIAG_verify_unsharded, &at,
+                  "--allow-unsharded verifies the unsharded model all the same",
+                  "no node of the model can be sharded across %zu devices, so there is nothing to "
+                  "verify; this is the first: %s",
+                  devices, why);
+        return TSR_INVALID;
+    }
+    why = "its tensors have no dimension that can be divided among them";
+    if (devices < 2)
+        why = "a plan for one device shards nothing";
+    tsr__diag(
+        work->session, DIAG_verify_unsharded, &at,
+        "give larger sizes with --dim or --inputs, or more devices; --allow-unsharded verifies "
+        "the unsharded model all the same",
+        "no node of the model is sharded across %zu device%s, so there is nothing to verify: %s",
+        devices, devices == 1 ? "" : "s", why);
+    return TSR_INVALID;
+}
