@@ -1054,6 +1054,9 @@ typedef struct tsr_run_options {
     /* ucx, between hosts: the network interface by name ("eth0"), address or network ("10.1.0.0/16");
      * NULL: the one that leads to rank 0. Ranks of one host use its loopback only. */
     const char *network_interface;
+    /* ranks of a partition that this process may start as threads or children; 0: 16 for each core
+     * of this host, at most 64; below 0: any number */
+    int most_ranks;
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs

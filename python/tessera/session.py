@@ -20,7 +20,7 @@ TRANSPORTS = ("threads", "shm", "mpi", "ucx")
 
 
 def run_options(transport: Optional[str] = None, threads: Optional[int] = None, map_devices: Optional[Mapping[str, str]] = None,
-                trace: Optional[str] = None) -> Any:
+                trace: Optional[str] = None, devices: Any = None) -> Any:
     if transport is not None and transport not in TRANSPORTS:
         raise ValueError("transport: %s, not %r" % (" or ".join(TRANSPORTS), transport))
     if threads is not None and not (is_count(threads) and 0 <= threads < 2**31):
@@ -30,7 +30,8 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
     pairs = text_array(["%s=%s" % pair for pair in (map_devices or {}).items()])
     return options_of(_api.tsr_run_options, transport=transport.encode() if transport else None, threads=threads or 0, map_devices=pairs,
                       n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None, work=os.fsencode(tempfile.gettempdir()),
-                      plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None)
+                      plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None,
+                      most_ranks=0 if devices is None else -1)  # a number of devices that the caller chose is not bounded
 
 
 class InferenceSession:
@@ -44,7 +45,7 @@ class InferenceSession:
 
     def __init__(self, model_or_folder: Any, *, devices: Union[int, str, None] = None, transport: str = "threads", threads: Optional[int] = None,
                  map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None, group: Optional[Group] = None):
-        self._options = run_options(None if group else transport, threads, map_devices, trace)
+        self._options = run_options(None if group else transport, threads, map_devices, trace, devices)
         self._group = group
         self._devices = check_devices(devices)
         self._transport, self._trace = transport, trace

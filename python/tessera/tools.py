@@ -115,7 +115,7 @@ def _verify(session: Session, folder: str, path: str, inputs: Optional[str], dev
     session.open_engine()
     plan = options_of(_api.tsr_plan_options, devices=count, topology=topology)
     options = options_of(_api.tsr_verify_options, inputs=os.fsencode(inputs) if inputs else None, work=os.fsencode(folder), random=random, seed=seed,
-                         run=run_options(transport), allow_unsharded=allow_unsharded)
+                         run=run_options(transport, devices=devices), allow_unsharded=allow_unsharded)
     if random:
         options.devices = count or library.tsr_topology_devices(topology)
     elif devices is not None:

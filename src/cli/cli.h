@@ -46,7 +46,7 @@ struct option {
     {"--shape", "NAME:1x3x224x224", "size of a random input; without, open dimensions are as --dim or another --shape has them, else 128, or the largest smaller power of two at which the unsharded model runs"}
 #define PLACE_OPTIONS                                                                      \
     {"--rank", "K", "this process is rank K of --ranks N; start the others likewise, on this host (shared memory)"}, \
-    {"--ranks", "N", "how many such processes there are"},                                                \
+    {"--ranks", "N", "number of such processes; without --rank: allow a partition of N ranks (default: at most 16 per core, 64 in all)"}, \
     {"--meet", "NAME", "by which they find each other (default: the path of the folder or model)"},       \
     {"--hosts", "a:4,b:4", "they are on these hosts, rank 0 on the first, and talk over UCX; gives --ranks too"}
 #define RUN_OPTIONS                                                                                       \

@@ -116,11 +116,15 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
         snprintf(counted, sizeof counted, "%d", cli_count_hosts(options->hosts));
         ranks_text = counted;
     }
-    if (!rank_text || !ranks_text)
-        return cli_usage(cli, "--rank K and --ranks N go together");
+    if (!ranks_text)
+        return cli_usage(cli, "--rank K needs --ranks N");
     if (!cli_count_of(ranks_text, &ranks) || ranks < 1 || ranks > MAX_RANKS)
         return cli_usage(cli, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS,
                          ranks_text);
+    if (!rank_text) { // the ranks are started by this process
+        options->most_ranks = (int)ranks;
+        return 0;
+    }
     if (!cli_count_of(rank_text, &rank) || rank >= ranks)
         return cli_usage(cli, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
                          rank_text);
@@ -182,7 +186,8 @@ static int check_ranks(struct cli *cli, const tsr_run_options *options)
     char path[PATH_MAX];
     tsr_manifest *manifest = NULL;
     tsr_manifest_facts facts = {.size = sizeof facts};
-    if (!options->ranks || !cli->n_arguments)
+    int ranks = options->ranks ? options->ranks : options->most_ranks;
+    if (ranks <= 0 || !cli->n_arguments)
         return 0;
     const char *folder = cli->arguments[0];
     snprintf(path, sizeof path, "%s/manifest.json", folder);
@@ -194,10 +199,10 @@ static int check_ranks(struct cli *cli, const tsr_run_options *options)
     }
     tsr_manifest_about(manifest, &facts);
     tsr_manifest_free(manifest);
-    if (facts.ranks == options->ranks)
+    if (facts.ranks == ranks)
         return 0;
     return cli_usage(cli, "%s is a partition for %d ranks, not %d: start it with --ranks %d",
-                     folder, facts.ranks, options->ranks, facts.ranks);
+                     folder, facts.ranks, ranks, facts.ranks);
 }
 
 // hosts is read before the rank, whose number it bounds.
@@ -209,6 +214,8 @@ int cli_read_place(struct cli *cli, tsr_run_options *options)
     options->hosts = cli_value(cli, "--hosts");
     if (options->hosts && cli_count_hosts(options->hosts) == 0)
         return cli_hosts_wanted(cli, options->hosts);
+    if (cli_value(cli, "--devices"))
+        options->most_ranks = -1; // the user has chosen their number
     code = read_rank(cli, options);
     if (code)
         return code;

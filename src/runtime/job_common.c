@@ -54,8 +54,12 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     st = tsr__run_dialect(job->session, folder, manifest);
     if (st != TSR_OK)
         return st;
-    if (!endpoint)
+    if (!endpoint) {
+        st = tsr__run_may_start(job->session, folder, manifest, &job->options);
+        if (st != TSR_OK)
+            return st;
         return tsr__bundle_verify(&job->bundle, NULL, 0, job->options.check_files);
+    }
     if (endpoint->size != manifest->n_ranks) {
         char text[128];
         snprintf(text, sizeof text, "a partition for %lld ranks started with %d",

@@ -4,6 +4,11 @@
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
+#include <stdio.h>
+
+#define RANKS_PER_CORE 16
+#define RANKS_HERE     64
+
 // Communication of another domain is for engines that have it, and for those to be started otherwise.
 tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
                             const struct manifest *manifest)
@@ -21,6 +26,26 @@ tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
     }
     (void)tsr__run_refuse(session, DIAG_engine_refused, folder, remedy, what);
     return TSR_ENGINE;
+}
+
+// A folder from elsewhere must not decide how many threads or processes are started here.
+tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
+                              const struct manifest *manifest, const tsr_run_options *options)
+{
+    int64_t most = options->most_ranks;
+    char text[128], remedy[128];
+    if (most == 0)
+        most = RANKS_PER_CORE * (int64_t)tsr__cores();
+    if (options->most_ranks == 0 && most > RANKS_HERE)
+        most = RANKS_HERE;
+    if (most < 0 || manifest->n_ranks <= most)
+        return TSR_OK;
+    snprintf(text, sizeof text, "the partition has %lld ranks, and this host starts at most %lld",
+             (long long)manifest->n_ranks, (long long)most);
+    snprintf(remedy, sizeof remedy,
+             "if you trust the folder, run it with --ranks %lld, or on several hosts",
+             (long long)manifest->n_ranks);
+    return tsr__run_refuse(session, DIAG_ranks_many, folder, remedy, text);
 }
 
 bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
@@ -47,6 +72,9 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
                                const tsr_run_options *options, const struct bundle *bundle)
 {
     tsr_status st = tsr__run_dialect(session, folder, &bundle->manifest);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__run_may_start(session, folder, &bundle->manifest, options);
     if (st != TSR_OK)
         return st;
     st = tsr__run_may_fork(session, &bundle->manifest, options);

@@ -2,9 +2,9 @@
 // wrapped.c - a whole partition as one operator of a stock ONNX Runtime: `Partition` of the domain ai.tessera.run.
 //
 // A model that was written with --layout wrapped has this one node: the inputs and outputs of the whole model, and in front
-// of them a constant whose bytes lie in a file of the partition. ONNX Runtime maps that file, so the constant's address leads
-// to the folder, wherever it was moved to; a custom operator learns the path of its model in no other way. Where the constant
-// was copied, the folder that the partition was written to is taken.
+// of them a constant whose bytes are stored in a file of the partition. ONNX Runtime maps that file, so the constant's address
+// leads to the folder, wherever it was moved to; a custom operator learns the path of its model in no other way. An attribute
+// `folder` may name a folder below that one. Nothing outside of the model's own folder is ever opened.
 //
 // The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node; or, where the node's attribute
 // `transport` is "shm", processes of a program that is started for them (served.h), in the same library of ONNX Runtime. They are
@@ -42,8 +42,8 @@ struct wrapped_op {
 struct wrapped {
     const OrtApi *api;
     const OrtApiBase *base;
-    char written_to[PATH_MAX]; // the folder at the time of writing; "": not told
-    pthread_mutex_t lock;      // a session of the host may be run by several threads
+    char below[PATH_MAX]; // attribute `folder`: relative to that of the mark; "": the same
+    pthread_mutex_t lock; // a session of the host may be run by several threads
     tsr_session *session;
     bool processes; // the ranks are processes of their own, not threads of this one
     // One of them at most: ranks that are threads, or are served. Both NULL: to be opened.
@@ -140,12 +140,10 @@ static tsr_status start_ranks(struct wrapped *wrapped, const char *path)
 }
 
 // The host's engine is needed in either case: it reads the inputs.
-static tsr_status open_ranks(struct wrapped *wrapped, const void *mark)
+static tsr_status open_ranks(struct wrapped *wrapped, const char *folder)
 {
-    char folder[PATH_MAX];
-    const char *path = wrapped->written_to;
-    if (folder_of_mark(mark, folder, sizeof folder))
-        path = folder;
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s%s%s", folder, *wrapped->below ? "/" : "", wrapped->below);
     tsr_status st = tsr__engine_adopt(wrapped->session, wrapped->base);
     if (st != TSR_OK)
         return st;
@@ -341,11 +339,17 @@ static OrtStatus *ensure_ranks(struct wrapped *wrapped, OrtKernelContext *contex
 {
     const OrtValue *mark = NULL;
     void *address = NULL;
+    char folder[PATH_MAX];
     if (wrapped->job || wrapped->served)
         return NULL;
     TRY(wrapped->api->KernelContext_GetInput(context, 0, &mark));
     TRY(wrapped->api->GetTensorMutableData((OrtValue *)(uintptr_t)mark, &address));
-    tsr_status st = open_ranks(wrapped, address);
+    if (!folder_of_mark(address, folder, sizeof folder))
+        return wrapped->api->CreateStatus(
+            ORT_FAIL,
+            "Tessera: the partition of this wrapped model is not known. Open model.onnx by its "
+            "path, in the folder that tessera partition wrote");
+    tsr_status st = open_ranks(wrapped, folder);
     return st == TSR_OK ? NULL : failed(wrapped, st);
 }
 
@@ -414,6 +418,27 @@ static void read_attribute(const OrtApi *api, const OrtKernelInfo *info, const c
     api->ReleaseStatus(st);
 }
 
+static void destroy(void *kernel)
+{
+    struct wrapped *wrapped = kernel;
+    tsr_session *session = wrapped->session;
+    close_ranks(wrapped);
+    pthread_mutex_destroy(&wrapped->lock);
+    tsr__free(session, wrapped, sizeof *wrapped);
+    tsr_session_free(session);
+}
+
+// True if a relative path cannot lead out of the folder that it starts from.
+static bool is_below(const char *path)
+{
+    if (*path == '/')
+        return false;
+    for (const char *at = path; *at; at += strcspn(at, "/") + (at[strcspn(at, "/")] == '/'))
+        if (strcspn(at, "/") == 2 && at[0] == '.' && at[1] == '.')
+            return false;
+    return true;
+}
+
 static OrtStatus *create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                          void **out)
 {
@@ -428,21 +453,18 @@ static OrtStatus *create(const OrtCustomOp *op, const OrtApi *api, const OrtKern
     pthread_mutex_init(&wrapped->lock, NULL);
     tsr__arena_init(&wrapped->arena, session);
     char transport[16];
-    read_attribute(api, info, "folder", wrapped->written_to, sizeof wrapped->written_to);
+    read_attribute(api, info, "folder", wrapped->below, sizeof wrapped->below);
     read_attribute(api, info, "transport", transport, sizeof transport);
     wrapped->processes = strcmp(transport, "shm") == 0;
+    if (!is_below(wrapped->below)) {
+        destroy(wrapped);
+        return api->CreateStatus(ORT_FAIL,
+                                 "Tessera: a wrapped model must not name a folder by an absolute "
+                                 "path or with '..'; write it again with tessera partition "
+                                 "--layout wrapped");
+    }
     *out = wrapped;
     return NULL;
-}
-
-static void destroy(void *kernel)
-{
-    struct wrapped *wrapped = kernel;
-    tsr_session *session = wrapped->session;
-    close_ranks(wrapped);
-    pthread_mutex_destroy(&wrapped->lock);
-    tsr__free(session, wrapped, sizeof *wrapped);
-    tsr_session_free(session);
 }
 
 // ---- what ONNX Runtime asks about the operator -------------------------------------------------

@@ -178,4 +178,32 @@ def usage(d):
     assert r.status == "OK", str(r)
 
 
+@case
+def more_ranks_than_this_host_starts(d):
+    """A manifest must not start any number of threads or processes; whoever trusts it says so by --ranks."""
+    n = 66
+    p = partition(d + "/parts", [model([h.make_node("Relu", ["x"], ["y"])], [value("x", F, [2])], [value("y")]) for _ in range(n)])
+    np.savez(d + "/in.npz", x=np.ones(2, "f4"))
+    go = lambda command, *more: subprocess.run([os.path.join(BUILD, "tessera"), command, p, "--inputs", d + "/in.npz", *more], capture_output=True, text=True, timeout=120,
+                                               env={**os.environ, "TESSERA_ORT": engine()})
+    for command, *more in (["run"], ["run", "--transport", "shm"], ["bench"], ["bench", "--transport", "shm"]):
+        q = go(command, *more)
+        assert q.returncode == 2 and "ranks-many" in q.stderr and "--ranks 66" in q.stderr, (command, more, q.stdout, q.stderr)
+    q = go("run", "--ranks", "66", "--threads", "1")
+    assert q.returncode == 0, (q.stdout, q.stderr)
+    q = go("run", "--ranks", "2")
+    assert q.returncode == 2 and "is a partition for 66 ranks" in q.stderr, q.stderr
+
+
+@case
+def another_file_called_manifest(d):
+    """The message about a file that is no manifest quotes nothing of it."""
+    os.mkdir(d + "/parts")
+    with open(d + "/parts/manifest.json", "w") as f:
+        f.write('{"a": topsecretword}')
+    np.savez(d + "/in.npz", x=np.ones(2, "f4"))
+    q = subprocess.run([os.path.join(BUILD, "tessera"), "run", d + "/parts", "--inputs", d + "/in.npz"], env={**os.environ, "TESSERA_ORT": engine()}, capture_output=True, text=True, timeout=60)
+    assert q.returncode == 3 and "manifest-malformed" in q.stderr and "topsecretword" not in q.stdout + q.stderr, (q.returncode, q.stderr)
+
+
 main()
