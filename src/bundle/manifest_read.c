@@ -548,7 +548,9 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     if (st == TSR_NOMEM)
         return st;
     if (!root)
-        return no_object(session, file, (uint64_t)error.position, error.text);
+        // The parser's own message quotes the file, which may be any file of that name.
+        return no_object(session, file, (uint64_t)error.position,
+                         "the manifest is not a valid JSON document");
     if (!json_is_object(root)) {
         json_decref(root);
         return no_object(session, file, 0, "the manifest is no JSON object");
