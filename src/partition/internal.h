@@ -39,7 +39,7 @@ tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 
 // wrapped_model.c: whether a wrapped model can take and give what the whole one does; that model.
 tsr_status tsr__wrapped_check(struct draft *draft);
-tsr_status tsr__wrapped_model(struct draft *draft, const char *folder, tsr_model **out);
+tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out);
 
 #define SIGN_HINT                                                                                  \
     "change a rank file so that its inputs, outputs and communication stay as they are, or "       \

@@ -211,22 +211,12 @@ static tsr_status choose_transport(const tsr_model *model, const char *layout,
     return TSR_UNSUPPORTED;
 }
 
-// The folder is written into the wrapped model as it will be found: from the root.
-static tsr_status choose_layout(const tsr_model *model, const char *layout, const char *folder,
-                                struct draft *draft)
+static tsr_status choose_layout(const tsr_model *model, const char *layout, struct draft *draft)
 {
     if (strcmp(layout, "wrapped") != 0)
         return refuse_layout(model, layout);
-    draft->wrapped = folder;
-    if (!folder)
-        draft->wrapped = "";
-    if (!folder || folder[0] == '/')
-        return TSR_OK;
-    char here[PATH_MAX];
-    if (!getcwd(here, sizeof here))
-        here[0] = 0;
-    draft->wrapped = tsr__arena_printf(draft->arena, "%s/%s", here, folder).p;
-    return made(draft->wrapped);
+    draft->wrapped = true;
+    return TSR_OK;
 }
 
 // For who simulates or measures: the graphs as they would be written.
@@ -344,7 +334,7 @@ static tsr_status choose_files(const struct request *request, struct draft *draf
     if (st != TSR_OK)
         return st;
     if (options->layout)
-        return choose_layout(request->model, options->layout, request->folder, draft);
+        return choose_layout(request->model, options->layout, draft);
     return TSR_OK;
 }
 

@@ -59,7 +59,7 @@ static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder
         write_bytes(draft, outfolder, draft->fingerprint, sizeof draft->fingerprint - 1, mark);
     if (st != TSR_OK)
         return st;
-    st = tsr__wrapped_model(draft, draft->wrapped, &model);
+    st = tsr__wrapped_model(draft, &model);
     if (st != TSR_OK)
         return st;
     st = write_model(draft, model, outfolder, file);

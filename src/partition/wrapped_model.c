@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // wrapped_model.c - writes the model whose one node runs the partition beside it (--layout wrapped).
 //
-// It has the inputs and outputs of the whole model. Its node reads them behind a constant that lies in a small file of the
-// folder, by which the operator (runtime/wrapped.c) finds the folder again when it was moved. A state has no shape there: the
+// It has the inputs and outputs of the unsharded model. Its node reads them behind a constant that is stored in a small file of
+// the folder, by which the operator (runtime/wrapped.c) finds the folder. No path is written. A state has no shape there: the
 // tensor that begins it has one, the handle that stands for it afterwards another.
 #include "internal.h"
 
@@ -127,7 +127,7 @@ static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node,
 
 // One node with all inputs and outputs of the model. The operator fills its outputs by their number, so an input that the model
 // gives out, or what it gives out twice, has one too, under a name of its own, which nothing reads.
-static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *folder)
+static tsr_status make_node(struct draft *draft, tsr_graph *to)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
     size_t n_inputs, n_outputs = tsr_graph_output_count(graph);
@@ -144,9 +144,7 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
                                         n_inputs, names, n_outputs);
     if (!node)
         return TSR_NOMEM;
-    tsr_status st = tsr_node_set_string(node, "folder", folder);
-    if (st != TSR_OK)
-        return st;
+    tsr_status st = TSR_OK;
     if (draft->processes)
         st = tsr_node_set_string(node, "transport", "shm");
     if (st != TSR_OK)
@@ -161,7 +159,7 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
 }
 
 // IR version 8 is enough for what is in it. *out is the caller's to free.
-tsr_status tsr__wrapped_model(struct draft *draft, const char *folder, tsr_model **out)
+tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out)
 {
     tsr_model *model = NULL;
     tsr_status st = tsr_model_new(draft->session, "wrapped", 8, &model);
@@ -173,7 +171,7 @@ tsr_status tsr__wrapped_model(struct draft *draft, const char *folder, tsr_model
     st = tsr_model_set_opset(model, WRAPPED_DOMAIN, 1);
     if (st != TSR_OK)
         goto free_model;
-    st = make_node(draft, tsr_model_graph(model), folder);
+    st = make_node(draft, tsr_model_graph(model));
     if (st != TSR_OK)
         goto free_model;
     *out = model;

@@ -276,6 +276,19 @@ with tempfile.TemporaryDirectory(prefix="tessera-wrapped-") as d:
     shutil.move(d + "/a", d + "/b")
     s = session(d + "/b")
     case("may be moved", near(s.run(None, feeds)[0], want["logits"]))
+    written = open(d + "/b/model.onnx", "rb").read()
+    case("has no path of this machine in it", d.encode() not in written and os.getcwd().encode() not in written)
+    for folder, mark in ((d + "/b", "kept"), (d + "/b", "inside"), ("../b", "kept"), ("", "inside")):
+        m, lone = onnx.load(d + "/b/model.onnx", load_external_data=False), tempfile.mkdtemp(dir=d)
+        if folder:
+            m.graph.node[0].attribute.append(helper.make_attribute("folder", folder))
+        if mark == "inside":  # nothing of the partition is beside the model
+            m.graph.initializer[0].CopyFrom(helper.make_tensor(m.graph.initializer[0].name, TensorProto.UINT8, list(m.graph.initializer[0].dims), b"0" * m.graph.initializer[0].dims[0], raw=True))
+        else:
+            shutil.copy(d + "/b/wrapped.id", lone)
+        onnx.save(m, lone + "/model.onnx")
+        why = error_of(lambda: session(lone).run(None, feeds))
+        case("opens no folder elsewhere: %r, mark %s" % (folder and folder[0], mark), "Tessera:" in why and ("absolute path" in why if folder else "is not known" in why), why)
     results = []
     threads = [threading.Thread(target=lambda: results.append(s.run(None, feeds)[0])) for _ in range(3)]
     [t.start() for t in threads]
