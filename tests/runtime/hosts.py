@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long: two hosts that this test makes itself, as network namespaces with a cable between them, and launching over a real sshd.
+"""Long: two hosts that this test makes itself, as network namespaces with a cable between them: UCX, a real sshd, a real Slurm.
 
 What the machine does not allow is skipped, and said so. SSHD: path of the server (default: what is installed)."""
 import shutil
@@ -27,6 +27,10 @@ class Hosts:
             ip("netns", "add", name)
         ip("link", "add", self.names[0], "netns", self.names[0], "type", "veth", "peer", "name", self.names[1], "netns", self.names[1])
         for name, address in zip(self.names, self.addresses):
+            # `ip netns exec` puts this file in the place of /etc/hosts
+            os.makedirs("/etc/netns/" + name)
+            with open("/etc/netns/%s/hosts" % name, "w") as f:
+                f.writelines(["127.0.0.1 localhost\n"] + ["%s %s\n" % pair for pair in zip(self.addresses, self.names)])
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "addr", "add", address + "/24", "dev", name)
             ip("-n", name, "link", "set", name, "up")
@@ -40,6 +44,7 @@ class Hosts:
     def __exit__(self, *_):
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree("/etc/netns/" + name, ignore_errors=True)
 
     def words(self, k):
         return ["ip", "netns", "exec", self.names[k], "unshare", "--uts", "--ipc", "sh", "-c", 'hostname %s && exec "$@"' % self.names[k], "sh"]
@@ -153,11 +158,40 @@ def another_secret_on_the_other_host(d):
     assert ranks[1].returncode == 6 and "do not have the same secret" in text, text
 
 
+def listening(words):
+    """Addresses that processes called tessera listen at in that namespace."""
+    lines = subprocess.run([*words, "ss", "-ltnpH"], capture_output=True, text=True).stdout.splitlines()
+    return [l.split()[3].rsplit(":", 1)[0] for l in lines if '"tessera"' in l]
+
+
+@case
+def one_interface(d):
+    """Between hosts UCX listens at the interface that leads to rank 0, or at the one that was asked for; one that is not there is an error."""
+    if why_not():
+        return why_not()
+    p, _ = big(d, 2)
+    with Hosts() as hosts:
+        a, b = hosts.names  # another cable
+        subprocess.run(["ip", "link", "add", "other", "netns", a, "type", "veth", "peer", "name", "other", "netns", b], check=True)
+        for k, name in enumerate(hosts.names):
+            subprocess.run(["ip", "-n", name, "addr", "add", "10.94.0.%d/24" % (k + 1), "dev", "other"], check=True)
+            subprocess.run(["ip", "-n", name, "link", "set", "other", "up"], check=True)
+        bench = [TESSERA, "bench", p, "--inputs", d + "/in.npz", "--seconds", "4", "--threads", "1"]
+        for more in ([], ["--interface", hosts.addresses[0].rsplit(".", 1)[0] + ".0/24"]):
+            ranks = start(hosts, 2, [*bench, *more])
+            time.sleep(3)
+            heard = [listening(hosts.words(k)) for k in range(2)]
+            codes, said = end(ranks)
+            assert codes == [0, 0] and heard == [[a] for a in hosts.addresses], (codes, heard, said)
+        codes, said = end(start(hosts, 2, [*bench, "--interface", "eth99"]))
+        assert codes == [2, 2] and all("no network interface 'eth99'" in t for t in said), (codes, said)
+
+
 # ---- ssh -----------------------------------------------------------------------------------------------------------------
 
 
-def sshd(d):
-    """A server on the loopback with keys of its own: (process, words of the remote shell), or why there is none."""
+def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3")):
+    """A server with keys of its own: (process, words of the remote shell), or why there is none."""
     server = os.environ.get("SSHD") or shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if not server or not shutil.which("ssh") or not shutil.which("ssh-keygen"):
         return None, "no sshd"
@@ -168,15 +202,18 @@ def sshd(d):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
+    if os.getuid() == 0:
+        os.makedirs("/run/sshd", 0o755, exist_ok=True)
     with open(d + "/config", "w") as f:
-        f.write("Port %d\nListenAddress 127.0.0.2\nListenAddress 127.0.0.3\nHostKey %s/host\nAuthorizedKeysFile %s/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n"
+        f.write("".join("ListenAddress %s\n" % a for a in addresses))
+        f.write("Port %d\nHostKey %s/host\nAuthorizedKeysFile %s/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n"
                 "AcceptEnv TESSERA_ORT\n" % (port, d, d))
-    process = subprocess.Popen([os.path.abspath(server), "-D", "-e", "-f", d + "/config"], stdout=subprocess.DEVNULL, stderr=open(d + "/log", "w"))
+    process = subprocess.Popen([*words, os.path.abspath(server), "-D", "-e", "-f", d + "/config"], stdout=subprocess.DEVNULL, stderr=open(d + "/log", "w"))
     shell = "ssh -x -p %d -i %s/own -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o SendEnv=TESSERA_ORT" % (port, d)
     for _ in range(100):
         if process.poll() is not None:
             return None, "sshd does not start: " + open(d + "/log").read().strip()
-        if subprocess.run([*shell.split(), "127.0.0.2", "true"], capture_output=True).returncode == 0:
+        if subprocess.run([*words, *shell.split(), addresses[0], "true"], capture_output=True).returncode == 0:
             return process, shell
         time.sleep(0.1)
     process.kill()
@@ -213,6 +250,142 @@ def launch_over_ssh(d):
     finally:
         process.terminate()
         process.wait()
+
+
+@case
+def launch_between_hosts(d):
+    """From one host to the other. This host is known by its address and by `localhost`, and the other is told an address that it can reach."""
+    if why_not():
+        return why_not()
+    p, x = big(d, 2)
+    want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+    with Hosts() as hosts:
+        process, shell = sshd(d, hosts.words(1), hosts.addresses[1:])  # on the other host alone
+        if not process:
+            return shell
+        try:
+            env = {**os.environ, "TESSERA_RSH": shell, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)}
+            for zero in (hosts.addresses[0], "localhost", hosts.names[0]):
+                q = subprocess.run([*hosts.words(0), TESSERA, "launch", "--hosts", "%s:1,%s:1" % (zero, hosts.addresses[1]), "--", "sh", "-c",
+                                    'echo "at $MASTER_ADDR"; exec "$@"', "sh", TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"],
+                                   capture_output=True, text=True, timeout=120, env=env)
+                assert q.returncode == 0 and q.stdout.count("at %s\n" % hosts.addresses[0]) == 2, (zero, q.stdout, q.stderr)
+                assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want
+                os.remove(d + "/out.npz")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+# ---- Slurm ---------------------------------------------------------------------------------------------------------------
+
+SLURM = """
+ClusterName=tessera
+SlurmctldHost=%(a)s(%(a_at)s)
+SlurmUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket=%(d)s/munge/socket
+StateSaveLocation=%(d)s/state
+SlurmdSpoolDir=%(d)s/spool.%%n
+SlurmctldPidFile=%(d)s/slurmctld.pid
+SlurmdPidFile=%(d)s/slurmd.%%n.pid
+SlurmctldLogFile=%(d)s/slurmctld.log
+SlurmdLogFile=%(d)s/slurmd.%%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+NodeName=%(a)s NodeAddr=%(a_at)s CPUs=4 State=UNKNOWN
+NodeName=%(b)s NodeAddr=%(b_at)s CPUs=4 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """A Slurm of two nodes on the two hosts; nothing of it is left behind."""
+
+    def __init__(self, d, hosts):
+        self.d, self.hosts, self.started = d, hosts, []
+        self.env = {**os.environ, "SLURM_CONF": d + "/slurm.conf", "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD), "PATH": d + "/bin:" + os.environ["PATH"] + ":/usr/sbin"}
+
+    def daemon(self, k, *words):
+        self.started.append(subprocess.Popen([*self.hosts.words(k), *words], env=self.env, stdout=subprocess.DEVNULL, stderr=open(self.d + "/daemons.log", "a")))
+
+    def call(self, *words, timeout=120):
+        return subprocess.run([*self.hosts.words(0), *words], env=self.env, cwd=self.d, capture_output=True, text=True, timeout=timeout)
+
+    def __enter__(self):
+        d, (a, b), (a_at, b_at) = self.d, self.hosts.names, self.hosts.addresses
+        os.chmod(d, 0o755)
+        for name in ("munge", "state", "bin"):
+            os.mkdir(d + "/" + name, 0o755)
+        os.symlink(TESSERA, d + "/bin/tessera")
+        with open(d + "/munge/key", "wb", opener=lambda p, f: os.open(p, f, 0o400)) as f:
+            f.write(os.urandom(128))
+        with open(d + "/slurm.conf", "w") as f:
+            f.write(SLURM % locals())
+        with open(d + "/cgroup.conf", "w") as f:
+            f.write("CgroupPlugin=cgroup/v1\n")  # a namespace has no control groups to be found
+        for name in (a, b):
+            os.mkdir("%s/spool.%s" % (d, name))
+        self.daemon(0, "munged", "--foreground", "--force", *["--%s=%s/munge/%s" % (k, d, v) for k, v in
+                    (("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))])
+        self.daemon(0, "slurmctld", "-D")
+        for k in range(2):
+            self.daemon(k, "slurmd", "-D", "-N", self.hosts.names[k])
+        until = time.time() + 60
+        while self.call("timeout", "10", "srun", "-N2", "-n2", "-t1", "true").returncode:
+            if time.time() > until:
+                self.__exit__()
+                raise AssertionError("Slurm does not start: " + "".join(open(d + "/" + f).read()[-1500:] for f in os.listdir(d) if f.endswith(".log")))
+            time.sleep(1)
+        return self
+
+    def __exit__(self, *_):
+        for p in reversed(self.started):
+            p.terminate()
+        for p in self.started:
+            try:
+                p.wait(10)
+            except subprocess.TimeoutExpired:
+                p.kill()
+                p.wait()
+
+
+@case
+def slurm(d):
+    """srun on one host (shared memory) and on two (UCX), with PMI where this Slurm has it, and examples/cluster/slurm.sh by sbatch."""
+    if why_not():
+        return why_not()
+    path = os.environ["PATH"] + ":/usr/sbin"
+    absent = [name for name in ("slurmctld", "slurmd", "munged", "srun", "sbatch") if not shutil.which(name, path=path)]
+    if absent:
+        return "no %s (Debian: slurm-wlm, munge)" % absent[0]
+    p, x = big(d, 2)
+    want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+    with Hosts() as hosts, Slurm(d, hosts) as s:
+        s.env["TESSERA_SECRET"] = SECRET
+        command = ["tessera", "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1", "--verbose"]
+        offered = s.call("srun", "--mpi=list")
+        ways = [(["-N1"], [], "shm with"), (["-N2"], ["--transport", "ucx"], "ucx with")]
+        ways += [(["-N1", "--mpi=" + mpi], [], " with ranks 0+1") for mpi in ("pmi2", "pmix") if mpi in (offered.stdout + offered.stderr).split()]
+        for nodes, more, seen in ways:
+            q = s.call("srun", "-n2", "-t2", *nodes, *command, *more)
+            assert q.returncode == 0 and seen in q.stdout, (nodes, q.stdout, q.stderr)
+            assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want
+            os.remove(d + "/out.npz")
+        p, x = big(d, 8)
+        want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/cluster/slurm.sh")
+        q = s.call("sbatch", "--wait", script, timeout=200)
+        said = "".join(open(d + "/" + f).read() for f in os.listdir(d) if f.startswith("slurm-"))
+        assert q.returncode == 0 and os.path.exists(d + "/out.npz"), (q.stdout, q.stderr, said)
+        got = dict(np.load(d + "/out.npz"))["y"]
+        assert np.abs(got - np.frombuffer(want, "f4").reshape(got.shape)).max() <= 1e-4 * np.abs(got).max()
 
 
 main()
