@@ -100,9 +100,9 @@ HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPH
 hunt: all
 	@tests/witness tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
 
-# Two hosts as network namespaces with a cable between them, over UCX; launching over a real sshd. What is not allowed here is skipped, and said so.
+# Two hosts as network namespaces with a cable between them: UCX, a real sshd, a real Slurm. What this machine does not allow is skipped with a message.
 hosts: SETUP := tools/setup hosts
-hosts: all ## long: two hosts made of network namespaces, and a real sshd
+hosts: all ## long: two hosts made of network namespaces, a real sshd and a real Slurm
 	@tests/witness tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
 
 # The tests that need an engine, with the oldest ONNX Runtime that has a wheel with a library and the newest. ORT="1.22.1 1.30.0": others.

