@@ -396,30 +396,48 @@ static void add_wishes(struct step *step, struct solve *solve)
     }
 }
 
-// The order is the precedence: explicit inputs bind (one that does not fit makes the node run whole), then explicit
-// outputs, then what arrives, then wishes of readers; of the last three, what does not fit stays out.
+// The order is the precedence: explicit inputs bind, then explicit outputs, then what arrives, then wishes of readers; of the
+// last three, what does not fit stays out. False: an explicit input does not fit, or out of memory.
+static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
+                       struct solve *v)
+{
+    if (!tsr__solve_init(v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
+        return false;
+    v->mode = mode;
+    v->intact = step->work->keep;
+    set_stage(step, v->on);
+    keep_within(step->work, v->on);
+    for (size_t i = 0; i < step->n_in; i++)
+        if (step->in[i] && !add(step, v, false, i, step->in[i], false, true))
+            return false;
+    add_outputs(step, v);
+    add_arrivals(step, v);
+    if (step->work->wishes)
+        add_wishes(step, v);
+    return true;
+}
+
+// A device with several shards works on each of them where that fits, else it drops out. Nodes of bodies take no turns.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
-    struct solve v;
-    if (!tsr__solve_init(&v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
+    struct solve v = {0}, one;
+    const struct shapes *shapes = step->work->flow->shapes;
+    bool fits = !step->work->within && solve_step(step, rule, SOLVE_PARTS, &v) &&
+                tsr__solve_turns_fit(&v, step->node, shapes);
+    const char *why = v.wrong;
+    if (!fits && !step->work->scratch.failed && !step->work->arena->failed) {
+        fits = solve_step(step, rule, SOLVE_ONE_PART, &one);
+        v = one;
+        if (!why)
+            why = v.wrong;
+    }
+    if (step->work->scratch.failed || step->work->arena->failed)
         return false;
-    v.intact = step->work->keep;
-    set_stage(step, v.on);
-    keep_within(step->work, v.on);
-    for (size_t i = 0; i < step->n_in; i++)
-        if (step->in[i] && !add(step, &v, false, i, step->in[i], false, true)) {
-            if (step->work->scratch.failed || step->work->arena->failed)
-                return false;
-            if (step->explicit_cut)
-                report_uncut(step, v.wrong);
-            return place_whole(step, v.wrong, false);
-        }
-    add_outputs(step, &v);
-    add_arrivals(step, &v);
-    if (step->work->wishes)
-        add_wishes(step, &v);
-    return !step->work->scratch.failed &&
-           tsr__solve_result(&v, step->work->arena, &step->nf->place);
+    if (fits)
+        return tsr__solve_result(&v, step->work->arena, &step->nf->place);
+    if (step->explicit_cut)
+        report_uncut(step, why);
+    return place_whole(step, why, false);
 }
 
 // ---- a node without a rule

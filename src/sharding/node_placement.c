@@ -579,11 +579,13 @@ int64_t tsr__solve_devices(const struct solve *solve)
     return n;
 }
 
-// A sharded factor is reduced: the results of its parts are to be combined.
+// A sharded factor is reduced, or statistics are taken along it: the results of its parts are to be combined.
 static bool reduces(const struct solve *solve)
 {
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
-        if (solve->rule->factors[factor].kind == FACTOR_RED && solve->cuts[factor] > 1)
+        if ((solve->rule->factors[factor].kind == FACTOR_RED ||
+             solve->rule->factors[factor].kind == FACTOR_STAT) &&
+            solve->cuts[factor] > 1)
             return true;
     return false;
 }
@@ -761,5 +763,47 @@ bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct pl
                    factors * sizeof(int64_t));
             out->devices[at++] = solve->device[row];
         }
+    return true;
+}
+
+// ---- turns -------------------------------------------------------------------------------------
+
+// Shards follow one another along each dimension, so that they can be joined again.
+static bool is_joinable(const struct tile_layout *layout)
+{
+    for (int axis = 0; axis < layout->rank; axis++)
+        for (int k = 1; k < layout->dims[axis].n; k++)
+            if (layout->dims[axis].factors[k].cuts > 1)
+                return false;
+    return true;
+}
+
+static bool needs_windows(const struct solve *solve)
+{
+    for (int i = 0; i < solve->rule->n_windows; i++)
+        if (solve->cuts[solve->rule->windows[i].factor] > 1)
+            return true;
+    return false;
+}
+
+bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes)
+{
+    struct placement placement;
+    if (!tsr__solve_result(solve, solve->arena, &placement))
+        return fail(solve, "out of memory");
+    if (!tsr__placement_has_turns(&placement))
+        return true;
+    if (needs_windows(solve))
+        return fail(solve, "a device holds several shards, and the operator needs windows of them");
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (!value)
+            continue;
+        const struct tile_layout *layout =
+            tsr__placement_project(solve->arena, &placement, &placement.rule->outputs[i]);
+        if (!layout || tsr__shapes_is_list(shapes, value) || !is_joinable(layout) ||
+            layout->first[layout->n_shards] != (int64_t)placement.n_devices)
+            return fail(solve, "a device holds several shards, whose results cannot be joined");
+    }
     return true;
 }

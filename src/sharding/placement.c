@@ -77,6 +77,41 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
     return NULL;
 }
 
+// ---- devices with several parts -------------------------------------------------------------------
+//
+//     Relu of {4,1:0,1,0,1}: devices 0 0 1 1 with parts 0 2 1 3
+//     turn 0: devices 0 1 with parts 0 1      turn 1: devices 0 1 with parts 2 3
+
+bool tsr__placement_has_turns(const struct placement *placement)
+{
+    for (size_t i = 1; i < placement->n_devices; i++)
+        if (placement->devices[i] == placement->devices[i - 1])
+            return true;
+    return false;
+}
+
+bool tsr__placement_turn(struct arena *arena, const struct placement *placement, size_t turn,
+                         struct placement *out)
+{
+    size_t n = placement->n_devices, factors = (size_t)placement->rule->n_factors, nth = 0;
+    *out = *placement;
+    out->n_devices = 0;
+    out->devices = ARENA_ARRAY(arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(arena, int64_t, n * factors + 1);
+    if (!out->devices || !out->coords)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        bool again = i > 0 && placement->devices[i] == placement->devices[i - 1];
+        nth = again ? nth + 1 : 0;
+        if (nth != turn)
+            continue;
+        memcpy(&out->coords[out->n_devices * factors], &placement->coords[i * factors],
+               factors * sizeof(*out->coords));
+        out->devices[out->n_devices++] = placement->devices[i];
+    }
+    return true;
+}
+
 // ---- groups ------------------------------------------------------------------------------------
 
 // A device as a member of a sum. Devices with the same kept and reduced cells are replicas of each

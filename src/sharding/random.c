@@ -3,7 +3,8 @@
 //
 // Devices, some or all of them in any order, are laid out as a grid of up to three axes; each axis
 // cuts one factor of the node's rule, or copies. Now and then a factor is split first, which gives
-// strided shards, or the parts of one cut have unequally many copies. What that means for the inputs
+// strided shards, or the parts of one cut have unequally many copies, or each part is on any one or two devices, so that
+// some have several parts and others none. What that means for the inputs
 // is written down; outputs are left open, said as they come, or asked for in some other layout. The
 // solver has the last word, so that what is written is what the flow will do. Nodes of bodies are cut like those
 // around them; now and then the nodes are two or three stages, each with devices of its own. Knows no costs.
@@ -15,6 +16,8 @@
 #define GRID_AXES    3
 #define ATTEMPTS     12 // at one node, before it is left as it is
 #define DIVISORS_MAX 64
+#define TURNS        3 // at most so many parts for each device, on average
+#define COPIES       2 // of a part
 
 // `state` is the only source of chance: nothing else may be drawn from, or a seed would not always
 // give the same.
@@ -90,9 +93,9 @@ static int by_number(const void *a, const void *b)
 // Some devices: mostly all, mostly in order.
 static bool draw_devices(struct dice *dice, struct grid *grid)
 {
-    grid->devices = ARENA_ARRAY(&dice->scratch, int64_t, (size_t)dice->n_all);
-    grid->at =
-        tsr__arena_array(&dice->scratch, (size_t)dice->n_all, sizeof(*grid->at), _Alignof(int64_t));
+    size_t room = (size_t)dice->n_all * TURNS * COPIES;
+    grid->devices = ARENA_ARRAY(&dice->scratch, int64_t, room);
+    grid->at = tsr__arena_array(&dice->scratch, room, sizeof(*grid->at), _Alignof(int64_t));
     if (!grid->devices || !grid->at)
         return false;
     for (int64_t d = 0; d < dice->n; d++) {
@@ -152,6 +155,41 @@ static bool draw_grid(struct dice *dice, struct grid *grid)
     else
         place_evenly(dice, grid);
     return true;
+}
+
+// Parts of one or two axes, each on one or two devices whatever else these have.
+static bool place_in_turns(struct dice *dice, struct grid *grid)
+{
+    int64_t n = grid->n, *devices = ARENA_ARRAY(&dice->scratch, int64_t, (size_t)n);
+    if (!devices)
+        return false;
+    memcpy(devices, grid->devices, (size_t)n * sizeof(*devices));
+    grid->axes[0] = 2 + below(dice, n * TURNS - 1);
+    grid->axes[1] = 1;
+    if (grid->axes[0] % 2 == 0 && chance(dice, 50)) {
+        grid->axes[0] /= 2;
+        grid->axes[1] = 2;
+    }
+    grid->n_axes = 2;
+    grid->n = 0;
+    for (int64_t part = 0; part < grid->axes[0] * grid->axes[1]; part++) {
+        int64_t first = below(dice, n), copies = 1 + (n > 1 && chance(dice, 25));
+        for (int64_t k = 0; k < copies; k++) {
+            grid->devices[grid->n] = devices[(first + k) % n];
+            grid->at[grid->n][0] = part % grid->axes[0];
+            grid->at[grid->n++][1] = part / grid->axes[0];
+        }
+    }
+    return true;
+}
+
+// As draw_grid, or any device at any place. Nodes of bodies take no turns.
+static bool draw_places(struct dice *dice, struct grid *grid)
+{
+    if (dice->inside || !chance(dice, 12))
+        return draw_grid(dice, grid);
+    *grid = (struct grid){0};
+    return draw_devices(dice, grid) && place_in_turns(dice, grid);
 }
 
 // ---- a placement -------------------------------------------------------------------------------
@@ -348,6 +386,8 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
     struct solve solve;
     if (!tsr__solve_init(&solve, &dice->scratch, &dice->scratch, rule, dice->n_all))
         return false;
+    if (!dice->inside)
+        solve.mode = SOLVE_PARTS;
     for (size_t i = 0; i < choice->n_in; i++) {
         struct shape shape = {.rank = -1};
         if (!choice->in[i])
@@ -358,7 +398,7 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
     }
     for (int factor = 0; factor < solve.rule->n_factors; factor++)
         *cut = *cut || solve.cuts[factor] > 1;
-    return true;
+    return tsr__solve_turns_fit(&solve, choice->node, dice->shapes);
 }
 
 // ---- any layout of a tensor --------------------------------------------------------------------
@@ -412,7 +452,7 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     struct grid grid;
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
     int axis_of[TILE_MAX_RANK], factor;
-    if (!draw_grid(dice, &grid))
+    if (!draw_places(dice, &grid))
         return NULL;
     for (int a = 0; a < grid.n_axes; a++) {
         int axis = -1;
@@ -518,7 +558,7 @@ static bool try_node(struct dice *dice, const struct rule *rule, struct choice *
     int factor[GRID_AXES];
     bool cut = false;
     const struct rule *finer = perhaps_refined(dice, rule);
-    if (!begin_choice(dice, choice->node, choice) || !draw_grid(dice, &grid))
+    if (!begin_choice(dice, choice->node, choice) || !draw_places(dice, &grid))
         return false;
     if (!draw_factors(dice, finer, &grid, factor))
         return true;

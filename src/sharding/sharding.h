@@ -107,10 +107,17 @@ struct placement {
     const struct rule *rule;
     int64_t *cuts;       // per factor, >= 1
     tile_shares *shares; // per factor, of parts that are not equal; NULL: all are
-    int64_t *devices;    // ascending
+    // Ascending. A device that works on several parts of the node is listed once for each of them.
+    int64_t *devices;
     size_t n_devices;
     int64_t *coords; // n_devices x n_factors: which part of each factor the device works on
 };
+// Some device works on several parts of the node.
+bool tsr__placement_has_turns(const struct placement *placement);
+// The placement in which each device works on its part number `turn` alone, if it has that many. n_devices 0: no device
+// has. False: out of memory.
+bool tsr__placement_turn(struct arena *arena, const struct placement *placement, size_t turn,
+                         struct placement *out);
 static inline tile_shares placement_shares(const struct placement *placement, int factor)
 {
     if (placement->shares)

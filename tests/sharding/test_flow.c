@@ -215,13 +215,39 @@ static void test_device_with_two_shards(void **state)
     assert_null(made(t, y)->replicated); // tiles side by side are one
     same(t, made(t, y)->outputs[0], "{2,1:0,1}");
     done(t);
-    t = net_new(state, "c", 3); // device 2 has both halves, but 0 and 1 do without it
+    static const char *const several[] = {"{2,1:(0,2),(1,2)}", "{4,1:0,1,0,1}", "{2,2:0,1,2,2}",
+                                          "{2,1:(0,1),(1,2)}"};
+    for (size_t i = 0; i < TSR_COUNT(several); i++) { // the node runs once for each shard
+        t = net_new(state, "c", 3);
+        x = input(t, "x", DIMS(8, 4));
+        y = node(t, "Relu", x, NULL, "y");
+        tsr_value *z = node(t, "Neg", y, NULL, "z");
+        shard(t, y, x, several[i]);
+        flow(t);
+        assert_null(made(t, y)->replicated);
+        same(t, made(t, y)->outputs[0], several[i]);
+        same(t, made(t, z)->inputs[0], several[i]);
+        same(t, made(t, z)->outputs[0], several[i]);
+        assert_int_equal(findings(t, "not-cut-here") + findings(t, "reshard-implied"), 0);
+        done(t);
+    }
+    t = net_new(state, "c", 3); // the groups of each pair of shards intersect: {0}, {1}, {2}, {2}
     x = input(t, "x", DIMS(8, 5));
-    y = node(t, "Relu", x, NULL, "y");
-    shard(t, y, x, "{2,1:(0,2),(1,2)}");
+    tsr_value *w = input(t, "w", DIMS(5, 6));
+    y = node(t, "MatMul", x, w, "y");
+    shard(t, y, x, "{2,1:(0,1),2}");
+    shard(t, y, w, "{1,2:(0,2),(1,2)}");
     flow(t);
     assert_null(made(t, y)->replicated);
-    same(t, made(t, y)->outputs[0], "{2,1:0,1}");
+    same(t, made(t, y)->outputs[0], "{2,2:0,1,2,2}");
+    done(t);
+    t = net_new(state, "c", 2); // a sum of which a device has several parts
+    x = input(t, "x", DIMS(8, 8));
+    w = input(t, "w", DIMS(8, 6));
+    y = node(t, "MatMul", x, w, "y");
+    shard(t, y, x, "{1,4:0,1,0,1}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated, "a device holds several parts of a sum");
     done(t);
 }
 

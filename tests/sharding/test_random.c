@@ -19,7 +19,7 @@ struct drawn {
     tsr_value *values[MAX_VALUES]; // with their shapes
     int64_t dims[MAX_VALUES][6];
     int rank[MAX_VALUES], n;
-    size_t cut, reduced, replicated, refined,
+    size_t cut, reduced, replicated, refined, turns,
         refused; // what was seen, so that the test cannot be empty
 };
 
@@ -184,14 +184,16 @@ static void annotate(struct drawn *t)
         shards *= cuts;
     }
     at = (size_t)snprintf(text, sizeof(text), "{%s:", t->rank[v] ? dims : "1");
-    bool groups = draw(t, 2) && shards > 1 && t->devices % shards == 0;
+    bool groups = draw(t, 2) && shards > 1 && t->devices % shards == 0, any = draw(t, 5) == 0;
     for (int64_t k = 0; k < shards; k++) {
         int64_t per = groups ? t->devices / shards : 1;
         at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s", k ? "," : "",
                                per > 1 ? "(" : "");
         for (int64_t i = 0; i < per; i++)
             at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%d", i ? "," : "",
-                                   (int)(groups && draw(t, 2) ? k + i * shards : k * per + i));
+                                   (int)(any ? (int64_t)draw(t, (uint64_t)t->devices)
+                                         : groups && draw(t, 2) ? k + i * shards
+                                                                : k * per + i));
         at += (size_t)snprintf(text + at, sizeof(text) - at, "%s", per > 1 ? ")" : "");
     }
     snprintf(text + at, sizeof(text) - at, "}");
@@ -210,15 +212,14 @@ static void annotate(struct drawn *t)
 static void by_factors(const struct placement *p, size_t device, const struct rule_dim *d,
                        int64_t size, char *mark)
 {
-    const int64_t *row = &p->coords[device * (size_t)p->rule->n_factors];
     for (int64_t e = 0; e < size; e++) {
         int64_t rest = e;
         bool in = true;
         for (int k = d->n - 1; k >= 0; k--) {
             int f = d->factors[k];
             int64_t n = p->rule->factors[f].size.value, at = rest % n;
-            in = in && at >= tsr__tile_start(n, p->cuts[f], row[f]) &&
-                 at < tsr__tile_start(n, p->cuts[f], row[f] + 1);
+            struct tile_interval part = placement_part(p, (int64_t)device, f, n);
+            in = in && at >= part.start && at < part.stop;
             rest /= n;
         }
         mark[e] = in;
@@ -288,6 +289,30 @@ static void check_groups(const struct node_flow *nf)
     assert_true(nf->n_groups == 0 || members == p->n_devices);
 }
 
+// In each turn a device works on one of its shards, and no other layout has them.
+static void check_turns(struct drawn *t, const struct node_flow *nf)
+{
+    const struct placement *all = &nf->place;
+    struct arena *arena = &t->b->arena;
+    size_t seen = 0;
+    for (size_t turn = 0; seen < all->n_devices; turn++) {
+        struct placement p;
+        assert_true(tsr__placement_turn(arena, all, turn, &p) && p.n_devices > 0);
+        for (size_t i = 0; i < tsr_node_input_count(nf->node); i++)
+            check_tensor(t, &p, &p.rule->inputs[i],
+                         tsr__placement_project(arena, &p, &p.rule->inputs[i]),
+                         tsr_node_input(nf->node, i));
+        check_tensor(t, &p, &p.rule->outputs[0],
+                     tsr__placement_project(arena, &p, &p.rule->outputs[0]),
+                     tsr_node_output(nf->node, 0));
+        seen += p.n_devices;
+        t->turns += turn > 0;
+    }
+    assert_int_equal(seen, all->n_devices);
+    assert_true(tsr__layout_equal(nf->outputs[0],
+                                  tsr__placement_project(arena, all, &all->rule->outputs[0])));
+}
+
 static void check_node(struct drawn *t, const struct node_flow *nf)
 {
     const struct placement *p = &nf->place;
@@ -296,9 +321,7 @@ static void check_node(struct drawn *t, const struct node_flow *nf)
     t->reduced += nf->n_groups > 0;
     if (p->rule->whole)
         return;
-    for (size_t i = 0; i < tsr_node_input_count(nf->node); i++)
-        check_tensor(t, p, &p->rule->inputs[i], nf->inputs[i], tsr_node_input(nf->node, i));
-    check_tensor(t, p, &p->rule->outputs[0], nf->outputs[0], tsr_node_output(nf->node, 0));
+    check_turns(t, nf);
     check_groups(nf);
     for (int f = 0; f < p->rule->n_factors; f++) {
         t->cut += p->cuts[f] > 1;
@@ -380,8 +403,10 @@ static void test_random_graphs(void **state)
     struct drawn t = {.b = *state};
     for (uint64_t seed = 0; seed < GRAPHS; seed++)
         one_graph(&t, seed);
-    print_message("%zu cut factors, %zu reductions, %zu refined factors, %zu nodes left whole\n",
-                  t.cut, t.reduced, t.refined, t.replicated);
+    print_message("%zu cut factors, %zu reductions, %zu refined factors, %zu nodes left whole, "
+                  "%zu turns\n",
+                  t.cut, t.reduced, t.refined, t.replicated, t.turns);
+    assert_true(t.turns > GRAPHS / 30);
     assert_true(t.cut > GRAPHS && t.reduced > GRAPHS / 15 && t.refined > GRAPHS / 30 &&
                 t.replicated > GRAPHS / 30);
     assert_true(t.refused > 0 && t.refused < GRAPHS / 4);

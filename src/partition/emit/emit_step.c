@@ -4,7 +4,7 @@
 //     STEP_NODE            on each rank of its placement that needs an output: emit_node.c, or a guard around it
 //     a communication      on all ranks of its groups at once: emit_comm.c
 //     STEP_SLICE, STEP_CROP  on each rank that needs the result: emit_slice.c
-//     STEP_SHAPE           on each rank that needs it: here
+//     STEP_SHAPE, STEP_JOIN  on each rank that needs it: here
 //     with bodies          the node, then the steps of each body, again on all ranks: emit_body.c
 #include "internal.h"
 
@@ -81,6 +81,48 @@ static tsr_status emit_taken(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
+// Of so many values, every `parts` that follow one another as one. False: out of memory.
+static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t parts, int axis,
+                        struct str last)
+{
+    for (size_t k = 0; k * parts < n; k++) {
+        struct str name = n == parts ? last : tsr__part_fresh(part);
+        const char *outputs[1] = {name.p};
+        if (!name.p)
+            return false;
+        tsr_node *node = tsr_graph_add_node(part->graph, "", "Concat", name.p, &values[k * parts],
+                                            parts, outputs, 1);
+        if (!node || tsr_node_set_int(node, "axis", axis) != TSR_OK)
+            return false;
+        values[k] = tsr_node_output(node, 0);
+    }
+    return true;
+}
+
+// Shards are numbered with the last loop innermost, so the runs of that loop are joined first.
+static tsr_status emit_join(struct part *part, struct step *st)
+{
+    size_t n = st->n_inputs;
+    tsr_value **values = ARENA_ARRAY(part->draft->arena, tsr_value *, n + 1);
+    if (!values)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        values[i] = local_of(part, st->inputs[i]);
+        if (!values[i])
+            return TSR_BUG;
+    }
+    struct str name = tsr__form_name(part, st->outputs[0]);
+    for (int loop = st->joined->n_loops - 1; loop >= 0; loop--) {
+        struct tile_loop at = st->joined->loops[loop];
+        size_t parts = (size_t)st->joined->dims[at.dim].factors[at.factor].cuts;
+        if (!concat_runs(part, values, n, parts, at.dim, name))
+            return TSR_NOMEM;
+        n /= parts;
+    }
+    st->outputs[0]->local[part->rank] = values[0];
+    return shield(part, st->outputs[0]);
+}
+
 // One body on all ranks that have the node.
 static tsr_status emit_body(struct draft *draft, struct part *parts, struct step *st, int k,
                             struct control_node *made)
@@ -145,6 +187,8 @@ static tsr_status emit_on(struct part *part, struct step *st)
         return TSR_OK;
     if (st->kind == STEP_SHAPE)
         return emit_shape(part, st);
+    if (st->kind == STEP_JOIN)
+        return emit_join(part, st);
     return emit_taken(part, st);
 }
 

@@ -14,6 +14,7 @@ bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int ax
                         int64_t *coords);
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
 bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
+bool tsr__owns_all(const struct tile_layout *layout);  // every shard has an owner
 // Devices of the layout, ascending, each once.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
 // The flow lists the members of a group by coordinate; a communication lists them by number. False: out of memory.

@@ -49,6 +49,8 @@ struct form {
     enum form_kind kind;
     // Still to be reduced, or a window: no other form can be made of it.
     bool partial;
+    // It has some shards of the value only; the others are in other forms of the item (turns.c).
+    bool of_turn;
     // A body inside of its scope reads it.
     bool captured;
     // Not NULL: of some axes it has these elements.
@@ -102,6 +104,7 @@ enum step_kind {
     STEP_SHAPE,
     STEP_LIST, // the tensors of a list, one by one, broadcast from its root to the others of the group
     STEP_CROP, // to windows
+    STEP_JOIN, // all shards of a value to the full tensor
 };
 struct step {
     int kind; // enum comm_kind or enum step_kind
@@ -119,6 +122,8 @@ struct step {
     // Of a node, not NULL: of this factor it makes these windows (relayout.c).
     const struct windows *made;
     int made_factor;
+    // Of a join: the sharding whose shards, in order, are its inputs.
+    const struct tile_layout *joined;
 
     // Of a communication: who takes part, and which groups are needed by anybody.
     struct device_group *groups;

@@ -106,6 +106,14 @@ bool tsr__owns_once(const struct tile_layout *layout)
     return true;
 }
 
+bool tsr__owns_all(const struct tile_layout *layout)
+{
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        if (layout->first[k] == layout->first[k + 1])
+            return false;
+    return true;
+}
+
 // ---- one dimension on one device ---------------------------------------------------------------
 
 // Cut alike, and the device is at the same place. Of a single factor the size is that of the dimension, whatever is written.

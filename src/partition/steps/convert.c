@@ -7,6 +7,7 @@
 //     5. AllGather along one axis
 //     6. collectives that give exactly the target (lower.c)
 //     7. Reshard, from anything to anything
+// Where the node that makes the value ran in turns, its shards are joined first (turns.c), and (3) follows.
 // A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
 // needs no shape) and send its shape along.
 //
@@ -166,7 +167,7 @@ static struct form *gather_form(struct draft *draft, struct item *it,
                                 const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next)
-        for (int i = 0; !from->partial && i < from->layout->n_loops; i++) {
+        for (int i = 0; !from->partial && !from->of_turn && i < from->layout->n_loops; i++) {
             struct form *form = gather_loop(draft, from, i, want);
             if (form)
                 return form;
@@ -329,7 +330,7 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
                                  const struct tile_layout *want, const tsr_node *reader)
 {
     struct form *from = it->first;
-    while (from && from->partial)
+    while (from && (from->partial || from->of_turn))
         from = from->next;
     if (!from)
         return fail(draft, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
@@ -473,6 +474,23 @@ static bool can_travel(const struct item *it)
     return FIXED_BITS(tsr__carried(it->dtype)) || it->dtype == TSR_STRING;
 }
 
+// Turns made the shards of the value, and no form has all of them: they are joined where they are wanted.
+static struct form *joined_form(struct draft *draft, struct item *it,
+                                const struct tile_layout *want, const tsr_node *reader)
+{
+    bool turns = false;
+    for (struct form *form = it->first; form; form = form->next) {
+        turns = turns || form->of_turn;
+        if (!form->of_turn && !form->partial)
+            return NULL;
+    }
+    int64_t *devices;
+    size_t n = tsr__layout_devices(draft->arena, want, &devices);
+    if (!turns || !tsr__draft_join(draft, it, devices, n, reader))
+        return NULL;
+    return tsr__draft_free(draft, it, want);
+}
+
 // There is a form, or no way is left to try.
 static bool is_settled(const struct draft *draft, const struct form *form)
 {
@@ -490,6 +508,8 @@ static struct form *first_way(struct draft *draft, struct item *it, const struct
     if (is_settled(draft, form))
         return form;
     form = repeated_form(draft, it, want);
+    if (!is_settled(draft, form))
+        form = joined_form(draft, it, want, reader);
     if (is_settled(draft, form))
         return form;
     if (!can_travel(it))

@@ -34,6 +34,14 @@ struct item *tsr__shape_item(struct draft *draft, struct item *it);
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group);
 
+// turns.c: a node of which some device works on several parts runs once for each. The flow of one turn, which is that of
+// the node where there is only one; *done: there are no more turns. NULL: out of memory.
+const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_flow *nf, size_t turn,
+                                       bool *done);
+// Joins the shards that the turns left to the full tensor, on these devices. NULL: failed, finding added.
+struct form *tsr__draft_join(struct draft *draft, struct item *it, const int64_t *devices, size_t n,
+                             const tsr_node *reader);
+
 // windows.c: the windows that the node needs of its input. NULL: failed.
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                 int input);

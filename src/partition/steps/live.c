@@ -47,13 +47,17 @@ static void live_groups(struct step *st)
     }
 }
 
-// A slice or a crop is needed where its result is.
+// What a slice, a crop or a join reads is needed where its result is.
 static void live_local(struct draft *draft, struct step *st)
 {
+    size_t n = 1;
+    if (st->kind == STEP_JOIN)
+        n = st->n_inputs;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
-        if (form_wanted(st->outputs[0], rank) &&
-            tsr__layout_has_device(st->inputs[0]->layout, rank))
-            form_want(st->inputs[0], rank);
+        for (size_t i = 0; i < n; i++)
+            if (form_wanted(st->outputs[0], rank) &&
+                tsr__layout_has_device(st->inputs[i]->layout, rank))
+                form_want(st->inputs[i], rank);
 }
 
 // What a body gives is needed on all devices of its node, whoever reads it: they run the body together.

@@ -684,8 +684,9 @@ static struct form *draft_way(struct draft *draft, struct form *from, const stru
 static bool can_lower(const struct form *from, const struct tile_layout *want)
 {
     const struct item *it = from->item;
-    return tsr__owns_once(from->layout) && tsr__owns_once(want) && it->rank >= 0 &&
-           it->rank <= TILE_MAX_RANK && from->layout->rank == it->rank && want->rank == it->rank &&
+    return !from->of_turn && tsr__owns_all(want) && tsr__owns_once(from->layout) &&
+           tsr__owns_once(want) && it->rank >= 0 && it->rank <= TILE_MAX_RANK &&
+           from->layout->rank == it->rank && want->rank == it->rank &&
            tsr_dtype_bits(tsr__carried(it->dtype)) >= 8 && from->layout->n_shards <= MAX_PIECES &&
            want->n_shards <= MAX_PIECES;
 }

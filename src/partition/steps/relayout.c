@@ -208,7 +208,7 @@ static struct node_flow *maker_flow(struct draft *draft, const tsr_node *node,
                                     const struct tile_layout *base)
 {
     const struct node_flow *own = draft->flows[tsr__node_id(node)];
-    if (!own || own->bodies)
+    if (!own || own->bodies || tsr__placement_has_turns(&own->place))
         return NULL;
     const struct rule *rule = tsr__rule_of(draft->arena, node, draft->flow->shapes);
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);

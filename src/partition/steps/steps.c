@@ -210,6 +210,7 @@ static bool make_results(struct draft *draft, const struct node_flow *nf, struct
         st->outputs[i] = tsr__form_new(draft, it, nf->outputs[i], FORM_MADE);
         if (!st->outputs[i])
             return false;
+        st->outputs[i]->of_turn = !tsr__owns_all(nf->outputs[i]);
     }
     return true;
 }
@@ -236,7 +237,7 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
 }
 
 // Inputs are converted first, and so is what its bodies read: their steps come before this one.
-static bool draft_node(struct draft *draft, const struct node_flow *nf)
+static bool draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;
     struct form **inputs = draft_inputs(draft, nf, &n_inputs);
@@ -254,6 +255,19 @@ static bool draft_node(struct draft *draft, const struct node_flow *nf)
     if (!tsr__step_push(draft, st) || !make_results(draft, nf, st))
         return false;
     return reduce_results(draft, nf, st);
+}
+
+// In most nodes every device works on one part, and there is one turn.
+static bool draft_node(struct draft *draft, const struct node_flow *nf)
+{
+    for (size_t turn = 0;; turn++) {
+        bool done;
+        const struct node_flow *part = tsr__turn_flow(draft, nf, turn, &done);
+        if (!part || done)
+            return part != NULL;
+        if (!draft_turn(draft, part))
+            return false;
+    }
 }
 
 // ---- stages ------------------------------------------------------------------------------------
@@ -287,7 +301,7 @@ static bool bring_inputs(struct draft *draft, const struct node_flow *nf, int64_
             continue;
         struct item *it = tsr__item_of(draft, value);
         bool plain = it && it->first && !it->first->partial && !(nf->pending && nf->pending[k]) &&
-                     !tsr__window_cut(nf, (int)k);
+                     !tsr__window_cut(nf, (int)k) && tsr__owns_once(nf->inputs[k]);
         if (plain && !tsr__draft_convert(draft, it, nf->inputs[k], nf->node))
             return false;
     }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// turns.c - devices that hold several shards of a value which do not form one part. The node runs in turns: in each, every
+// device works on one of its shards. A turn is planned like any node, except that its forms have only some of the shards.
+//
+//     Relu of X [8,4] {4,1:0,1,0,1} -> Y:
+//         turn 0   X/1: shards 0 and 1 on devices 0 and 1     Y/0: the same of Y
+//         turn 1   X/2: shards 2 and 3 on devices 0 and 1     Y/1: the same of Y
+//     A reader of Y that is sharded alike takes Y/0 and Y/1. For any other reader the shards go to its devices, one by one,
+//     and are joined there (STEP_JOIN); it takes its part of the full tensor.
+#include "internal.h"
+
+// The layouts of one turn: the same cuts, owned by the devices that work on the shard in this turn.
+static struct tile_layout **turn_layouts(struct draft *draft, const struct placement *place,
+                                         const struct rule_tensor *tensors,
+                                         struct tile_layout *const *all, size_t n)
+{
+    struct tile_layout **layouts = ARENA_ARRAY(draft->arena, struct tile_layout *, n + 1);
+    for (size_t i = 0; layouts && i < n; i++)
+        if (all[i])
+            layouts[i] = tsr__placement_project(draft->arena, place, &tensors[i]);
+    if (draft->arena->failed)
+        return NULL;
+    return layouts;
+}
+
+const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_flow *nf, size_t turn,
+                                       bool *done)
+{
+    *done = turn > 0;
+    if (!nf->place.rule || !tsr__placement_has_turns(&nf->place))
+        return nf;
+    struct node_flow *part = ARENA_NEW(draft->arena, struct node_flow);
+    if (!part)
+        return NULL;
+    *part = *nf;
+    if (!tsr__placement_turn(draft->arena, &nf->place, turn, &part->place))
+        return NULL;
+    *done = part->place.n_devices == 0;
+    part->inputs = turn_layouts(draft, &part->place, part->place.rule->inputs, nf->inputs,
+                                tsr_node_input_count(nf->node));
+    part->outputs = turn_layouts(draft, &part->place, part->place.rule->outputs, nf->outputs,
+                                 tsr_node_output_count(nf->node));
+    if (part->inputs && part->outputs)
+        return part;
+    return NULL;
+}
+
+// ---- joining -----------------------------------------------------------------------------------
+
+// The size of one shard along an axis; not known where that of the value is not.
+static tsr_dim shard_size(const struct item *it, const struct tile_layout *layout, int64_t shard,
+                          int axis)
+{
+    int64_t loops[TILE_MAX_LOOPS], coords[TILE_MAX_FACTORS] = {0};
+    if (!tsr__dim_cut(&layout->dims[axis]))
+        return it->dims[axis];
+    if (it->dims[axis].value < 0)
+        return (tsr_dim){-1, ""};
+    tsr__layout_coords(layout, shard, loops);
+    for (int i = 0; i < layout->n_loops; i++)
+        if (layout->loops[i].dim == axis)
+            coords[layout->loops[i].factor] = loops[i];
+    struct local_size size = tsr__local_size(&layout->dims[axis], coords);
+    return (tsr_dim){tsr__local_size_of(&size, it->dims[axis].value), ""};
+}
+
+// One shard as a value of its own, which is on the devices that have it in the form.
+static struct item *shard_item(struct draft *draft, struct form *form, int64_t shard)
+{
+    const struct item *it = form->item;
+    struct item *piece = ARENA_NEW(draft->arena, struct item);
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(it->rank));
+    int64_t *shape = ARENA_ARRAY(draft->arena, int64_t, room_for(it->rank));
+    if (!piece || !dims || !shape)
+        return NULL;
+    *piece = (struct item){.dtype = it->dtype,
+                           .rank = it->rank,
+                           .dims = dims,
+                           .shape = shape,
+                           .fixed = true,
+                           .scope = it->scope};
+    piece->name =
+        tsr__arena_printf(draft->arena, STR_FMT ".shard%lld", STR_ARG(it->name), (long long)shard);
+    for (int axis = 0; axis < it->rank; axis++) {
+        dims[axis] = shard_size(it, form->layout, shard, axis);
+        piece->fixed = piece->fixed && dims[axis].value >= 0;
+        shape[axis] = dims[axis].value;
+    }
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(form->layout, shard, &owners);
+    struct form *here =
+        tsr__form_new(draft, piece, tsr__whole_on(draft, piece, owners, n), FORM_MADE);
+    if (!here)
+        return NULL;
+    here->same = form_root(form);
+    return piece;
+}
+
+// The first form of a turn that has the shard.
+static struct form *form_with(struct item *it, int64_t shard)
+{
+    for (struct form *form = it->first; form; form = form->next)
+        if (form->of_turn && form->layout->first[shard] < form->layout->first[shard + 1])
+            return form;
+    return NULL;
+}
+
+struct form *tsr__draft_join(struct draft *draft, struct item *it, const int64_t *devices, size_t n,
+                             const tsr_node *reader)
+{
+    struct form *first = it->first;
+    while (first && !first->of_turn)
+        first = first->next;
+    if (!first)
+        return NULL;
+    size_t n_shards = (size_t)first->layout->n_shards;
+    struct step *st = tsr__step_make(draft, STEP_JOIN, n_shards, 1);
+    for (size_t k = 0; st && k < n_shards; k++) {
+        struct form *form = form_with(it, (int64_t)k);
+        struct item *piece = form ? shard_item(draft, form, (int64_t)k) : NULL;
+        if (!piece)
+            return NULL;
+        st->inputs[k] =
+            tsr__draft_convert(draft, piece, tsr__whole_on(draft, piece, devices, n), reader);
+        if (!st->inputs[k])
+            return NULL;
+    }
+    struct form *full = tsr__form_new(draft, it, tsr__whole_on(draft, it, devices, n), FORM_MADE);
+    if (!st || !full || !tsr__step_push(draft, st))
+        return NULL;
+    st->joined = first->layout;
+    st->outputs[0] = full;
+    return full;
+}
