@@ -23,6 +23,7 @@ struct given {
     const tsr_value *value;
     struct tile_layout *layout;
     struct shape shape;
+    bool sharded; // {2,1:(0,1),(0,1)} is, although its layout is the full tensor on 0 and 1
 };
 // One question. `given` is in the order of the inputs; the first of two that contradict each other
 // is taken to be right.
@@ -55,8 +56,10 @@ static void inherit(struct agree *agree, const struct shapes *shapes, int input,
         .input = input, .value = value, .shape = tsr__shapes_element(shapes, value)};
     given.layout = tsr__layout_canonical(agree->arena, agree->assumed->values[tsr__value_id(value)],
                                          &given.shape);
-    if (given.layout)
-        agree->given[agree->n++] = given;
+    if (!given.layout)
+        return;
+    given.sharded = !tsr__layout_is_whole(given.layout);
+    agree->given[agree->n++] = given;
 }
 
 // The layouts of inputs that have a spec, canonical, in the order of the inputs; each value once.
@@ -77,6 +80,7 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
             continue;
         struct given given = {
             .input = (int)i, .value = value, .shape = tsr__shapes_element(shapes, value)};
+        given.sharded = tsr_spec_dim_count(spec) > 0;
         if (tsr__spec_canonical(agree->arena, spec, &given.shape, true, &given.layout) != TSR_OK ||
             !given.layout)
             continue;
@@ -89,6 +93,7 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
 // now on.
 static bool take(struct solve *solve, const struct given *given)
 {
+    solve->strict = !given->sharded;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 

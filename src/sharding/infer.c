@@ -7,6 +7,7 @@
 #include "sharding/flow.h"
 
 struct writing {
+    struct arena *arena;
     tsr_config *config;
     const struct shapes *shapes;
 };
@@ -34,6 +35,10 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     int64_t sizes[TILE_MAX_FACTORS];
     if (shape.rank != layout->rank)
         return true;
+    // Where a device has several shards, those that can be taken together would be read as fewer than the node needs.
+    const struct tile_layout *read = tsr__layout_canonical(writing->arena, layout, &shape);
+    if (read && !tsr__layout_equal(read, layout))
+        return false;
     for (int axis = 0; axis < layout->rank; axis++) {
         const struct tile_dim *dim = &layout->dims[axis];
         int64_t size = shape.dims[axis].value;
@@ -129,7 +134,7 @@ static tsr_status write_flow(struct arena *arena, tsr_model *model, tsr_config *
         return TSR_NOMEM;
     if (!flow)
         return TSR_INVALID;
-    struct writing writing = {config, flow->shapes};
+    struct writing writing = {arena, config, flow->shapes};
     return write_nodes(&writing, tsr_model_graph(model), flow->nodes, flow->n_nodes);
 }
 

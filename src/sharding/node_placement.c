@@ -603,15 +603,15 @@ static bool one_part_of_sums(const struct solve *solve)
 // nothing else may have been cut before. What it cuts is not cut finer: of 6 = 2 * 3 in 2 shards the
 // 3 are whole, also where another layout of the node takes the 6 apart (split).
 //
-// Two sharded inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then works on what
-// it has of both, if every pair of shards has one. Not so along a reduced axis, which all inputs must shard alike.
-static bool pin(struct solve *solve, bool out, int i, bool sharded)
+// Inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then works on what it has of
+// both, if every pair of shards has one. Not so along a reduced axis, which all inputs must shard alike.
+static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
     for (int axis = 0; axis < tensor->rank; axis++)
         for (int k = 0; k < tensor->dims[axis].n; k++) {
             int factor = tensor->dims[axis].factors[k];
-            bool composes = sharded && solve->rule->factors[factor].kind != FACTOR_RED;
+            bool composes = !solve->strict && solve->rule->factors[factor].kind != FACTOR_RED;
             bool cut_before = solve->cuts[factor] > 1 && !solve->seen[factor];
             if (cut_before && !composes)
                 return fail(solve, "the shardings of the node do not agree");
@@ -652,7 +652,7 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
     drop_repeats(solve);
     if (!one_part_of_sums(solve))
         return fail(solve, "a device holds several parts of a sum");
-    return !to_pin || tensor->host || pin(solve, out, i, layout->n_shards > 1);
+    return !to_pin || tensor->host || pin(solve, out, i);
 }
 
 // ---- the end -----------------------------------------------------------------------------------

@@ -29,13 +29,14 @@ struct solve {
     int64_t cuts[RULE_MAX_FACTORS];
     tile_shares shares[RULE_MAX_FACTORS]; // of parts that are not equal
     bool pinned[RULE_MAX_FACTORS]; // cut as it is and no finer, because an explicit spec says so
-    bool shared[RULE_MAX_FACTORS]; // pinned by sharded inputs alone, none of which shards it
+    bool shared[RULE_MAX_FACTORS]; // pinned, not cut, and another explicit input may cut it
     bool seen[RULE_MAX_FACTORS];   // cut by the layout that is being taken in
     bool *on;                      // per row: takes part
     int64_t *coords;               // per row: cap entries
     bool intact;                   // the node is not to be replaced by simpler ones
     bool arriving;                 // the layout being taken in is nobody's wish
     bool pinning;                  // it is the explicit one of an input
+    bool strict;                   // it must not be sharded less than those of other inputs
     const char *wrong;             // why the last step failed
     const struct rule *written;    // rule and cuts that layouts can be written of; NULL: not asked
     int64_t written_cuts[RULE_MAX_FACTORS];

@@ -372,9 +372,15 @@ static bool say_inputs(struct dice *dice, const struct placement *placement, str
         if (!tsr_node_input(choice->node, i) || tensor->absent || tensor->host ||
             !(all || chance(dice, 60)))
             continue;
-        choice->in[i] = tsr__placement_project(&dice->scratch, placement, tensor);
+        struct tile_layout *layout = tsr__placement_project(&dice->scratch, placement, tensor);
+        struct shape shape = tsr__shapes_of(dice->shapes, tsr_node_input(choice->node, i));
+        if (!layout)
+            return false;
+        choice->in[i] = tsr__layout_canonical(&dice->scratch, layout, &shape);
         if (!choice->in[i])
             return false;
+        if (!tsr__layout_equal(layout, choice->in[i]))
+            choice->in[i] = NULL; // shards that are read as fewer: nothing is said
     }
     return join_readings(dice, choice);
 }

@@ -215,6 +215,7 @@ struct form *tsr__form_new(struct draft *draft, struct item *it, const struct ti
     form->item = it;
     form->layout = tsr__item_layout(draft, it, layout);
     form->kind = kind;
+    form->of_turn = !tsr__owns_all(form->layout);
     form->live = ARENA_ARRAY(draft->arena, unsigned char, (size_t)draft->n_ranks);
     form->local = ARENA_ARRAY(draft->arena, tsr_value *, (size_t)draft->n_ranks);
     if (kind == FORM_CONST) {

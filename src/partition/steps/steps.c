@@ -210,7 +210,6 @@ static bool make_results(struct draft *draft, const struct node_flow *nf, struct
         st->outputs[i] = tsr__form_new(draft, it, nf->outputs[i], FORM_MADE);
         if (!st->outputs[i])
             return false;
-        st->outputs[i]->of_turn = !tsr__owns_all(nf->outputs[i]);
     }
     return true;
 }
