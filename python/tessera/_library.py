@@ -320,6 +320,12 @@ def text_array(texts: Any) -> Any:
     return (ctypes.c_char_p * len(texts))(*[t.encode() for t in texts])
 
 
+def did_you_mean(name: Any, known: List[str]) -> str:
+    """"; did you mean 'x'?" of a misspelt name, or an empty text."""
+    near = library.tsr_nearest(str(name).encode(), text_array(known), len(known))
+    return "; did you mean '%s'?" % near.decode() if near else ""
+
+
 def sizes_array(dims: Optional[dict]) -> Any:
     """tsr_dim_size[] of sizes by name."""
     dims = dims or {}

@@ -10,7 +10,7 @@ import threading
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _api
-from ._library import FOLDER, Session, TemporaryFolder, library, options_of, text_array
+from ._library import FOLDER, Session, TemporaryFolder, did_you_mean, library, options_of, text_array
 from .errors import Finding, TesseraError
 from .group import Group
 from .model import Model, Value, check_devices, is_count, load, topology_of
@@ -167,8 +167,8 @@ class InferenceSession:
         if not isinstance(feeds, Mapping):
             raise TypeError("feeds: arrays by input name, such as {'x': array}, not %s" % type(feeds).__name__)
         known = [v.name for v in self.get_inputs()]
-        findings = [Finding("input-unknown", "error", "the model has no input '%s'" % k, "its inputs: " + ", ".join(known), value=str(k))
-                    for k in feeds if k not in known]
+        findings = [Finding("input-unknown", "error", "the model has no input '%s'%s" % (k, did_you_mean(k, known)), "its inputs: " + ", ".join(known),
+                            value=str(k)) for k in feeds if k not in known]
         findings += [Finding("input-missing", "error", "input '%s' is not given" % k, value=k) for k in known if k not in feeds and not self._job]
         if findings:
             raise TesseraError("", findings)
@@ -187,7 +187,7 @@ class InferenceSession:
         known = [v.name for v in self.get_outputs()]
         unknown = [name for name in [*(output_names or ()), *(out or ())] if name not in known]
         if unknown:
-            raise TesseraError("the model has no output %s; its outputs: %s" % (", ".join(map(str, unknown)), ", ".join(known)))
+            raise TesseraError("the model has no output '%s'%s; its outputs: %s" % (unknown[0], did_you_mean(unknown[0], known), ", ".join(known)))
         check_places(out or {})
         return list(output_names or known), dict(out or {})
 
