@@ -227,12 +227,13 @@ class _Thread(threading.Thread):
         """Has the thread do it after the calls before, and end. Later calls are refused; a second end does nothing."""
         if self.pid != os.getpid():
             return
+        call = _Call(work)  # made outside of the lock: it may start a garbage collection, which may close other sessions
         with self.gate:
             if self.ended:
                 return
             self.ended = True
             _closing.add(self)
-            self.calls.put(_Call(work))
+            self.calls.put(call)
             self.calls.put(None)
 
 
@@ -279,7 +280,8 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        return self._thread.ended
+        """Also true in a child process, which cannot use it."""
+        return self._thread.ended or self._thread.pid != os.getpid()
 
     def status(self, status: int) -> None:
         """Raises the error of a status, with the findings; clears them."""

@@ -54,7 +54,8 @@ class InferenceSession:
         self._opening = threading.Lock()
         self._planned = False
         self._manifest: Optional[Dict[str, List[Value]]] = None
-        self._folder = model_or_folder if isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder) else None
+        is_folder = isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder)
+        self._folder: str = os.fspath(model_or_folder) if is_folder else ""  # empty: a model
         self._model: Optional[Model] = None
         if group and not self._folder:
             raise TesseraError("a session of a group runs a partition folder: partition the model on one rank, then group.barrier()")
@@ -72,10 +73,10 @@ class InferenceSession:
             library.tsr_topology_free(topology_of(self.session, self._devices))
         self.session.open_engine()
         if self._folder:
-            self._open_job(library.tsr_job_open, os.fspath(self._folder))
+            self._open_job(library.tsr_job_open, self._folder)
             ranks = library.tsr_job_ranks(self._job, None)
             if isinstance(self._devices, int) and self._devices != ranks:
-                raise ValueError("devices: %d, but the partition '%s' has %d" % (self._devices, os.fspath(self._folder), ranks))
+                raise ValueError("devices: %d, but the partition '%s' has %d" % (self._devices, self._folder, ranks))
 
     def _open_job(self, how: Any, path: str) -> None:
         self.session.status(how(self.session.handle, os.fsencode(path), ctypes.byref(self._options), ctypes.byref(self._job)))
@@ -89,9 +90,9 @@ class InferenceSession:
         if self._devices is not None and not self._planned:
             model.session.do(lambda: plan_for(model, self._devices, feeds))
             self._planned = True
-        sharded = self._devices is not None or library.tsr_model_config_count(model._handle) > 0
-        if not sharded and model._path is not None:
-            self.session.do(lambda: self._open_job(library.tsr_job_open_model, model._path))
+        sharded, source = self._devices is not None or library.tsr_model_config_count(model._handle) > 0, model._path
+        if not sharded and source is not None:
+            self.session.do(lambda: self._open_job(library.tsr_job_open_model, source))
             return
         with TemporaryFolder() as folder:
             path = os.path.join(folder, "parts" if sharded else "model.onnx")
@@ -111,7 +112,7 @@ class InferenceSession:
     def _ports(self, which: str) -> List[Value]:
         """Inputs or outputs of the unsharded model, from the partition's manifest."""
         if self._manifest is None:
-            self._manifest = self.session.do(lambda: read_ports(self.session, os.fspath(self._folder)))
+            self._manifest = self.session.do(lambda: read_ports(self.session, self._folder))
         return self._manifest[which]
 
     # ---- running
@@ -124,16 +125,17 @@ class InferenceSession:
         if run_options is not None:
             raise TypeError("run_options is not supported (given: %s); tensors on a GPU for outputs are given as out={name: tensor}"
                             % type(run_options).__name__)
-        if (feeds is None) == (input_feed is None):
+        given = input_feed if feeds is None else feeds
+        if given is None or (feeds is not None and input_feed is not None):
             raise TypeError("give the inputs once, as feeds or as input_feed")
-        feeds = input_feed if feeds is None else feeds
+        inputs = given
         names, places = self._check_outputs(output_names, out)
-        self._prepare(feeds)
+        self._prepare(inputs)
 
         def work() -> Dict[str, Any]:
             if self._under_way:
                 raise TesseraError("runs are under way: wait for them first")
-            self._start(feeds)
+            self._start(inputs)
             return self._finish(places)
 
         return self._in_order(self.session.do(work), names)
@@ -174,7 +176,7 @@ class InferenceSession:
             raise TesseraError("", findings)
         with self._opening:
             if not self._job and self._folder:
-                self.session.do(lambda: self._open_job(library.tsr_job_open, os.fspath(self._folder)))
+                self.session.do(lambda: self._open_job(library.tsr_job_open, self._folder))
             elif not self._job:
                 self._open_model(feeds)
 
@@ -278,7 +280,7 @@ class InferenceSession:
             self.close()
 
     def __repr__(self) -> str:
-        source = repr(os.fspath(self._folder)) if self._folder else repr(self._model)
+        source = repr(self._folder or self._model)
         devices = "" if self._devices is None else ", devices=%r" % (self._devices,)
         state = ", closed" if self.session.closed else "" if self._job else ", not loaded yet"
         return "<tessera.InferenceSession %s%s, transport=%r%s>" % (source, devices, self._transport, state)

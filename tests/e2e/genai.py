@@ -234,6 +234,8 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("bench wants numbers", rc == 2 and "--prompt-tokens" in err, err)
     rc, out, err = tessera("generate", whole, "--prompt", "Hello")
     case("text says what to install", rc == 2 and "tokenizers" in err, err)
+    rc, out, err = tessera("generate", whole, "--devices", 2, "--ids", "1,7", "--max-tokens", 0)
+    case("no tokens are made where none are wanted", rc == 0 and out.strip() == "", (rc, out, err))
     rc, out, err = tessera("generate", whole, "--ids", "1,x")
     case("wrong tokens are told", rc == 2 and "--ids" in err, err)
     package = os.path.join(os.path.dirname(TESSERA), "python")
