@@ -4,7 +4,7 @@
     model = tessera.load("model.onnx")
     model.plan(4, memory="8GiB", dims={"batch": 1, "seq": 128})
     model.partition("parts")
-    session = tessera.InferenceSession("parts")          # the calls of onnxruntime.InferenceSession
+    session = tessera.InferenceSession("parts")          # run, get_inputs, get_outputs as in onnxruntime
     outputs = session.run(None, {"input_ids": ids})
 """
 from . import topology
