@@ -199,6 +199,8 @@ struct op_row {
     int single_switch; // ... and only if this input is not absent or false; 0: always
     unsigned
         writes; // bits of inputs that ONNX Runtime writes over if the node gives more than one result
+    bool
+        rereads; // the kernel reads input 0 after the result was written, which may be in its place
     const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
     // Those with ~ behind them only where this holds.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
@@ -326,6 +328,8 @@ struct shape_job {
     struct shape *out; // dtype as the row says, rank -1 until set
     uint8_t *form;
     struct known_value *value;
+    enum doubt
+        doubt; // how far declarations of the outputs are disbelieved, beyond what the row says
 };
 bool tsr__job_has(const struct shape_job *job, int i); // input i is given
 struct shape tsr__job_in(const struct shape_job *job,

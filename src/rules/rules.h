@@ -224,6 +224,12 @@ bool tsr__node_is_constant(const tsr_node *node);
 // The engine writes its result over input i of the node, whoever else reads it: give it a copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 
+// The engine may write the result over input 0 and read it afterwards: another node must read input 0 once the result is there.
+bool tsr__node_rereads(const tsr_node *node);
+// Before operator set 18 the engine takes Splits of one value for each other if they give no sizes, also if their numbers of outputs
+// differ. Returns how many smaller numbers of outputs other Splits of the value have; nodes with other ranks must read copies.
+size_t tsr__node_split_rank(const tsr_node *node);
+
 // The engine never puts another tensor in the place of a constant that is input i of the node, under the same name (kept_inputs.c).
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 

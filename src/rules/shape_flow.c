@@ -145,7 +145,8 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
-// Both branches are followed, even if the first could not be: what they declare inside is found all the same.
+// Both branches are followed, even if the first could not be: what they declare inside is found all the same. A rank that one
+// branch alone has may not be the result's, whatever the model declares: onnx infers it from either branch.
 void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
@@ -153,8 +154,12 @@ void tsr__infer_if(struct shape_job *job)
     both = no && tsr__shapes_body(job->shapes, no, NULL, 0) && both;
     if (!both)
         return;
-    for (int i = 0; i < job->n_out; i++)
-        give(job, i, join(job, result_of(job, yes, i), result_of(job, no, i)));
+    for (int i = 0; i < job->n_out; i++) {
+        struct value_info a = result_of(job, yes, i), b = result_of(job, no, i);
+        if (a.shape.rank != b.shape.rank)
+            job->doubt = DOUBT_RANK;
+        give(job, i, join(job, a, b));
+    }
 }
 
 // Follows a body whose first inputs are given and whose state inputs start as `state` and come back

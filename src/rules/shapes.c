@@ -492,6 +492,8 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
     enum doubt doubt = doubt_of_inputs(shapes, node);
     if (job.row && job.row->misinferred > doubt)
         doubt = job.row->misinferred;
+    if (job.doubt > doubt)
+        doubt = job.doubt;
     for (size_t i = 0; i < n_out; i++) {
         const tsr_value *v = tsr_node_output(node, i);
         if (!v)

@@ -553,7 +553,7 @@ const struct op_row tsr__op_table[] = {
     {"Mish", .since = 18, .rule = UNARY},
     // e experts, i hidden elements of each: a cut of i gives partial sums of every token, one of e
     // is done by simpler nodes (expand_experts.c). The bias of the second layer is added once.
-    {"MoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
+    {"MoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS, .rereads = true,
      .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f; "
              "stat e; red i:sum; once 5",
      .derive = tsr__derive_experts, .shape = tsr__infer_like_first, .expand = tsr__expand_experts,

@@ -71,7 +71,10 @@ tsr_status tsr__verify_unsharded(struct work *work, size_t devices);
 // where there is one; that it could not be found is no failure.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out);
-// lowered.c: the file of the whole model, or of a copy that an older engine takes.
+// reference_model.c: the engine computes the model wrong as it is; rewrites it so that it does not.
+bool tsr__reference_needs_copy(const tsr_model *model);
+tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model) TSR_MUST_USE;
+// lowered.c: the file of the unsharded model, or of a copy that the engine runs right.
 tsr_status tsr__verify_lowered(struct work *work, const char **path) TSR_MUST_USE;
 // precision.c: the tolerance of each value of work->model, found once; then that of the value of that name. INFINITY: it
 // follows from random numbers, and says nothing.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lowered.c - the whole model for an ONNX Runtime that does not know its operator set: a copy that says the lowest
-// one in which all its operators mean the same. Parts of a model are written like that anyway.
+// lowered.c - the unsharded model for an ONNX Runtime that computes it wrong (reference_model.c) or does not know its operator
+// set: a copy that says the lowest one in which all its operators mean the same. Parts of a model are written like that anyway.
 //
 // A model of operator set 24 whose operators changed last in 13, 18 and 22 is given to the engine as one of 22. Its file is
 // loaded and saved again, with its data beside it, in the temporary folder.
@@ -61,19 +61,31 @@ static int64_t lowest(tsr_model *model, int64_t opset, bool types)
     return least;
 }
 
-// *path is the model's own file unless all hold: the engine is older than 1.23, the model's operator set
-// is above 21, it has no functions, and a lower set exists in which its operators mean the same.
+// The operator set to write instead of the model's; 0: the model's own. A lower set is needed if the engine is older than 1.23
+// and the model's set is above 21; it has no functions, and its operators mean the same in the lower set.
+static int64_t lowered_opset(struct work *work, const char *version)
+{
+    int64_t opset = opset_of(work->model);
+    if (opset <= ALL_KNOW || tsr_model_function_count(work->model) ||
+        strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
+        return 0;
+    int64_t least = lowest(work->model, opset, plain(&work->arena, work->model));
+    if (least < opset)
+        return least;
+    return 0;
+}
+
+// *path is the model's own file unless the engine refuses its operator set, or computes it wrong.
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;
-    int64_t opset = opset_of(work->model), least;
     *path = work->path;
     tsr_status st = tsr_engine_open(work->session, NULL, &found, &version);
-    if (st != TSR_OK || opset <= ALL_KNOW || tsr_model_function_count(work->model) ||
-        strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
+    if (st != TSR_OK)
         return st;
-    least = lowest(work->model, opset, plain(&work->arena, work->model));
-    if (least >= opset || !least)
+    int64_t least = lowered_opset(work, version);
+    bool rewrites = tsr__reference_needs_copy(work->model);
+    if (!least && !rewrites)
         return TSR_OK;
     tsr_model *model;
     struct str copy = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
@@ -83,7 +95,10 @@ tsr_status tsr__verify_lowered(struct work *work, const char **path)
         st = TSR_NOMEM;
     if (st != TSR_OK)
         return st;
-    st = tsr_model_set_opset(model, "", least);
+    if (least)
+        st = tsr_model_set_opset(model, "", least);
+    if (st == TSR_OK && rewrites)
+        st = tsr__reference_rewrite(&work->arena, model);
     if (st == TSR_OK)
         st = tsr_model_copy_data(model, copy.p);
     if (st == TSR_OK)

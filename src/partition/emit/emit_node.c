@@ -203,6 +203,18 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
+// Splits that the engine would take for each other read different copies of the value: copies of copies, because the engine joins
+// equal nodes.
+static tsr_status copy_split(struct local_copy *copy)
+{
+    for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
+        copy->inputs[0] = tsr__part_apart(copy->part, copy->inputs[0]);
+        if (!copy->inputs[0])
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
 // ---- attributes --------------------------------------------------------------------------------
 
 // A number that counts a factor counts the local part of it: whole / size * local. For an attribute that
@@ -455,6 +467,9 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     status = copy_written(copy);
     if (status != TSR_OK)
         return status;
+    status = copy_split(copy);
+    if (status != TSR_OK)
+        return status;
     status = rewrite_lists(copy);
     if (status != TSR_OK)
         return status;
@@ -462,6 +477,23 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     if (status != TSR_OK)
         return status;
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);
+}
+
+// Keeps the memory of input 0 from being reused for the result: a Where that always takes the result reads both. Operator sets
+// before 9 have none.
+static tsr_status keep_first_input(const struct local_copy *copy, struct str name)
+{
+    static const unsigned char no = 0;
+    struct part *part = copy->part;
+    struct str constant = tsr__part_fresh(part);
+    tsr_value *never = NULL;
+    if (constant.p)
+        never = tsr_graph_add_initializer(tsr_model_graph(part->model), constant.p, TSR_BOOL, 0,
+                                          NULL, &no, 1);
+    tsr_value *kept = tsr__part_node(part, "Where", name, 3, never, copy->inputs[0],
+                                     tsr_node_output(copy->node, 0));
+    copy->step->outputs[0]->local[part->rank] = kept;
+    return kept ? TSR_OK : TSR_NOMEM;
 }
 
 // What stands behind the node (a trim, the end of a lookup) gives the result its name; the node itself has a fresh one then.
@@ -479,13 +511,16 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
         return status;
     struct str name = outputs[0];
     bool trims = tsr__trims(st->flow);
-    if (here || trims)
+    bool rereads = tsr__node_rereads(st->flow->node) && part->draft->opset >= 9;
+    if (here || trims || rereads)
         outputs[0] = tsr__part_fresh(part);
     status = make_node(&copy);
     if (status != TSR_OK)
         return status;
     if (trims)
         return tsr__emit_trim(part, st, tsr_node_output(copy.node, 0), name);
+    if (rereads)
+        return keep_first_input(&copy, name);
     if (here)
         return tsr__lookup_end(part, st, here, tsr_node_output(copy.node, 0), name);
     return TSR_OK;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// workarounds.c - nodes that ONNX Runtime gets wrong in some graphs, so that partitions and reference runs can work around it.
+// docs/numbers.md describes each case.
+//
+//     y = MoE(x, ...), x read by nothing else:   the engine puts y in the memory of x, which the kernel reads afterwards
+//     a, b = Split(x); c, d, e = Split(x):       before operator set 18 the engine computes the second as the first
+#include "rules/internal.h"
+
+#define MAX_READERS                                                                                \
+    256 // of a value whose Splits are compared; values with more are left as they are
+
+bool tsr__node_rereads(const tsr_node *node)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    return row && row->rereads;
+}
+
+// A Split into equal parts that says neither sizes nor a number of outputs.
+static bool is_plain_split(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "Split") && !tsr__node_domain_str(node).n &&
+           tsr_node_input_count(node) == 1 && !tsr_node_find_attr(node, "split") &&
+           !tsr_node_find_attr(node, "num_outputs");
+}
+
+// The next larger number of outputs that a plain Split of the value has; 0: there is none.
+struct next_count {
+    size_t above, found;
+};
+
+static bool see_split(void *data, tsr_node *node, size_t slot)
+{
+    struct next_count *next = data;
+    size_t n = tsr_node_output_count(node);
+    if (slot == 0 && is_plain_split(node) && n > next->above && (!next->found || n < next->found))
+        next->found = n;
+    return true;
+}
+
+size_t tsr__node_split_rank(const tsr_node *node)
+{
+    if (!is_plain_split(node) || !tsr_node_input(node, 0) ||
+        tsr_value_use_count(tsr_node_input(node, 0)) > MAX_READERS)
+        return 0;
+    struct next_count next = {0};
+    for (size_t rank = 0;; rank++) {
+        next.found = 0;
+        tsr_value_uses(tsr_node_input(node, 0), see_split, &next);
+        if (!next.found || next.found >= tsr_node_output_count(node))
+            return rank;
+        next.above = next.found;
+    }
+}

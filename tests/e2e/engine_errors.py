@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that ONNX Runtime computes wrong, and partitions and reference runs do not (docs/numbers.md): a MoE whose input nothing else
+reads, Splits of one value that it takes for each other. And a rank that one branch of an If alone has, which is not believed.
+
+usage: engine_errors.py TESSERA"""
+import json, os, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+TESSERA = os.path.abspath(sys.argv[1])
+rng = np.random.default_rng(5)
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s e2e engine errors %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-1200:])
+
+
+def tessera(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=100)
+    return p.returncode, p.stdout, p.stderr
+
+
+def info(name, shape, kind=T.FLOAT):
+    return h.make_tensor_value_info(name, kind, shape)
+
+
+def save(path, nodes, inputs, outputs, weights=(), opset=18):
+    g = h.make_graph(nodes, "g", inputs, outputs, [nh.from_array(a, k) for k, a in weights])
+    opsets = [h.make_opsetid("", opset), h.make_opsetid("com.microsoft", 1)]
+    onnx.save(h.make_model(g, ir_version=9, opset_imports=opsets), path)
+    return path
+
+
+def check(name, d, f, feeds, want, shard=None, devices=2):
+    """Annotated with one sharding (None: whole on all devices), the model gives `want` and verifies."""
+    np.savez(d + "/in.npz", **feeds)
+    a = d + "/a.onnx"
+    words = ["--shard", shard] if shard else []
+    rc, _, err = tessera("annotate", f, "--config", "c:%d" % devices, *words, "-o", a)
+    case(name + ": annotate", rc == 0, err)
+    rc, out, err = tessera("verify", a, "--inputs", d + "/in.npz", "--json")
+    case(name + ": verify", rc == 0 and json.loads(out)["ok"], "exit %d %s %s" % (rc, out[-600:], err))
+    rc, _, err = tessera("run", a, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz")
+    got = dict(np.load(d + "/out.npz")) if rc == 0 else {}
+    ok = rc == 0 and all(np.abs(got[k] - v).max() <= 1e-4 * max(1, np.abs(v).max()) for k, v in want.items())
+    case(name + ": run", ok, "exit %d %s %s" % (rc, err, {k: (got.get(k), v) for k, v in want.items()}))
+    os.path.exists(d + "/out.npz") and os.remove(d + "/out.npz")
+
+
+def experts(x, r, w1, w2, k):
+    """Mixture of experts with relu, as numpy computes it: softmax over the k highest scores."""
+    y = np.zeros_like(x)
+    for t in range(len(x)):
+        p = np.exp(r[t] - r[t].max())
+        p /= p.sum()
+        for e in np.argsort(-r[t])[:k]:
+            y[t] += p[e] * (np.maximum(x[t] @ w1[e].T, 0) @ w2[e].T)
+    return y
+
+
+def moe(d):
+    w1, w2 = (rng.standard_normal(s).astype("f4") * 0.3 for s in ((4, 32, 16), (4, 16, 32)))
+    nodes = [h.make_node("Neg", ["x"], ["a"], name="first"),
+             h.make_node("MoE", ["a", "r", "w1", "", "w2"], ["m"], domain="com.microsoft", name="moe", k=2, activation_type="relu"),
+             h.make_node("Neg", ["m"], ["y"], name="last")]
+    x, r = rng.standard_normal((6, 16)).astype("f4"), rng.standard_normal((6, 4)).astype("f4")
+    want = {"y": -experts(-x, r, w1, w2, 2)}
+    f = save(d + "/moe.onnx", nodes, [info("x", [6, 16]), info("r", [6, 4])], [info("y", [6, 16])], [("w1", w1), ("w2", w2)])
+    check("MoE, replicated", d, f, {"x": x, "r": r}, want)
+    check("MoE, tokens sharded", d, f, {"x": x, "r": r}, want, "moe:a={2,1:0,1}")
+    nodes[1].output[0], nodes = "y", nodes[:2]
+    f = save(d + "/moe.onnx", nodes, [info("x", [6, 16]), info("r", [6, 4])], [info("y", [6, 16])], [("w1", w1), ("w2", w2)])
+    check("MoE as the last node", d, f, {"x": x, "r": r}, {"y": -want["y"]}, "moe:a={2,1:0,1}")
+
+
+def splits(d):
+    x = rng.standard_normal((4, 12)).astype("f4")
+    for opset in (11, 13):
+        nodes, outputs, want = [h.make_node("Neg", ["x"], ["a"], name="first")], [], {}
+        for n in (2, 3, 4):
+            names = ["s%d_%d" % (n, i) for i in range(n)]
+            nodes.append(h.make_node("Split", ["a"], names, name="split%d" % n, axis=1))
+            nodes.append(h.make_node("Relu", [names[-1]], ["y%d" % n], name="relu%d" % n))
+            nodes.append(h.make_node("Exp", [names[0]], ["z%d" % n], name="exp%d" % n))
+            parts = np.split(-x, n, axis=1)
+            want["y%d" % n], want["z%d" % n] = np.maximum(parts[-1], 0), np.exp(parts[0])
+            outputs += [info("y%d" % n, [4, 12 // n]), info("z%d" % n, [4, 12 // n])]
+        f = save(d + "/splits.onnx", nodes, [info("x", ["n", 12])], [info(o.name, ["n", o.type.tensor_type.shape.dim[1].dim_value]) for o in outputs], opset=opset)
+        check("Splits of operator set %d, replicated" % opset, d, f, {"x": x}, want)
+        check("Splits of operator set %d, rows sharded" % opset, d, f, {"x": x}, want, "first:x={2,1:0,1}")
+
+
+def branches(d):
+    """One branch squeezes axes that are not known before the run, so that its rank is open; the model declares the other branch's."""
+    for declared in (2, None):
+        yes = h.make_graph([h.make_node("Relu", ["x"], ["t"])], "yes", [], [info("t", [4, 6])])
+        no = h.make_graph([h.make_node("Squeeze", ["z"], ["e"])], "no", [], [h.make_empty_tensor_value_info("e")])
+        no.output[0].type.tensor_type.elem_type = T.FLOAT
+        nodes = [h.make_node("If", ["c"], ["b"], name="if", then_branch=yes, else_branch=no), h.make_node("Neg", ["b"], ["y"], name="last")]
+        out = h.make_tensor_value_info("y", T.FLOAT, None)
+        f = save(d + "/if.onnx", nodes, [info("x", [4, 6]), info("z", ["p", "q", "r"]), info("c", [], T.BOOL)], [out])
+        if declared:
+            m = onnx.load(f)
+            m.graph.value_info.append(info("b", [4, 6]))
+            onnx.save(m, f)
+        x, z = rng.standard_normal((4, 6)).astype("f4"), rng.standard_normal((2, 3, 5)).astype("f4")
+        for c in (True, False):
+            feeds = {"x": x, "z": z, "c": np.array(c)}
+            check("If of ranks 2 and 3, %s, %s" % (c, "declared" if declared else "open"), d, f, feeds, {"y": -(np.maximum(x, 0) if c else z)})
+        rc, out, err = tessera("shapes", f, "-o", d + "/shapes.onnx")
+        m = onnx.load(d + "/shapes.onnx") if rc == 0 else None
+        told = [v for v in [*m.graph.value_info, *m.graph.output] if v.name == "y" and v.type.tensor_type.HasField("shape")] if m else ["failed"]
+        case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-engine-") as folder:
+    moe(folder)
+    splits(folder)
+    branches(folder)
+sys.exit(1 if failed else 0)
