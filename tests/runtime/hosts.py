@@ -159,9 +159,13 @@ def another_secret_on_the_other_host(d):
 
 
 def listening(words):
-    """Addresses that processes called tessera listen at in that namespace."""
+    """(address, port) at which processes called tessera listen in that namespace."""
     lines = subprocess.run([*words, "ss", "-ltnpH"], capture_output=True, text=True).stdout.splitlines()
-    return [l.split()[3].rsplit(":", 1)[0] for l in lines if '"tessera"' in l]
+    return [tuple(l.split()[3].rsplit(":", 1)) for l in lines if '"tessera"' in l]
+
+
+def can_connect(words, address, port):
+    return subprocess.run([*words, "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/%s/%s" % (address, port)], capture_output=True).returncode == 0
 
 
 @case
@@ -176,13 +180,15 @@ def one_interface(d):
         for k, name in enumerate(hosts.names):
             subprocess.run(["ip", "-n", name, "addr", "add", "10.94.0.%d/24" % (k + 1), "dev", "other"], check=True)
             subprocess.run(["ip", "-n", name, "link", "set", "other", "up"], check=True)
-        bench = [TESSERA, "bench", p, "--inputs", d + "/in.npz", "--seconds", "4", "--threads", "1"]
+        bench = [TESSERA, "bench", p, "--inputs", d + "/in.npz", "--seconds", "6", "--threads", "1"]
         for more in ([], ["--interface", hosts.addresses[0].rsplit(".", 1)[0] + ".0/24"]):
             ranks = start(hosts, 2, [*bench, *more])
             time.sleep(3)
             heard = [listening(hosts.words(k)) for k in range(2)]
+            let_in = [can_connect(hosts.words(k), *heard[0][0]) for k in range(2) if heard[0]]
             codes, said = end(ranks)
-            assert codes == [0, 0] and heard == [[a] for a in hosts.addresses], (codes, heard, said)
+            assert codes == [0, 0] and [[a for a, _ in found] for found in heard] == [[a] for a in hosts.addresses], (codes, heard, said)
+            assert let_in == [False, False], let_in
         codes, said = end(start(hosts, 2, [*bench, "--interface", "eth99"]))
         assert codes == [2, 2] and all("no network interface 'eth99'" in t for t in said), (codes, said)
 
