@@ -227,6 +227,20 @@ static inline bool add_ok(int64_t a, int64_t b, int64_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
+// a / n rounded up, for a >= 0 and n >= 1: no sum that can overflow.
+static inline int64_t div_up(int64_t a, int64_t n)
+{
+    return a / n + (a % n != 0);
+}
+// The product of two numbers that are not negative; INT64_MAX where it does not fit.
+static inline int64_t mul_cap(int64_t a, int64_t b)
+{
+    int64_t product;
+    if (mul_ok(a, b, &product))
+        return product;
+    return INT64_MAX;
+}
+
 // The lower and the higher one. Structs of the interface begin with their size: what a caller and the library both know of one is
 // size_min(options->size, sizeof options) bytes.
 static inline size_t size_min(size_t a, size_t b)

@@ -108,7 +108,7 @@ static double local_work(const struct making *making, int64_t place)
     tsr__planner_sizes(making->planner->shapes.full, making->node, placement->rule, sizes);
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
-        local[factor] = (sizes[factor] + placement->cuts[factor] - 1) / placement->cuts[factor];
+        local[factor] = div_up(sizes[factor], placement->cuts[factor]);
         if (place == LARGEST_PART)
             continue;
         struct tile_interval part = placement_part(placement, place, factor, sizes[factor]);

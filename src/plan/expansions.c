@@ -113,7 +113,7 @@ static double part_bytes(const struct pricing *pricing, const tsr_value *value)
     double elements = 1;
     for (int d = 0; d < shape.rank; d++) {
         int64_t size = larger(shape.dims[d].value, 1), parts = cut ? cut->cuts[d] : 1;
-        elements *= (double)((size + parts - 1) / parts);
+        elements *= (double)div_up(size, parts);
     }
     int bits = tsr_dtype_bits(shape.dtype);
     return elements * (bits ? bits : 8) / 8;
@@ -186,7 +186,7 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
     factor_cuts(pricing, node, rule, cuts);
     for (int factor = 0; factor < rule->n_factors; factor++) {
         sizes[factor] = larger(sizes[factor], 1);
-        local[factor] = (sizes[factor] + cuts[factor] - 1) / cuts[factor];
+        local[factor] = div_up(sizes[factor], cuts[factor]);
         sums = sums || (rule->factors[factor].kind == FACTOR_RED && cuts[factor] > 1);
     }
     for (int i = 0; i < rule->n_outputs && (size_t)i < tsr_node_output_count(node); i++)

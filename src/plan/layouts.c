@@ -120,7 +120,7 @@ static int64_t largest_part(const struct tile_factor *factor, int64_t size)
 {
     int64_t most = 0;
     if (!factor->shares)
-        return (size + factor->cuts - 1) / factor->cuts;
+        return div_up(size, factor->cuts);
     for (int64_t j = 0; j < factor->cuts; j++)
         most = larger(most, tsr__share_size(size, factor->cuts, factor->shares, j));
     return most;
@@ -133,7 +133,7 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
     if (dim->n == 0 || !tsr__dim_sizes(dim, size, sizes))
         return size;
     for (int factor = 0; factor < dim->n; factor++)
-        part *= largest_part(&dim->factors[factor], sizes[factor]);
+        part = mul_cap(part, largest_part(&dim->factors[factor], sizes[factor]));
     return smaller(part, size);
 }
 
