@@ -6,20 +6,25 @@ BUILD    ?= build$(if $(SANITIZE),$(if $(filter thread,$(SANITIZE)),-tsan,-asan)
 PREFIX   ?= /usr/local
 SANITIZERS := $(if $(filter thread,$(SANITIZE)),thread,address,undefined)
 OPTIONS  := $(if $(SANITIZE),-Db_sanitize=$(SANITIZERS) -Db_lundef=false) $(if $(COVERAGE),-Db_coverage=true) $(if $(OPTIMIZE),-Doptimization=$(OPTIMIZE))
-SETUP    := tools/setup $(filter clang,$(CC))
+# `make` and `make install` build and install nothing from elsewhere: they print what is missing. The goals below run tools/setup, which installs it.
+SETUP    := tools/setup check
+demo test check prove emulate trials torture nemesis hand boxes hunt growth compat gpu soak wheel deb dist distcheck: SETUP := tools/setup $(filter clang,$(CC))
 
-all: $(BUILD)/build.ninja ## builds the command, the libraries and the tests
+all: $(BUILD)/build.ninja ## builds the command, the libraries and the tests; installs nothing
 	@ninja -C $(BUILD)
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 # Always asked: it costs milliseconds where nothing is to be done.
-$(BUILD)/build.ninja: setup
+$(BUILD)/build.ninja: ready
 	@[ -f $@ ] || meson setup $(BUILD) --prefix=$(PREFIX) $(OPTIONS)
 
-setup:
+ready:
 	@$(SETUP)
+
+setup: ## installs what is missing, after printing the list
+	@tools/setup
 
 # A block cut by hand, then a real model planned, cut and compared.
 BERT := tests/models/bert_tiny
@@ -100,6 +105,10 @@ HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPH
 hunt: all
 	@tests/witness tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
 
+# Models of n and 2 n inputs, nodes, specs ... with every command: twice the size costs at most three times the time. Half an hour; MODEL=name COMMAND=name: those.
+growth: all ## long: every command on models that are large in one way each, at n and 2 n
+	@tests/witness tests/e2e/growth.py $(BUILD)/tessera $(or $(strip $(MODEL) $(COMMAND)),all)
+
 # Two hosts as network namespaces with a cable between them: UCX, a real sshd, a real Slurm. What this machine does not allow is skipped with a message.
 hosts: SETUP := tools/setup hosts
 hosts: all ## long: two hosts made of network namespaces, a real sshd and a real Slurm
@@ -136,10 +145,10 @@ install: all ## into PREFIX (and DESTDIR)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
 # The Python package as a wheel, in dist/. Its build folder stays, so that the next one compiles what has changed.
-wheel: setup ## the Python package, in dist/
+wheel: ready ## the Python package, in dist/
 	@.venv/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -w dist . && ls dist
 
-deb: setup ## a Debian package, in dist/
+deb: ready ## a Debian package, in dist/
 	@tools/deb dist
 
 # The tree at this commit as tessera-VERSION.tar.xz, with the wheel and the package beside it. Compiles the library once: the package's
@@ -157,4 +166,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: boxes deb dist distcheck hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: ready growth boxes deb dist distcheck hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
