@@ -299,10 +299,13 @@ struct tsr_model {
     const struct symbol *last_op;
     uint32_t n_node_ids, n_value_ids;
     bool has_subgraphs;
-    uint64_t n_edits;        // of anything but annotations
-    struct arena kept_ranks; // holds `ranks`
-    const int *ranks;        // by value id, as another room found them; NULL: nothing is kept
-    uint64_t ranks_n_edits;  // n_edits when they were found
+    uint64_t n_edits;           // of anything but annotations
+    struct arena kept_ranks;    // holds `ranks`
+    const int *ranks;           // by value id, as another room found them; NULL: nothing is kept
+    uint64_t ranks_n_edits;     // n_edits when they were found
+    const tsr_node *pairs_node; // whose metadata was read last (tsr_node_metadata_at) ...
+    size_t pairs_next;          // ... up to this pair ...
+    struct str pairs_rest;      // ... which begins these bytes
 };
 
 extern const tsr_value tsr__no_value; // what a removed name maps to

@@ -71,11 +71,18 @@ bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, cons
         *value = node->metadata[i].value.p;
         return true;
     }
-    struct wire_cursor cursor = wire_over(pairs_of(node));
+    // Pairs are asked for one after the other: the next one begins where the last one ended.
+    struct str all = pairs_of(node), rest = model->pairs_rest;
+    bool goes_on = model->pairs_node == node && model->pairs_next <= i && all.n >= rest.n &&
+                   rest.p == all.p + (all.n - rest.n);
+    struct wire_cursor cursor = wire_over(goes_on ? rest : all);
     struct wire_field field;
-    for (size_t k = 0; next_pair(&cursor, &field); k++) {
+    for (size_t k = goes_on ? model->pairs_next : 0; next_pair(&cursor, &field); k++) {
         if (k != i)
             continue;
+        model->pairs_node = node;
+        model->pairs_next = i + 1;
+        model->pairs_rest = (struct str){(const char *)cursor.p, (size_t)(cursor.end - cursor.p)};
         *key = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_KEY, NULL)).p;
         *value = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_VALUE, NULL)).p;
         return *key && *value;

@@ -130,9 +130,7 @@ bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value,
     int64_t at = node ? planner->node_at[tsr__node_id(node)] : -1;
     if (at < 0 || !planner->nodes[at].strategy)
         return false;
-    size_t slot = 0;
-    while (tsr_node_output(node, slot) != value)
-        slot++;
+    size_t slot = (size_t)tsr__output_slot(node, value);
     *out = (struct reader){.node = (size_t)at, .slot = slot};
     return true;
 }

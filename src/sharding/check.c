@@ -603,8 +603,9 @@ static void check_flows(struct check *check)
     tsr_model *model = model_to_follow(check);
     size_t n = tsr_graph_node_count(tsr_model_graph(model)), left = FLOW_NODES_MAX;
     for (size_t i = 0; i < check->n_states; i++) {
-        const tsr_config *config =
-            tsr_model_find_config(model, tsr_config_name(check->states[i].config));
+        const tsr_config *config = check->states[i].config;
+        if (model != check->model) // a copy, in which calls are replaced
+            config = tsr_model_find_config(model, tsr_config_name(config));
         if (!chosen(check, tsr_config_name(config)) ||
             tsr_config_devices(config) > SOLVE_MAX_DEVICES || !says_anything(check, config))
             continue;
