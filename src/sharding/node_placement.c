@@ -714,7 +714,8 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
 }
 
 // Every cell of the cut factors has a device: m in 2 and k in 2 on four devices is one each; with device 3 gone, cell
-// (1,1) has nobody. A sum that can be executed has each part on equally many devices.
+// (1,1) has nobody. A sum that can be executed has each part on equally many devices; with SOLVE_PARTS, tsr__solve_even sees to
+// that after the explicit inputs.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -734,10 +735,41 @@ bool tsr__solve_covers(struct solve *solve)
     for (int64_t c = 0; c < cells; c++)
         if (!count[c])
             return fail(solve, "no device holds the parts that belong together");
-    if (solve->mode != SOLVE_VALID && tsr__solve_devices(solve) == n_on &&
-        !sums_are_even(solve, count))
-        return fail(solve, "parts of a sum lie on unequal numbers of devices");
+    bool executed =
+        solve->mode == SOLVE_ONE_PART || (solve->mode == SOLVE_PARTS && solve->arriving);
+    if (executed && tsr__solve_devices(solve) == n_on && !sums_are_even(solve, count))
+        return fail(solve, "parts of a sum are on unequal numbers of devices");
     return all_writable(solve);
+}
+
+// A sum of which part 0 is on devices 0 and 1, and part 1 on device 2: device 1 drops out. Rows are counted by cell; of
+// cells with the same result, each keeps as many rows as the one that has fewest.
+bool tsr__solve_even(struct solve *solve)
+{
+    int64_t cells = 1;
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        cells *= solve->cuts[factor];
+    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    int64_t *least = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    if (!count || !least)
+        return fail(solve, "out of memory");
+    for (int64_t i = 0; i < solve->n_rows; i++)
+        if (solve->on[i])
+            count[cell_of(solve, &solve->coords[i * solve->cap], true)]++;
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        const int64_t *row = &solve->coords[i * solve->cap];
+        int64_t *kept = &least[cell_of(solve, row, false)];
+        int64_t n = count[cell_of(solve, row, true)];
+        if (solve->on[i] && (*kept == 0 || n < *kept))
+            *kept = n;
+    }
+    memset(count, 0, (size_t)cells * sizeof(*count));
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        const int64_t *row = &solve->coords[i * solve->cap];
+        if (solve->on[i] && ++count[cell_of(solve, row, true)] > least[cell_of(solve, row, false)])
+            solve->on[i] = false;
+    }
+    return true;
 }
 
 // Coordinates are packed: rows as long as the rule has factors. The rule may be in solve->keep,

@@ -58,6 +58,9 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 // Every cell has a device, reductions have equally many for each part, layouts can be written down.
 bool tsr__solve_covers(struct solve *solve);
 int64_t tsr__solve_devices(const struct solve *solve); // number of devices that take part
+// Drops devices until each part of a sum is on equally many. For SOLVE_PARTS, where tsr__solve_covers does not demand it.
+// False: out of memory.
+bool tsr__solve_even(struct solve *solve);
 // The node can run once for each part of a device: it needs no windows of its inputs, and each run makes a shard of its own
 // of every result. True where every device has one part.
 bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes);

@@ -82,6 +82,7 @@ struct grid {
     int n_axes;
     int64_t (*at)[GRID_AXES]; // where each device stands
     bool even;                // equally many devices at every place
+    bool turns;               // a device may stand at several
 };
 
 static int by_number(const void *a, const void *b)
@@ -164,6 +165,7 @@ static bool place_in_turns(struct dice *dice, struct grid *grid)
     if (!devices)
         return false;
     memcpy(devices, grid->devices, (size_t)n * sizeof(*devices));
+    grid->turns = true;
     grid->axes[0] = 2 + below(dice, n * TURNS - 1);
     grid->axes[1] = 1;
     if (grid->axes[0] % 2 == 0 && chance(dice, 50)) {
@@ -205,9 +207,9 @@ static int64_t size_of(struct dice *dice, tsr_dim dim)
 static bool may_cut(struct dice *dice, const struct rule_factor *factor, const struct grid *grid,
                     int64_t cuts)
 {
-    bool sums = factor->kind == FACTOR_RED ||
-                factor->kind == FACTOR_STAT; // every part on equally many devices
-    if (factor->kind == FACTOR_REP || (sums && !grid->even) || size_of(dice, factor->size) < cuts)
+    bool fits = factor->kind == FACTOR_PAR || grid->even ||
+                (factor->kind == FACTOR_RED && !grid->turns); // a device has one part of a sum
+    if (factor->kind == FACTOR_REP || !fits || size_of(dice, factor->size) < cuts)
         return false;
     return factor->kind != FACTOR_STAT || chance(dice, 50); // these take many nodes to do
 }

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that hold several separate shards, groups that overlap, groups of unequal size. Each device works on its own shards, and the
+result is that of the unsharded model.
+
+Part 1: fixed models, with the number of nodes that each rank must run and what it stores.
+Part 2: random groups. Every shard of one input is on random devices; the node must run sharded as annotated, and a second node reads the
+result in the same sharding or in another one.
+
+usage: turns.py TESSERA [DRAWS [SEED]]"""
+import json, os, random, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper, numpy_helper
+
+TESSERA = sys.argv[1]
+DRAWS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
+SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+failed = 0
+node = helper.make_node
+
+
+def check(what, ok, why=""):
+    global failed
+    failed += not ok
+    print("ok" if ok else "not ok", what, "" if ok else why, flush=True)
+
+
+def call(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
+    return p.returncode, p.stdout, p.stderr
+
+
+def save(d, nodes, inputs, outputs, weights=()):
+    info = lambda k, s: helper.make_tensor_value_info(k, T.FLOAT, s)
+    graph = helper.make_graph(nodes, "g", [info(*i) for i in inputs.items()], [info(*o) for o in outputs.items()],
+                              [numpy_helper.from_array(v, k) for k, v in dict(weights).items()])
+    path = os.path.join(d, "m.onnx")
+    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def annotate(d, path, devices, shards):
+    out = os.path.join(d, "a.onnx")
+    rc, _, err = call("annotate", path, "--config", "c:%d" % devices, *[w for s in shards for w in ("--shard", s)], "-o", out)
+    return out if rc == 0 else print(err)
+
+
+def feed(d, inputs, seed, **sizes):
+    rng = np.random.default_rng(seed)
+    path = os.path.join(d, "in.npz")
+    np.savez(path, **{k: rng.standard_normal([sizes.get(n, n) for n in s]).astype("f4") for k, s in inputs.items()})
+    return path
+
+
+def verify(path, inputs, *more):
+    rc, out, err = call("verify", path, "--inputs", inputs, "--json", *more)
+    try:
+        return rc, json.loads(out), err
+    except ValueError:
+        return rc, {}, out + err
+
+
+def parts_of(d, path, ranks):
+    folder = os.path.join(d, "parts")
+    rc, _, err = call("partition", path, "-o", folder, "--force")
+    assert rc == 0, err
+    return [onnx.load(os.path.join(folder, "rank%d.onnx" % r), load_external_data=False).graph for r in range(ranks)]
+
+
+def count(graph, op):
+    return sum(n.op_type == op for n in graph.node)
+
+
+def fixed(d):
+    x = {"a": [9, 4]}
+    chain = [node("Relu", ["a"], ["b"], name="p"), node("Neg", ["b"], ["y"], name="q")]
+    for text, shards, most in (("{4,1:0,1,0,1}", 4, (2, 2, 0)), ("{2,2:0,1,2,2}", 4, (1, 1, 2)), ("{2,1:(0,1),(1,2)}", 2, (1, 2, 1))):
+        path = annotate(d, save(d, chain, x, {"y": [9, 4]}), 3, ["p:a=" + text])
+        rc, doc, err = verify(path, feed(d, x, 1))
+        graphs = parts_of(d, path, 3)
+        runs = [count(g, "Relu") for g in graphs]
+        # Copies of a shard that no rank reads are left out. The second node has no spec and follows the first.
+        right = sum(runs) >= shards and all(n <= m for n, m in zip(runs, most)) and runs == [count(g, "Neg") for g in graphs]
+        check("%s: each device runs its shards" % text, rc == 0 and not doc["replicated"] and right, (rc, err, runs))
+        check("%s: ranks as processes" % text, verify(path, feed(d, x, 1), "--transport", "shm")[0] == 0)
+    x = {"a": ["n", 4]}
+    path = annotate(d, save(d, chain, x, {"y": ["n", 4]}), 2, ["p:a={4,1:0,1,0,1}"])
+    for n in (1, 2, 3, 8, 13):
+        check("%d rows, known at run time" % n, verify(path, feed(d, x, n, n=n))[0] == 0)
+    w = np.random.default_rng(0).standard_normal((8, 12)).astype("f4")
+    path = annotate(d, save(d, [node("MatMul", ["a", "w"], ["y"], name="mm")], {"a": [4, 8]}, {"y": [4, 12]}, {"w": w}), 2, ["mm:w={1,4:0,1,0,1}"])
+    rc, doc, err = verify(path, feed(d, {"a": [4, 8]}, 1))
+    stored = [sorted(list(i.dims) for i in g.initializer if len(i.dims) == 2) for g in parts_of(d, path, 2)]
+    check("a weight is stored in shards", rc == 0 and stored == [[[8, 3], [8, 3]]] * 2, (rc, err, stored))
+    x = {"a": [8, 8]}
+    axes = {"k": np.array([0], "i8")}
+    path = annotate(d, save(d, [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)], x, {"y": [8]}, axes), 3, ["r:a={2,1:(0,1),2}"])
+    rc, doc, err = verify(path, feed(d, x, 1))
+    check("parts of a sum on unequal numbers of devices", rc == 0 and not doc["replicated"], (rc, doc, err))
+    for what, nodes, shard in (("a sum of which a device has several parts", [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)], "r:a={4,1:0,1,0,1}"),
+                               ("statistics likewise", [node("Softmax", ["a"], ["y"], name="r", axis=0)], "r:a={4,1:0,1,0,1}")):
+        path = annotate(d, save(d, nodes, x, {"y": [8] if "sum" in what else [8, 8]}, axes if "sum" in what else {}), 2, [shard])
+        rc, doc, err = verify(path, feed(d, x, 1))
+        check(what + ": replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == ["a device holds several parts of a sum"], (rc, doc, err))
+
+
+# operator: (inputs, weights, result, node, the input that is sharded and its axes that may be)
+RANDOM = {
+    "Relu": ({"a": [8, 6]}, {}, [8, 6], lambda: node("Relu", ["a"], ["h"], name="n"), "a", (0, 1)),
+    "Add": ({"a": [8, 6], "b": [8, 6]}, {}, [8, 6], lambda: node("Add", ["a", "b"], ["h"], name="n"), "a", (0, 1)),
+    "Mul": ({"a": [7, 5], "b": [5]}, {}, [7, 5], lambda: node("Mul", ["a", "b"], ["h"], name="n"), "a", (0, 1)),
+    "Where": ({"a": [8, 1], "b": [1, 6], "c": [8, 6]}, {}, [8, 6], lambda: node("Sum", ["a", "b", "c"], ["h"], name="n"), "c", (0, 1)),
+    "ReduceMean": ({"a": [8, 6, 4]}, {}, [8, 1, 4], lambda: node("ReduceMean", ["a", "k"], ["h"], name="n"), "a", (0, 2)),
+    "MatMul": ({"a": [8, 6]}, {"w": [6, 9]}, [8, 9], lambda: node("MatMul", ["a", "w"], ["h"], name="n"), "a", (0,)),
+    "MatMul of weights": ({"a": [8, 6]}, {"w": [6, 9]}, [8, 9], lambda: node("MatMul", ["a", "w"], ["h"], name="n"), "w", (1,)),
+    "Gemm": ({"a": [8, 6]}, {"w": [9, 6], "c": [9]}, [8, 9], lambda: node("Gemm", ["a", "w", "c"], ["h"], name="n", transB=1), "w", (0,)),
+    "Softmax": ({"a": [8, 6]}, {}, [8, 6], lambda: node("Softmax", ["a"], ["h"], name="n", axis=1), "a", (0,)),
+    "Transpose": ({"a": [8, 6]}, {}, [6, 8], lambda: node("Transpose", ["a"], ["h"], name="n", perm=[1, 0]), "a", (0, 1)),
+}
+
+
+def groups(rng, shards, devices):
+    """Any devices for each shard, as text: mostly one, now and then several."""
+    found = []
+    for _ in range(shards):
+        members = sorted(rng.sample(range(devices), rng.choice((1, 1, 1, min(2, devices)))))
+        found.append("(%s)" % ",".join(map(str, members)) if len(members) > 1 else str(members[0]))
+    return ",".join(found)
+
+
+def sharding(rng, shape, axes, devices):
+    cuts = [1] * len(shape)
+    for axis in rng.sample(axes, rng.randint(1, len(axes))):
+        cuts[axis] = rng.randint(2, 4)
+    return "{%s:%s}" % (",".join(map(str, cuts)), groups(rng, int(np.prod(cuts)), devices))
+
+
+def draw(d, seed):
+    rng = random.Random(seed)
+    name = rng.choice(list(RANDOM))
+    inputs, weights, result, make, which, axes = RANDOM[name]
+    values = {k: np.random.default_rng(seed).standard_normal(s).astype("f4") for k, s in weights.items()}
+    if name == "ReduceMean":
+        values["k"] = np.array([1], "i8")
+    path = save(d, [make(), node("Neg", ["h"], ["y"], name="next")], inputs, {"y": result}, values)
+    devices = rng.randint(2, 4)
+    shards = ["n:%s=%s" % (which, sharding(rng, {**inputs, **weights}[which], axes, devices))]
+    if rng.random() < 0.5:
+        shards.append("next:h=" + sharding(rng, result, (0, 1) if result[1] > 1 else (0,), devices))
+    path = annotate(d, path, devices, shards)
+    rc, doc, err = verify(path, feed(d, inputs, seed))
+    done = os.path.join(d, "done.onnx")
+    inferred = call("infer", path, "-o", done)[0] == 0 and call("check", done)[0] == 0 and verify(done, feed(d, inputs, seed))[0] == 0
+    check("draw %d: %s %s" % (seed, name, " ".join(shards)), rc == 0 and doc["ok"] and not doc["replicated"] and inferred, (rc, doc.get("replicated"), inferred, err))
+
+
+with tempfile.TemporaryDirectory() as d:
+    fixed(d)
+    for k in range(DRAWS):
+        draw(d, SEED * 1000 + k)
+print("%d failed" % failed)
+sys.exit(failed > 0)
