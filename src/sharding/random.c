@@ -188,7 +188,7 @@ static bool place_in_turns(struct dice *dice, struct grid *grid)
 // As draw_grid, or any device at any place. Nodes of bodies take no turns.
 static bool draw_places(struct dice *dice, struct grid *grid)
 {
-    if (dice->inside || !chance(dice, 12))
+    if (dice->inside || !chance(dice, 5))
         return draw_grid(dice, grid);
     *grid = (struct grid){0};
     return draw_devices(dice, grid) && place_in_turns(dice, grid);
