@@ -150,8 +150,8 @@ struct draft {
     bool as_safetensors;               // data files are safetensors files too
     const struct partition_look *look; // not NULL: the parts are shown, not written
     const struct manifest *signing;    // not NULL: others have changed the parts (sign.c)
-    bool wrapped; // a model that runs the partition is written beside the ranks' files
-    bool processes;      // of that model: the ranks are processes of their own
+    bool wrapped;   // a model that runs the partition is written beside the ranks' files
+    bool processes; // of that model: the ranks are processes of their own
 
     // What is cut: the model, or a copy of it in which some nodes were replaced (expanded, else NULL), and its flow.
     tsr_model *model, *expanded;
