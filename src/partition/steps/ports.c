@@ -271,11 +271,23 @@ static tsr_status give_outputs(struct draft *draft)
 
 // ---- nodes that ask for sizes alone --------------------------------------------------------------
 
-// Each dimension has a number or a symbol, by which its size is known without the tensor.
-static bool sizes_named(const tsr_value *value)
+// The name of an input's open size: the model's, else INPUT.AXIS, which the shapes use for a size
+// that the model leaves unnamed. Empty: neither.
+static struct str size_symbol(const struct draft *draft, const tsr_value *value, int axis)
+{
+    struct str symbol = tsr__dim_symbol(value, axis);
+    struct shape shape = tsr__shapes_of(draft->flow->shapes, value);
+    if (!symbol.n && axis < shape.rank && shape.dims[axis].value < 0)
+        symbol = str_of(shape.dims[axis].symbol);
+    return symbol;
+}
+
+// True if every dimension of the input has a number or a name, so that its size is known without
+// reading the tensor.
+static bool sizes_named(const struct draft *draft, const tsr_value *value)
 {
     for (int axis = 0; axis < tsr_value_rank(value); axis++)
-        if (tsr_value_dim(value, axis).value < 0 && !tsr__dim_symbol(value, axis).n)
+        if (tsr_value_dim(value, axis).value < 0 && !size_symbol(draft, value, axis).n)
             return false;
     return tsr_value_rank(value) >= 0;
 }
@@ -295,7 +307,7 @@ static void read_as_kept(struct draft *draft, const struct node_flow *nf)
             continue;
         const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
         if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
-            sizes_named(value))
+            sizes_named(draft, value))
             nf->inputs[rewrite->index] = tsr__layout_copy(draft->arena, layout);
     }
 }
@@ -400,7 +412,7 @@ static struct form *port_count(struct draft *draft, const tsr_value *value)
 // A dimension of an input gives a symbol its size; counted: it must be counted together first.
 static void find_size(struct draft *draft, const tsr_value *value, int axis, bool counted)
 {
-    struct str symbol = tsr__dim_symbol(value, axis);
+    struct str symbol = size_symbol(draft, value, axis);
     if (!symbol.n)
         return;
     void **slot = tsr__map_at(&draft->sizes, symbol);
