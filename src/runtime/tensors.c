@@ -45,6 +45,7 @@ void tsr__tensors_clear(tsr_tensors *tensors)
     for (size_t i = 0; i < tensors->n; i++)
         tsr__tensor_free(tensors->session, tensors->at[i]);
     tensors->n = 0;
+    tsr__tensors_unindex(tensors);
 }
 
 void tsr_tensors_free(tsr_tensors *tensors)
