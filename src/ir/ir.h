@@ -15,7 +15,8 @@ struct arena *tsr__model_arena(tsr_model *model);
 uint32_t tsr__node_id(const tsr_node *node);
 uint32_t tsr__value_id(const tsr_value *value);
 
-// ---- where a value stands at a node (slots.c): none of these reads all slots of a large node for one value
+// ---- where a value stands at a node (slots.c)
+// None of these reads all slots of a large node for one value.
 
 // True if the value is an input or an output of the node.
 bool tsr__node_has(const tsr_node *node, const tsr_value *value);

@@ -427,12 +427,13 @@ tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dty
                                   tsr_tensors **out);
 // All tensors of one set into another, in place of those of their names.
 tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
-// Moves entry i of one set into another of the same session, in place of one of that name. The last entry of `from` takes its place.
+// Moves entry i of one set into another of the same session, in place of one of that name. The last
+// entry of `from` takes its place.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
 struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
 void tsr__tensor_free(tsr_session *session, struct tensor *x);
-// Drops the index of names: to be called after tensors were taken out of `at`. The next insertion makes it again.
+// Drops the index of names, after tensors were taken out of `at`. The next insertion makes it again.
 void tsr__tensors_unindex(tsr_tensors *tensors);
 
 tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes);

@@ -557,7 +557,8 @@ static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct port
     return st;
 }
 
-// Sets without outputs (random, one .npy, one .pb) give none, which is no error. Without a model there are no ports.
+// Sets without outputs (random, one .npy, one .pb) give none, which is no error. Without a model
+// there are no ports.
 static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *ports, bool has_model,
                        bool outputs)
 {
