@@ -63,8 +63,8 @@ int main(int argc, char **argv)
     if (argc != 5 && argc != 7 && argc != 8)
         return 2;
     if (argc > 5) {
-        options.rank = atoi(argv[5]);
-        options.ranks = atoi(argv[6]);
+        options.rank = (int)strtol(argv[5], NULL, 10);
+        options.ranks = (int)strtol(argv[6], NULL, 10);
     }
     if (argc > 7)
         options.transport = argv[7];

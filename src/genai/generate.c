@@ -74,6 +74,17 @@ static tsr_status open_whole(tsr_generator *generator)
     return st;
 }
 
+// Warnings are dropped: the shardings are the planner's, and the user cannot change them here.
+static tsr_status partition_planned(tsr_model *model, const char *parts,
+                                    const tsr_partition_options *options)
+{
+    tsr_session *session = tsr_model_session(model);
+    struct diag_mark mark = tsr__diag_mark(session);
+    tsr_status st = tsr_partition(model, parts, options, NULL);
+    tsr__diag_back(session, &mark, true);
+    return st;
+}
+
 // Plans a step of decode over caches that are half full, and writes the parts.
 // The states go to the planner, and by way of the partition's manifest to the job, which keeps
 // them.
@@ -101,7 +112,7 @@ static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const
     generator->one_device = planned.one_device;
     generator->devices =
         (int64_t)planned.devices; // a topology with choices: fewer, where they are as good
-    return tsr_partition(model, parts, &cut, NULL);
+    return partition_planned(model, parts, &cut);
 }
 
 // Cuts the model into a temporary folder, and opens that.

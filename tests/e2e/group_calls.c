@@ -48,8 +48,8 @@ int main(int argc, char **argv)
     tsr_process_group *group = NULL;
     if (argc != 5)
         return 2;
-    options.rank = atoi(argv[1]);
-    options.ranks = atoi(argv[2]);
+    options.rank = (int)strtol(argv[1], NULL, 10);
+    options.ranks = (int)strtol(argv[2], NULL, 10);
     options.meet = argv[3];
     tsr_session *session = tsr_session_new(NULL);
     tsr_status st = TSR_OK;
