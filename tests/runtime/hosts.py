@@ -338,6 +338,15 @@ class Slurm:
             f.write("CgroupPlugin=cgroup/v1\n")  # a namespace has no control groups to be found
         for name in (a, b):
             os.mkdir("%s/spool.%s" % (d, name))
+        try:
+            self.start_daemons()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start_daemons(self):
+        d = self.d
         self.daemon(0, "munged", "--foreground", "--force", *["--%s=%s/munge/%s" % (k, d, v) for k, v in
                     (("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))])
         self.daemon(0, "slurmctld", "-D")
@@ -346,10 +355,8 @@ class Slurm:
         until = time.time() + 60
         while self.call("timeout", "10", "srun", "-N2", "-n2", "-t1", "true").returncode:
             if time.time() > until:
-                self.__exit__()
                 raise AssertionError("Slurm does not start: " + "".join(open(d + "/" + f).read()[-1500:] for f in os.listdir(d) if f.endswith(".log")))
             time.sleep(1)
-        return self
 
     def __exit__(self, *_):
         for p in reversed(self.started):
