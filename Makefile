@@ -109,6 +109,11 @@ hunt: all
 growth: all ## long: every command on models that are large in one way each, at n and 2 n
 	@tests/witness tests/e2e/growth.py $(BUILD)/tessera $(or $(strip $(MODEL) $(COMMAND)),all)
 
+# Models that torch, transformers, timm, torchvision, scikit-learn and xgboost export, with random weights. Needs a package index: about 3 GB of
+# packages go into build/zoo/venv, which the next run uses again. MODELS="llama_dynamo resnet_qoperator": only these.
+zoo: all ## long: models of real exporters, verified on 2, 3, 4 devices and with random shardings
+	@tests/witness tests/zoo/zoo.py $(BUILD)/tessera $(BUILD)/zoo $(MODELS)
+
 # Two hosts as network namespaces with a cable between them: UCX, a real sshd, a real Slurm. What this machine does not allow is skipped with a message.
 hosts: SETUP := tools/setup hosts
 hosts: all ## long: two hosts made of network namespaces, a real sshd and a real Slurm
