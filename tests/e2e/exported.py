@@ -76,6 +76,16 @@ def unknown_type(d):
     assert "partition-no-tensor" in err and not os.path.exists(d + "/never"), err
 
 
+def untyped_by_hand(d):
+    """Operators without a rule that are sharded by hand: what goes from one to the other stays where it is, so that nobody needs its type."""
+    nodes = [helper.make_node("Inverse", ["x"], ["i"], name="a", domain="com.microsoft"), helper.make_node("Inverse", ["i"], ["y"], name="b", domain="com.microsoft")]
+    path = save(d + "/h.onnx", nodes, dict(x=("f4", (6, 4, 4))), dict(y=("f4", (6, 4, 4))), {})
+    np.savez(d + "/h.npz", x=np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9)
+    edits = [w for v in ("a:x", "a:i", "b:i", "b:y") for w in ("--shard", v + "={3,1,1:0,1,2}")]
+    out, _ = tessera("verify", annotate(path, "--config", "c:3", *edits), "--inputs", d + "/h.npz", "--json")
+    assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 2, out
+
+
 def blocked_layout(d):
     """A CNN as ONNX Runtime writes it at its highest level (com.microsoft.nchwc): its batch is sharded."""
     f4 = lambda *s: rng.standard_normal(s).astype("f4") / 4
@@ -125,7 +135,7 @@ def forest(d):
     assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 1, out
 
 
-for case in (unshared_packing, unknown_type, blocked_layout, quantized_gemm, forest):
+for case in (unshared_packing, unknown_type, untyped_by_hand, blocked_layout, quantized_gemm, forest):
     with tempfile.TemporaryDirectory() as folder:
         try:
             case(folder)

@@ -136,7 +136,10 @@ def beside(folder, name):
 
 def quantize_static(folder, base, form, **types):
     from onnxruntime import quantization as q
+    from onnxruntime.quantization.shape_inference import quant_pre_process
     source, inputs = beside(folder, base)
+    prepared = os.path.join(folder, "prepared.onnx")
+    quant_pre_process(source, prepared, skip_symbolic_shape=True)
 
     class Reader(q.CalibrationDataReader):
         left = [inputs]
@@ -144,7 +147,7 @@ def quantize_static(folder, base, form, **types):
         def get_next(self):
             return self.left.pop() if self.left else None
 
-    q.quantize_static(source, os.path.join(folder, "model.onnx"), Reader(), quant_format=form, **types)
+    q.quantize_static(prepared, os.path.join(folder, "model.onnx"), Reader(), quant_format=form, **types)
 
 
 @recipe
@@ -228,8 +231,9 @@ def classical(folder, model, convert=None):
     x = rng.standard_normal((400, 8)).astype("f4")
     y = (x[:, 0] * x[:, 1] + x[:, 2] > 0.2).astype("i8")
     model.fit(x, y)
-    kinds = [("x", FloatTensorType(["rows", 8]))]
+    kinds = [("x", FloatTensorType([None, 8]))]
     made = convert(model, kinds) if convert else to_onnx(model, initial_types=kinds, options={"zipmap": False} if hasattr(model, "classes_") else None, target_opset=17)
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     with open(os.path.join(folder, "model.onnx"), "wb") as f:
         f.write(made.SerializeToString())
     save_inputs(folder, {made.graph.input[0].name: x})

@@ -195,6 +195,8 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
         return TSR_NOMEM;
     for (int axis = 0; axis < it->rank; axis++)
         dims[axis] = (tsr_dim){-1, ""};
+    if (it->dtype == TSR_UNDEFINED) // engines infer what is not declared, and refuse type 0
+        return TSR_OK;
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
@@ -247,6 +249,8 @@ tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const stru
     tsr_dim dims[TILE_MAX_RANK];
     if (!tsr__part_dims_here(part, form, dims))
         return tsr__part_rank_known(part, value, form);
+    if (form->item->dtype == TSR_UNDEFINED)
+        return TSR_OK;
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
