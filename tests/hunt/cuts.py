@@ -185,7 +185,8 @@ def apply(session, path, case, cut):
     elif cut["kind"] == "random":
         model = session.load(path)
         model.add_config("c", cut["devices"])
-        model.shard_random(cut["seed"], {k: v for k, v in case.sizes[0].items()} if len(case.sizes) == 1 else case.least_symbols)
+        names = {d.dim_param for v in case.model.graph.input for d in v.type.tensor_type.shape.dim}  # pruned inputs took theirs with them
+        model.shard_random(cut["seed"], {k: v for k, v in case.least_symbols.items() if k in names})
     else:
         model = session.load(path)
         try:
