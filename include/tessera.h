@@ -802,6 +802,10 @@ typedef struct tsr_plan_summary {
     /* Of a topology with choices (tsr_topology_choose): what each of them would take. */
     const tsr_plan_count *tried;
     size_t n_tried;
+    bool assumed;        /* as tsr_topology_is_assumed; true for a number of devices */
+    double device_flops; /* of the first device, float32 operations per second */
+    /* not feasible: the search ended before it found a plan or proved that there is none */
+    bool undecided;
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
@@ -1224,6 +1228,8 @@ typedef struct tsr_trial {
     size_t n_outputs;
     const char *sharding; /* the edits that repeat it, as tsr_config_edits writes them */
     tsr_first_difference first;
+    /* TSR_UNSUPPORTED: why this sharding was refused, NULL otherwise. It counts neither as a success nor as a failure. */
+    const char *refused;
 } tsr_trial;
 typedef struct tsr_verify_result {
     size_t size;
@@ -1240,6 +1246,8 @@ typedef struct tsr_verify_result {
     int64_t open_size; /* as in tsr_input_sizes, also the following */
     const tsr_dim_size *sizes;
     size_t n_sizes;
+    size_t n_refused; /* trials that were refused */
+    bool assumed;     /* with plan: as in tsr_plan_summary */
 } tsr_verify_result;
 typedef struct tsr_verify_options {
     size_t size;
@@ -1264,8 +1272,10 @@ typedef struct tsr_verify_options {
 /* Sizes that symbolic dimensions have in a set of inputs. */
 typedef struct tsr_input_sizes {
     size_t size;
-    int64_t open_size; /* what random inputs got for open dimensions without a size; 0: there are none */
-    const tsr_dim_size *sizes; /* of every symbol of the inputs; owned by the session until the next call */
+    int64_t
+        open_size; /* what random inputs got for open dimensions without a size; 0: there are none */
+    const tsr_dim_size
+        *sizes; /* of every symbol of the inputs; owned by the session until the next call */
     size_t n_sizes;
 } tsr_input_sizes;
 /* Loads inputs as tsr_tensors_load does, for a run. In random ones an open dimension without a size has that of the model's plan,
@@ -1419,6 +1429,9 @@ TSR_API tsr_status tsr_topology_find(tsr_session *session, const char *text, con
                                      const char *nccl, tsr_topology **out);
 TSR_API void tsr_topology_free(tsr_topology *topology); /* NULL is fine */
 TSR_API int tsr_topology_devices(const tsr_topology *topology);
+/* The speeds are assumed: those of the manual's table or of a data sheet (a number of devices, generators, boxes), not of devices that
+ * were measured, found on this machine, or described in a file. */
+TSR_API bool tsr_topology_is_assumed(const tsr_topology *topology);
 TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device);
 /* Fields that are NULL or not positive stay as they are. */
 TSR_API void tsr_topology_set_device(tsr_topology *topology, int device,
@@ -1546,6 +1559,8 @@ typedef struct tsr_simulation {
     /* Asked for: the whole model on the fastest of the devices alone, its memory as above whether it has that or not; else 0. */
     double one_device_s;
     int64_t one_device_memory;
+    bool assumed; /* as in tsr_plan_summary, also the following */
+    double device_flops;
 } tsr_simulation;
 /* What a run would take on devices that need not be there: the model is cut, and what each device then does is priced as the planner
  * prices it: nodes by arithmetic, bytes and overhead, communication once all of its group are there. */

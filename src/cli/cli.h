@@ -264,10 +264,18 @@ bool cli_is_folder(const char *path);
 // What a plan predicts for its devices and for one alone, picoseconds; one_device 0: not known.
 struct prediction {
     int64_t devices, cost, one_device;
+    bool assumed; // the speeds of the devices are assumed
+    double flops; // of the first of them
 };
+struct prediction cli_prediction(const tsr_plan_summary *summary);
+// "on 4 assumed devices of 50 GFLOP/s; ...", for text that has predicted times; nothing where devices are known.
+void cli_say_assumed(FILE *to, struct prediction prediction);
+// Warns where ranks on the CPU of this host must share cores: times then say nothing about as many devices. Of a partition the
+// number is the manifest's.
+void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks);
 // A line where one device is as good, with both figures.
 void cli_say_one_device(const struct cli *cli, struct prediction prediction);
-// "cost" and "one_device", as `plan` has them; one_device null where it is not known.
+// "cost", "one_device" and "assumed", as `plan` has them; one_device null where it is not known.
 void cli_json_prediction(tsr_json *json, struct prediction prediction);
 // --notation: how shardings are written; tiles where it is not given. False: no such notation.
 bool cli_notation(const struct cli *cli, tsr_notation *out);

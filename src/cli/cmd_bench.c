@@ -9,18 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+// What the figures are of.
+struct circumstances {
+    tsr_input_sizes sizes;
+    struct prediction prediction; // devices 0: nothing was planned
+};
+
 // What `run` would do, again and again. In the same order as execute in cmd_run.c: inputs, perhaps
 // a plan for their sizes, then the runs. A rank that does not plan passes "" and is given what rank
 // 0 has cut.
 static tsr_status measure(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, double seconds,
-                          tsr_tensors *inputs, tsr_input_sizes *sizes, tsr_bench_result *result)
+                          tsr_tensors *inputs, struct circumstances *about,
+                          tsr_bench_result *result)
 {
     const char *path = cli->arguments[0], *config = cli_value(cli, "--config");
     bool folder = cli_is_folder(path);
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_status status = cli_load_inputs(cli, set, options, inputs, &model, sizes);
+    tsr_status status = cli_load_inputs(cli, set, options, inputs, &model, &about->sizes);
     if (status != TSR_OK)
         goto free_model;
     bool plans = !folder && cli_value(cli, "--devices");
@@ -30,9 +37,10 @@ static tsr_status measure(struct cli *cli, const tsr_run_options *options,
         goto free_model;
     if (plans) {
         config = cli_text_or(planned.config, "");
-        cli_say_one_device(
-            cli, (struct prediction){(int64_t)planned.devices, planned.cost, planned.one_device});
+        about->prediction = cli_prediction(&planned);
+        cli_say_one_device(cli, about->prediction);
     }
+    cli_warn_ranks(cli, plan->options.topology, (int64_t)planned.devices);
     if (!folder && (config || tsr_model_config_count(model)))
         status =
             tsr_bench_annotated(model, config, cli_temporary(), options, inputs, seconds, result);
@@ -51,13 +59,16 @@ static double runs_per_s(const tsr_bench_result *result)
 }
 
 // Seconds become milliseconds under run_ms; memory that could not be measured is null, not 0.
-static int print_json(struct cli *cli, const tsr_bench_result *result, const tsr_input_sizes *sizes)
+static int print_json(struct cli *cli, const tsr_bench_result *result,
+                      const struct circumstances *about)
 {
     tsr_json *json = cli_json(cli);
     if (!json)
         return cli_print_json(cli, json, EXIT_DONE);
     tsr_json_int(json, "ranks", result->ranks);
-    cli_json_sizes(json, sizes);
+    cli_json_sizes(json, &about->sizes);
+    if (about->prediction.devices)
+        cli_json_prediction(json, about->prediction);
     tsr_json_int(json, "runs", (int64_t)result->runs);
     tsr_json_int(json, "warmups", (int64_t)result->warmups);
     tsr_json_number(json, "load_s", result->load_s);
@@ -124,12 +135,13 @@ static void print_text(const tsr_bench_result *result)
 }
 
 // Rank 0 has the figures of all.
-static int report(struct cli *cli, const tsr_bench_result *result, const tsr_input_sizes *sizes)
+static int report(struct cli *cli, const tsr_bench_result *result,
+                  const struct circumstances *about)
 {
     if (cli_rank(cli) > 0)
         return EXIT_DONE;
     if (cli->json)
-        return print_json(cli, result, sizes);
+        return print_json(cli, result, about);
     print_text(result);
     return EXIT_DONE;
 }
@@ -148,7 +160,7 @@ static int run(struct cli *cli)
 {
     tsr_run_options options;
     tsr_bench_result result = {.size = sizeof result};
-    tsr_input_sizes sizes = {.size = sizeof sizes};
+    struct circumstances about = {.sizes.size = sizeof about.sizes};
     tsr_tensors *inputs = NULL;
     struct planning plan;
     double seconds = 5;
@@ -182,11 +194,11 @@ static int run(struct cli *cli)
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &inputs);
     if (status == TSR_OK)
-        status = measure(cli, &options, &plan, set, seconds, inputs, &sizes, &result);
+        status = measure(cli, &options, &plan, set, seconds, inputs, &about, &result);
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, &result, &sizes);
+        code = report(cli, &result, &about);
     tsr_tensors_free(inputs);
     return code;
 }

@@ -42,6 +42,7 @@ struct listener {
     struct cli *cli;
     tsr_json *json;
     bool first;
+    bool assumed; // the speeds of the devices are assumed
 };
 
 // False ends the generation: whoever read our stdout has gone.
@@ -90,7 +91,10 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
 static void report(struct cli *cli, const struct listener *listener,
                    const tsr_generate_result *result)
 {
-    struct prediction plan = {result->devices, result->predicted, result->one_device};
+    struct prediction plan = {.devices = result->devices,
+                              .cost = result->predicted,
+                              .one_device = result->one_device,
+                              .assumed = listener->assumed};
     double rate = 0;
     if (result->tokens > 1)
         rate = (double)(result->tokens - 1) / (result->seconds - result->first_s);
@@ -120,6 +124,9 @@ static int generate(struct cli *cli, const int64_t *ids, size_t n, tsr_generate_
         return code;
     options->devices = planning.options.devices;
     options->topology = planning.options.topology;
+    listener->assumed = !options->topology || tsr_topology_is_assumed(options->topology);
+    cli_warn_ranks(cli, options->topology,
+                   options->topology ? tsr_topology_devices(options->topology) : options->devices);
     tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_folder_open(cli->session, cli->folder, &folder);

@@ -27,6 +27,8 @@ static int report(struct cli *cli, const char *folder, const tsr_partition_summa
     }
     if (!cli->quiet)
         summary_print(stdout, summary);
+    if (!cli->quiet && plan.devices)
+        cli_say_assumed(stdout, plan);
     if (folder)
         cli_say(cli, "%s: written\n", folder);
     else
@@ -61,7 +63,7 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     if (status != TSR_OK)
         return status;
     *config = planned.config;
-    *prediction = (struct prediction){(int64_t)planned.devices, planned.cost, planned.one_device};
+    *prediction = cli_prediction(&planned);
     return TSR_OK;
 }
 
@@ -110,7 +112,11 @@ static int lay_out_genai(struct cli *cli, const char *out)
     if (status == TSR_OK)
         code = report(
             cli, out, &summary,
-            (struct prediction){(int64_t)summary.devices, summary.predicted, summary.one_device});
+            (struct prediction){.devices = (int64_t)summary.devices,
+                                .cost = summary.predicted,
+                                .one_device = summary.one_device,
+                                .assumed = !planning.options.topology ||
+                                           tsr_topology_is_assumed(planning.options.topology)});
     tsr_folder_free(folder);
     cli_planning_end(&planning);
     return code;

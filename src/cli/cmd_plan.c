@@ -250,8 +250,12 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
     tsr_json *json = cli_json(cli);
     if (!json)
         return cli_print_json(cli, json, EXIT_READ);
-    tsr_json_bool(json, "feasible", summary->feasible);
+    if (summary->undecided)
+        tsr_json_null(json, "feasible"); // not found in time
+    else
+        tsr_json_bool(json, "feasible", summary->feasible);
     tsr_json_int(json, "devices", (int64_t)summary->devices);
+    tsr_json_bool(json, "assumed", summary->assumed);
     tsr_json_number(json, "solve_ms", summary->solve_ms);
     if (summary->feasible)
         json_feasible(json, summary);
@@ -294,6 +298,20 @@ static int64_t predicted(const tsr_plan_summary *summary)
     return summary->latency;
 }
 
+static bool one_is_as_fast(const tsr_plan_summary *summary)
+{
+    return summary->devices > 1 && summary->one_device > 0 &&
+           summary->one_device <= predicted(summary) &&
+           (summary->better_devices < 2 || summary->one_device <= summary->better_cost);
+}
+
+static bool fewer_are_faster(const tsr_plan_summary *summary)
+{
+    if (one_is_as_fast(summary))
+        return summary->one_device < predicted(summary);
+    return summary->better_devices > 1 && summary->better_cost < predicted(summary);
+}
+
 // The last line is a hint, at most one: one device, or fewer devices, would be as fast; or
 // nothing is cut at all.
 static void print_plan(const tsr_plan_summary *summary)
@@ -307,11 +325,14 @@ static void print_plan(const tsr_plan_summary *summary)
     printf("%zu device%s, %zu of %zu nodes cut; predicted time %s%s", summary->devices,
            cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
            cli_text_if(follow, "between runs "), cli_time(predicted(summary)));
-    if (summary->optimal)
+    if (summary->optimal && fewer_are_faster(summary))
+        printf(", the least for %zu devices\n", summary->devices);
+    else if (summary->optimal)
         printf(", the least of all candidates\n");
     else
         printf(", at most %.3f %% above the least%s\n", summary->gap * 100,
                cli_text_if(summary->stopped, " (the search was stopped)"));
+    cli_say_assumed(stdout, cli_prediction(summary));
     print_block(summary);
     print_stages(summary);
     print_parts(summary);
@@ -320,13 +341,12 @@ static void print_plan(const tsr_plan_summary *summary)
     for (size_t i = 0; i < summary->n_collectives; i++)
         printf(" %s %zu", summary->collectives[i].op, summary->collectives[i].count);
     printf("%s\n", cli_text_if(!summary->n_collectives, " none"));
-    if (summary->devices > 1 && summary->one_device > 0 &&
-        summary->one_device <= predicted(summary) &&
-        (summary->better_devices < 2 || summary->one_device <= summary->better_cost))
+    if (one_is_as_fast(summary))
         printf("one device would be as fast: predicted time %s\n", cli_time(summary->one_device));
     else if (summary->better_devices > 1)
-        printf("%lld devices would be as fast: predicted time %s\n",
-               (long long)summary->better_devices, cli_time(summary->better_cost));
+        printf("%lld devices would be %s: predicted time %s\n", (long long)summary->better_devices,
+               summary->better_cost < predicted(summary) ? "faster" : "as fast",
+               cli_time(summary->better_cost));
     else if (summary->devices > 1 && summary->cut_nodes == 0 && summary->n_stages < 2)
         printf("nothing is cut: every device does all of the work\n");
 }

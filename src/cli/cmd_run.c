@@ -107,14 +107,14 @@ static tsr_status execute(struct cli *cli, const tsr_run_options *options,
     // Also after a plan that failed: cli_text_or and the test of `memory` take what it left empty.
     if (plans) {
         config = cli_text_or(planned.config, "");
-        *memory = (struct planned_memory){
-            .bytes = planned.memory,
-            .prediction = {(int64_t)planned.devices, planned.cost, planned.one_device}};
+        *memory = (struct planned_memory){.bytes = planned.memory,
+                                          .prediction = cli_prediction(&planned)};
         if (planned.memory)
             memory->n = planned.devices;
     }
     if (status != TSR_OK)
         goto free_model;
+    cli_warn_ranks(cli, plan->options.topology, (int64_t)planned.devices);
     if (folder)
         status = tsr_run(cli->session, path, options, inputs, outputs);
     else if (config || tsr_model_config_count(model))

@@ -80,6 +80,9 @@ static void print_text(const struct cli *cli, const tsr_simulation *simulation)
         printf("; the first after %.3f ms, then one every %.3f ms: %.1f a second",
                simulation->first * 1e3, simulation->period * 1e3, per_second(simulation));
     printf("; communication %.1f %% of it\n", percent(simulation, talk));
+    cli_say_assumed(stdout, (struct prediction){.devices = (int64_t)simulation->devices,
+                                                .assumed = simulation->assumed,
+                                                .flops = simulation->device_flops});
     printf("%-8s %-*s %8s %8s %8s %8s %10s\n", "device", CELLS + 2,
            "# work  = communication  . waits", "work %", "comm. %", "waits %", "idle %", "memory");
     for (size_t i = 0; i < simulation->devices; i++) {
@@ -129,6 +132,7 @@ static int print_json(struct cli *cli, const tsr_simulation *simulation)
     if (!json)
         return cli_print_json(cli, json, EXIT_READ);
     tsr_json_int(json, "devices", (int64_t)simulation->devices);
+    tsr_json_bool(json, "assumed", simulation->assumed);
     tsr_json_int(json, "requests", simulation->requests);
     tsr_json_number(json, "seconds", simulation->seconds);
     tsr_json_number(json, "first_s", simulation->first);

@@ -104,6 +104,7 @@ static void json_trials(tsr_json *json, const tsr_verify_result *result)
         tsr_json_bool(json, "ok", trial->ok);
         json_recorded(json, trial->recorded);
         tsr_json_string(json, "status", tsr_status_text(trial->status));
+        tsr_json_string(json, "refused", trial->refused);
         summary_json(json, &trial->partition);
         json_outputs(json, trial->outputs, trial->n_outputs);
         json_first(json, &trial->first);
@@ -132,8 +133,11 @@ static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
     tsr_json_bool(json, "ok", result->ok);
     json_recorded(json, result->recorded);
     tsr_json_bool(json, "forced", result->forced);
+    if (options->plan)
+        tsr_json_bool(json, "assumed", result->assumed);
     cli_json_sizes(json, &sizes);
     if (result->n_trials) {
+        tsr_json_int(json, "refused", (int64_t)result->n_refused);
         tsr_json_int(json, "devices",
                      options->devices ? options->devices
                                       : (int64_t)result->trials[0].partition.devices);
@@ -168,6 +172,10 @@ static void print_trials(const tsr_verify_options *options, const tsr_verify_res
         size_t collectives = 0;
         for (size_t k = 0; k < trial->partition.n_collectives; k++)
             collectives += trial->partition.collectives[k].count;
+        if (trial->refused) {
+            printf("%-8llu refused: %s\n", (unsigned long long)(options->seed + i), trial->refused);
+            continue;
+        }
         printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)(options->seed + i),
                trial->partition.cut_nodes, trial->partition.nodes, collectives, worst(trial),
                trial->ok ? "" : tsr_status_text(trial->status),
@@ -175,6 +183,9 @@ static void print_trials(const tsr_verify_options *options, const tsr_verify_res
         if (!trial->ok && trial->sharding)
             printf("%s", trial->sharding);
     }
+    if (result->n_refused)
+        printf("%zu of %zu shardings refused as not supported\n", result->n_refused,
+               result->n_trials);
     printf("%s\n", verdicts[result->ok]);
 }
 
@@ -241,6 +252,7 @@ static int run(struct cli *cli)
     tsr_status status = cli_check_dims_of_file(cli, cli->arguments[0]);
     if (status == TSR_OK)
         status = cli_engine(cli, NULL, NULL);
+    cli_warn_ranks(cli, options.topology, options.devices);
     if (status == TSR_OK)
         status = tsr_verify(cli->session, cli->arguments[0], &options, &result);
     cli_planning_end(&plan);
@@ -254,7 +266,8 @@ static int run(struct cli *cli)
     tsr_input_sizes sizes = sizes_of(&result);
     cli_say_sizes(cli, &sizes);
     if (result.forced)
-        cli_say(cli, "one device would be faster; verifying a sharded plan anyway\n");
+        cli_say(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
+                cli_text_if(result.assumed, " (by the speeds of assumed devices)"));
     if (result.n_trials) {
         print_trials(&options, &result);
         return code;

@@ -8,6 +8,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -105,9 +106,66 @@ void cli_say_one_device(const struct cli *cli, struct prediction prediction)
     if (prediction.devices < 2 || prediction.one_device <= 0)
         return;
     if (prediction.one_device <= prediction.cost)
-        cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s\n",
+        cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s%s\n",
                 cli_time(prediction.one_device), (long long)prediction.devices,
-                cli_time(prediction.cost));
+                cli_time(prediction.cost), cli_text_if(prediction.assumed, " (assumed devices)"));
+}
+
+struct prediction cli_prediction(const tsr_plan_summary *summary)
+{
+    return (struct prediction){.devices = (int64_t)summary->devices,
+                               .cost = summary->cost,
+                               .one_device = summary->one_device,
+                               .assumed = summary->assumed,
+                               .flops = summary->device_flops};
+}
+
+void cli_say_assumed(FILE *to, struct prediction prediction)
+{
+    double giga = prediction.flops / 1e9;
+    bool tera = giga >= 1000;
+    if (!prediction.assumed)
+        return;
+    fprintf(
+        to,
+        "on %lld assumed device%s of %.3g %sFLOP/s; measure yours: tessera topology measure, or "
+        "plan for this machine: --devices auto\n",
+        (long long)prediction.devices, cli_plural((size_t)prediction.devices),
+        tera ? giga / 1000 : giga, tera ? "T" : "G");
+}
+
+// Ranks of the partition that the command runs; 0: it runs a model, or the manifest cannot be read, which the run reports.
+static int64_t partition_ranks(const struct cli *cli)
+{
+    tsr_manifest *manifest = NULL;
+    tsr_manifest_facts facts = {.size = sizeof facts};
+    if (!cli->n_arguments || !cli_is_folder(cli->arguments[0]))
+        return 0;
+    if (tsr_manifest_open(cli->session, cli->arguments[0], &manifest) == TSR_OK)
+        tsr_manifest_about(manifest, &facts);
+    else
+        tsr_finding_clear(cli->session);
+    tsr_manifest_free(manifest);
+    return facts.ranks;
+}
+
+void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks)
+{
+    cpu_set_t set;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), size = 0;
+    if (topology && strncmp(tsr_topology_device_at(topology, 0)->name, "CPU", 3) != 0)
+        return;
+    if (ranks == 0)
+        ranks = partition_ranks(cli);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        cores = CPU_COUNT(&set);
+    // Ranks of a launcher may be on other hosts.
+    if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank"))
+        return;
+    cli_say(cli,
+            "warning: %lld ranks on %d core%s: they take turns, so times say nothing about %lld "
+            "devices\n",
+            (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 
 void cli_json_prediction(tsr_json *json, struct prediction prediction)
@@ -117,6 +175,7 @@ void cli_json_prediction(tsr_json *json, struct prediction prediction)
         tsr_json_int(json, "one_device", prediction.one_device);
     else
         tsr_json_null(json, "one_device");
+    tsr_json_bool(json, "assumed", prediction.assumed);
 }
 
 // With threads there is one process, which plans. tsr_run_place is false where no launcher and no

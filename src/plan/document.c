@@ -44,6 +44,7 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
 {
     tsr_json_string(json, "configuration", summary->config);
     tsr_json_int(json, "devices", (int64_t)summary->devices);
+    tsr_json_bool(json, "assumed", summary->assumed);
     if (options->topology) {
         tsr_json_begin(json, "topology", '{');
         tsr_topology_add_json(tsr__plan_chosen(options->topology, summary), json);

@@ -129,6 +129,7 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
         return st;
     if (least.found)
         out->needs_bytes = least.least;
+    out->undecided = !proved;
     return tsr__planner_say_none(planner, "plan of both models", proved, out->needs_bytes);
 }
 

@@ -246,6 +246,7 @@ tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *
         return st;
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     out->stopped = tsr__budget_over(planner->budget);
+    out->undecided = !proved;
     if (proved)
         return say_infeasible(planner, memory, out);
     return say_stopped(planner, memory, out);

@@ -517,6 +517,11 @@ static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_pl
     // The results of the plan before are gone from here on.
     tsr__arena_free(&planner.session->results[RESULT_PLAN]);
     tsr_status st = plan_model(&planner, options, summary);
+    const tsr_topology *topology = planner.machine.topology;
+    if (topology) {
+        summary->assumed = topology->assumed;
+        summary->device_flops = topology->device[0].flops;
+    }
     if (summary->feasible && !(summary->milliseconds > 0))
         summary->milliseconds = (double)own_time(summary) / 1e9;
     free_topology(options, &planner);

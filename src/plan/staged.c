@@ -136,6 +136,7 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
         out->needs_bytes = line.most;
     struct planner *planner = staging->planner;
     bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
+    out->undecided = !proved;
     return tsr__planner_say_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 

@@ -146,6 +146,8 @@ static void write_speed(struct page *page, const struct verdict *verdict)
         tsr__text_printf(page->out, ", %.3g times as slow as one device", 1 / verdict->faster);
     if (!verdict->one_fits)
         PUT(page, ", which could not hold it");
+    if (page->simulation->assumed)
+        tsr__text_printf(page->out, ", on %zu assumed devices", page->simulation->devices);
     if (page->simulation->requests > 1)
         PUT(page, ", when runs follow one another");
 }
@@ -320,6 +322,13 @@ void tsr__verdict_write(struct page *page, const struct verdict *verdict)
         write_fit(page, verdict);
         write_speed(page, verdict);
         PUT(page, ".</p>\n<p class=\"why\">");
+        if (page->simulation->assumed)
+            tsr__text_printf(
+                page->out,
+                "On %zu assumed device%s of %.3g GFLOP/s, not on yours; measure yours: "
+                "<code>tessera topology measure</code>. ",
+                page->simulation->devices, text_if(page->simulation->devices != 1, "s"),
+                page->simulation->device_flops / 1e9);
         write_bound(page, verdict);
         PUT(page, "</p>\n");
     }
@@ -330,6 +339,7 @@ void tsr__verdict_write(struct page *page, const struct verdict *verdict)
 void tsr__verdict_json(tsr_json *json, const struct page *page, const struct verdict *verdict)
 {
     tsr_json_begin(json, "verdict", '{');
+    tsr_json_bool(json, "assumed", page->simulation->assumed);
     if (verdict->fit == FIT_UNKNOWN)
         tsr_json_null(json, "fits");
     else

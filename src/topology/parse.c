@@ -184,9 +184,9 @@ static void warn_keys(tsr_session *session, const json_t *object, const char *wh
 // What stands above the lists. Keys of later versions may mean what is not known here.
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
-    static const char *const known[] = {"version", "kind",        "devices", "links",
-                                        "ports",   "collectives", "sizes",   "seen",
-                                        "wait",    "window",      "grid",    NULL};
+    static const char *const known[] = {"version",     "kind",    "devices", "links", "ports",
+                                        "collectives", "sizes",   "seen",    "wait",  "window",
+                                        "grid",        "assumed", NULL};
     static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
     const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
     if (version && json_integer_value(version) != 1)
@@ -370,6 +370,8 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         status = json_collectives(topology, json_object_get(root, "collectives"));
     if (topology)
         json_grid(topology, json_object_get(root, "grid"));
+    if (topology && json_is_true(json_object_get(root, "assumed")))
+        topology->assumed = true;
     if (topology && status == TSR_OK)
         status = json_window(topology, json_object_get(root, "window"));
     const char *what = NULL;

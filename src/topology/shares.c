@@ -120,6 +120,7 @@ static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
     for (size_t i = 0; i < from->links.n; i++)
         link_devices(to, sharing, &from->links.at[i]);
     to->memory_assumed = from->memory_assumed;
+    to->assumed = from->assumed;
     tsr_status status = TSR_NOMEM;
     if (!tsr__topology_copy_seen(to, from))
         goto free_topology;

@@ -18,6 +18,7 @@ static void copy_devices(tsr_topology *to, const tsr_topology *from, const int *
         to->device[i].name = tsr__arena_str(&to->arena, str_of(to->device[i].name)).p;
     }
     to->memory_assumed = from->memory_assumed;
+    to->assumed = from->assumed;
 }
 
 // The new number of a port of the old topology, made when it is first met; -1: none.

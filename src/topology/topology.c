@@ -32,6 +32,7 @@ tsr_topology *tsr__topology_new(tsr_session *session, int n)
     topology->session = session;
     topology->n = n;
     topology->memory_assumed = true;
+    topology->assumed = true;
     tsr__arena_init(&topology->arena, session);
     topology->device = ARENA_ARRAY(&topology->arena, struct tsr_topology_device, (size_t)n);
     topology->route = ARENA_ARRAY(&topology->arena, int *, (size_t)n);
@@ -87,6 +88,11 @@ int tsr_topology_grid(const tsr_topology *topology, int *sides, int n)
     return topology->n_grid;
 }
 
+bool tsr_topology_is_assumed(const tsr_topology *topology)
+{
+    return topology->assumed;
+}
+
 int tsr_topology_devices(const tsr_topology *topology)
 {
     return topology->n;
@@ -125,8 +131,10 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         at->memory = topology_device->memory;
         topology->memory_assumed = false;
     }
-    if (topology_device->flops > 0)
+    if (topology_device->flops > 0) {
         at->flops = topology_device->flops;
+        topology->assumed = false;
+    }
     if (topology_device->bandwidth > 0)
         at->bandwidth = topology_device->bandwidth;
     if (topology_device->overhead > 0)

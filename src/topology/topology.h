@@ -59,6 +59,7 @@ struct tsr_topology {
     VEC(struct topology_port) ports;
     int window; // devices from the first on that have links, where hosts are too many to list: all are alike; 0: all have
     int host;   // devices that share one, one after the other; 0: not known
+    bool assumed;        // speeds are those of the table or of a box, not of devices that exist
     bool memory_assumed; // nobody said how much memory the devices have: it is the table's
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];

@@ -65,6 +65,8 @@ void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
     if (!tsr__json_owned(json, topology->session, "topology"))
         return;
     tsr_json_string(json, "kind", "tessera-topology");
+    if (topology->assumed)
+        tsr_json_bool(json, "assumed", true);
     add_devices(topology, json);
     add_links(topology, json);
     if (topology->ports.n)

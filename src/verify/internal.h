@@ -45,6 +45,8 @@ struct work {
     bool ran_whole;
     double *precision; // by value of the model (precision.c)
     tsr_input_sizes sizes;
+    tsr_run_options reference; // of the unsharded run
+    const char *reference_path;
     struct scratch scratch;
 };
 
@@ -53,7 +55,7 @@ struct outcome {
     bool ok;
     int recorded;
     tsr_partition_summary partition;
-    const tsr_difference *outputs;
+    tsr_difference *outputs;
     size_t n_outputs;
     tsr_first_difference first;
 };
@@ -62,6 +64,9 @@ struct outcome {
 // TSR_DIFFERENT: *out is filled.
 tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
                            struct outcome *out) TSR_MUST_USE;
+// self_difference.c: runs the unsharded model again and reports where the engine differs from itself. Outputs that are no
+// further away than that become ok; true: all are.
+bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
 // sharded_plan.c: plans the model, for the devices of the options, such that it shards as many nodes as it can.
 tsr_status tsr__plan_sharded(struct work *work, tsr_model *model,
                              tsr_plan_summary *summary) TSR_MUST_USE;

@@ -387,6 +387,8 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
     tsr_status st = choose_topology(run, n);
     if (st != TSR_OK)
         return st;
+    run->out->assumed = run->sim.topology->assumed;
+    run->out->device_flops = run->sim.topology->device[0].flops;
     st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
     if (st != TSR_OK)
         return st;

@@ -129,6 +129,17 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
     return st;
 }
 
+// The first error since the mark: why the sharding was refused.
+static const char *refusal(const struct work *work, const struct diag_mark *mark)
+{
+    for (size_t i = mark->n; i < tsr_finding_count(work->session); i++) {
+        tsr_finding finding = tsr_finding_at(work->session, i);
+        if (finding.severity == TSR_ERROR)
+            return tsr__arena_str(work->results, str_of(finding.message)).p;
+    }
+    return tsr_status_text(TSR_UNSUPPORTED);
+}
+
 static void sum_up(tsr_verify_result *result, const tsr_trial *trial)
 {
     result->ok = result->ok && trial->ok;
@@ -157,6 +168,8 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
     st = try_once(trials, work->options->seed + i, trial);
     if (st == TSR_NOMEM)
         return st;
+    if (is_refused(trial))
+        trial->refused = refusal(work, &mark);
     bool keep_errors = st != TSR_OK && (!is_refused(trial) || keep_refusal);
     tsr__diag_back(work->session, &mark, keep_errors);
     return st;
@@ -181,8 +194,10 @@ tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
         st = run_trial(&trials, i, &list[i], i + 1 == n && compared == 0);
         if (st == TSR_NOMEM || st == TSR_CANCELLED)
             return st;
-        if (is_refused(&list[i]))
+        if (is_refused(&list[i])) {
+            result->n_refused++;
             continue;
+        }
         compared++;
         sum_up(result, &list[i]);
         if (first == TSR_OK)

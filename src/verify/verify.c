@@ -63,9 +63,10 @@ static bool divides_work(const tsr_plan_summary *plan)
 }
 
 // Plans the model for its inputs. Where the plan shards nothing, the model is loaded again and planned to shard what it can.
-static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, bool *forced)
+static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_result *result)
 {
     tsr_status st = tsr_plan_for(work->model, work->options->plan, work->inputs, plan);
+    result->assumed = plan->assumed;
     if (st != TSR_OK || divides_work(plan))
         return st;
     tsr_model *again = NULL;
@@ -77,8 +78,8 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, bool *fo
     st = tsr__plan_sharded(work, work->model, plan);
     if (st != TSR_OK)
         return st;
-    *forced = divides_work(plan);
-    if (*forced || work->options->allow_unsharded)
+    result->forced = divides_work(plan);
+    if (result->forced || work->options->allow_unsharded)
         return TSR_OK;
     return tsr__verify_unsharded(work, plan->devices);
 }
@@ -90,7 +91,7 @@ static tsr_status verify_own(struct work *work, tsr_verify_result *result)
     tsr_plan_summary plan = {.size = sizeof(plan), .config = work->options->config};
     tsr_status st = TSR_OK;
     if (work->options->plan && work->run.rank == 0)
-        st = plan_model(work, &plan, &result->forced);
+        st = plan_model(work, &plan, result);
     if (st == TSR_OK)
         st = tsr__verify_cut(work, work->model, plan.config, &out);
     result->ok = out.ok;

@@ -82,8 +82,6 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
         if (arena->failed)
             return TSR_NOMEM;
         outcome->ok &= list[i].ok;
-        if (!list[i].ok)
-            report(work, &list[i], DIAG_verify_different, "whole");
     }
     outcome->outputs = list;
     outcome->n_outputs = n;
@@ -167,6 +165,16 @@ static const char *device_of(const tsr_model *model, const char *name)
     return NULL;
 }
 
+// The engine's own error does not say which model it was given.
+static void report_reference(struct work *work)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(work->path);
+    tsr__diag(work->session, DIAG_verify_reference, &at,
+              "run it in ONNX Runtime alone to see the same; no sharding is involved",
+              "the unsharded model is refused too: the error above is the engine's answer to it");
+}
+
 // The whole run is one for all ways to cut.
 static tsr_status run_whole(struct work *work, const tsr_model *model, const char *config)
 {
@@ -185,7 +193,12 @@ static tsr_status run_whole(struct work *work, const tsr_model *model, const cha
     tsr_status st = tsr__verify_lowered(work, &path);
     if (st != TSR_OK)
         return st;
-    return tsr_run_model(work->session, path, &whole, work->inputs, work->whole);
+    work->reference = whole;
+    work->reference_path = path;
+    st = tsr_run_model(work->session, path, &whole, work->inputs, work->whole);
+    if (st == TSR_ENGINE || st == TSR_INVALID)
+        report_reference(work);
+    return st;
 }
 
 // The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares, all run.
@@ -263,6 +276,12 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
         return st;
     if (apart)
         work->run.transport = "threads"; // the others have ended
+    out->ok = tsr__verify_self(work, out->partition.devices, out->outputs, out->n_outputs);
+    if (out->ok)
+        return TSR_OK;
+    for (size_t i = 0; i < out->n_outputs; i++)
+        if (!out->outputs[i].ok)
+            report(work, &out->outputs[i], DIAG_verify_different, "whole");
     // Both questions run the engine again.
     tsr__verify_saturation(work);
     tsr__verify_locate(work, model, config, &out->first);

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// self_difference.c - does the engine differ from itself? Asked only where sharded and unsharded outputs differ.
+//
+// Some kernels do not give the same result twice (CUDA's ScatterElements with repeated indices), or depend on the number
+// of threads (DynamicQuantizeLSTM). The unsharded model is run again, with its own number of threads, with that of the
+// ranks, and with one. A sharded output that is no further away than these runs are from each other is not an error of
+// the sharding.
+#include "verify/internal.h"
+
+#include <stdio.h>
+
+#define RERUNS 3
+#define MARGIN 2 // a few runs do not show the largest difference there is
+
+// The largest difference of one output between the first run and the later ones, and the number of threads of that run.
+struct self_difference {
+    double max_abs, max_rel;
+    int threads; // 0: as many as the first run had
+};
+
+static void keep_largest(struct self_difference *at, const tsr_difference *found, int threads)
+{
+    if (!(found->max_abs > at->max_abs))
+        return;
+    *at = (struct self_difference){found->max_abs, found->max_rel, threads};
+}
+
+// Runs the unsharded model again and compares every output with the first run's. A run that fails is left out.
+static void rerun(struct work *work, int threads, struct self_difference *self)
+{
+    tsr_tensors *again = NULL;
+    tsr_run_options run = work->reference;
+    if (threads)
+        run.threads = threads;
+    struct diag_mark mark = tsr__diag_mark(work->session);
+    tsr_status st = tsr_tensors_new(work->session, &again);
+    if (st == TSR_OK)
+        st = tsr_run_model(work->session, work->reference_path, &run, work->inputs, again);
+    for (size_t i = 0; st == TSR_OK && i < tsr_tensors_count(work->whole); i++) {
+        const char *name = tsr_tensors_name(work->whole, i);
+        tsr_difference found =
+            tsr__compare(work->whole, i, again, tsr_tensors_find(again, name), 0);
+        keep_largest(&self[i], &found, threads);
+    }
+    tsr_tensors_free(again);
+    tsr__diag_back(work->session, &mark, false);
+}
+
+static void report(struct work *work, const tsr_difference *output,
+                   const struct self_difference *self)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(work->path);
+    at.value = str_of(output->name);
+    char how[48] = "run twice";
+    if (self->threads)
+        snprintf(how, sizeof how, "run with %d thread%s", self->threads,
+                 self->threads == 1 ? "" : "s");
+    tsr__diag(
+        work->session, DIAG_engine_varies, &at,
+        "no sharding can be closer than the engine is to itself; --tolerance sets a limit",
+        "sharded and unsharded differ by %.3g (%.3g of the largest magnitude), but the unsharded "
+        "model, %s, differs from itself by %.3g (%.3g)",
+        output->max_abs, output->max_rel, how, self->max_abs, self->max_rel);
+}
+
+bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n)
+{
+    int of_ranks = 0, threads[RERUNS] = {0};
+    bool ok = true;
+    struct self_difference *self = ARENA_ARRAY(&work->arena, struct self_difference, n + 1);
+    if (!self)
+        return false;
+    tsr_run_cores(0, (int)devices, NULL, 0, &of_ranks);
+    threads[1] = work->run.threads ? work->run.threads : of_ranks;
+    threads[2] = threads[1] == 1 ? 2 : 1;
+    for (int i = 0; i < RERUNS; i++)
+        rerun(work, threads[i], self);
+    for (size_t i = 0; i < n; i++) {
+        if (!outputs[i].ok && self[i].max_abs > 0) {
+            report(work, &outputs[i], &self[i]);
+            outputs[i].ok = outputs[i].max_abs <= MARGIN * self[i].max_abs;
+        }
+        ok = ok && outputs[i].ok;
+    }
+    return ok;
+}
