@@ -12,6 +12,9 @@
 #ifndef OPERATOR_PAUSE_NS // how long an operator takes at least: for tests of pipelines
 #define OPERATOR_PAUSE_NS 0
 #endif
+#ifndef OPERATOR_VARIES // relative difference between calls: for tests of engines that do not repeat their results
+#define OPERATOR_VARIES 0
+#endif
 
 #define FLOAT    1
 #define MAX_RANK 8
@@ -116,8 +119,10 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context)
     struct timespec pause = {0, OPERATOR_PAUSE_NS};
     if (OPERATOR_PAUSE_NS > 0)
         nanosleep(&pause, NULL);
+    static _Atomic unsigned calls;
+    float scale = 1 + OPERATOR_VARIES * (float)(calls++ % 3);
     for (size_t i = 0; !st && i < n; i++)
-        ((float *)to)[i] = value(k, ((const float *)from)[i]);
+        ((float *)to)[i] = scale * value(k, ((const float *)from)[i]);
     if (info)
         k->api->ReleaseTensorTypeAndShapeInfo(info);
     return st;

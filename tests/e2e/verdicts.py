@@ -2,14 +2,14 @@
 """Verdicts that must not be empty: the sizes that random inputs get, a sharded plan where one device would be faster, and an
 error where nothing can be sharded.
 
-usage: verdicts.py TESSERA MODELS"""
+usage: verdicts.py TESSERA MODELS VARYING_OPS"""
 import json, os, subprocess, sys, tempfile
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
-TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
+TESSERA, MODELS, VARYING_OPS = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 BERT = os.path.join(MODELS, "bert_tiny", "model.onnx")
 failed = 0
 
@@ -106,7 +106,59 @@ def test_forced(d):
     check("stages divide the work too", rc == 0 and "PASS" in out, out + err)
 
 
+def test_assumed(d):
+    sizes = ("--dim", "batch=2", "--dim", "seq=9")
+    says = "on 4 assumed devices of 50 GFLOP/s; measure yours: tessera topology measure"
+    rc, out, err = call("plan", BERT, "--devices", 4, *sizes, "-o", d + "/a.onnx", "--plan", d + "/a.json")
+    check("plan: assumed devices", rc == 0 and says in out, out)
+    check("and in its document", json.load(open(d + "/a.json"))["assumed"] is True)
+    check("simulate: assumed, as the model was planned", says in call("simulate", d + "/a.onnx")[1])
+    check("partition: assumed", says in call("partition", BERT, "--devices", 4, *sizes, "-o", d + "/parts")[1])
+    for words in (["plan", BERT], ["simulate", BERT], ["verify", BERT], ["run", BERT], ["partition", BERT, "--dry-run"], ["bench", BERT, "--seconds", 0.1]):
+        rc, doc, err = document(*words, "--devices", 2, *sizes)
+        check("%s --json: assumed" % words[0], rc == 0 and doc["assumed"] is True, (rc, doc, err))
+    rc, doc, err = document("plan", BERT, "--devices", "auto", *sizes)
+    check("devices of this machine are not assumed", rc == 0 and doc["assumed"] is False, doc)
+    rc, doc, err = document("plan", BERT, "--devices", "h100:2", *sizes)
+    check("a box is assumed", rc == 0 and doc["assumed"] is True, doc)
+    two = {"devices": [{"flops": 1e11}, {"flops": 1e11}], "links": [{"from": 0, "to": 1}, {"from": 1, "to": 0}]}
+    for extra, assumed in (({}, False), ({"assumed": True}, True)):
+        json.dump(dict(two, **extra), open(d + "/t.json", "w"))
+        rc, doc, err = document("plan", BERT, "--devices", d + "/t.json", *sizes)
+        check("a file's devices: assumed %s" % assumed, rc == 0 and doc["assumed"] is assumed, (doc, err))
+    rc, out, err = call("report", BERT, "--devices", 4, *sizes, "-o", d + "/r.html")
+    page = open(d + "/r.html").read()
+    headline = page[page.index('<p class="verdict'):].split("</p>")[0]
+    check("the page's headline says it", rc == 0 and "on 4 assumed devices" in headline, headline)
+    many = 2 * (os.cpu_count() or 1)
+    for command in (["run", BERT], ["verify", BERT], ["bench", BERT, "--seconds", 0.1]):
+        rc, out, err = call(*command, "--devices", many, *sizes)
+        check("%s: more ranks than cores" % command[0], rc == 0 and err.count("warning: %d ranks on " % many) == 1, err)
+    rc, out, err = call("plan", BERT, "--devices", "{4,[[1],[0],[3],[2]]}", "--dim", "batch=16", "--dim", "seq=64")
+    check("the least only where nothing is faster", "the least for 4 devices" in out and "2 devices would be faster" in out and "least of all" not in out, out)
+    rc, doc, err = document("plan", BERT, "--devices", 2, "--memory", "300KB", "--time", 0.0001, *sizes)
+    check("not found in time is no proof", rc == 4 and doc["feasible"] is None and "found in time" in err, (rc, doc, err))
+    rc, doc, err = document("plan", BERT, "--devices", 2, "--memory", "1KB", *sizes)
+    check("a proof is one", rc == 4 and doc["feasible"] is False, (rc, doc, err))
+
+
+def test_engine_varies(d):
+    """An operator of the user that gives another result in each call, by 1e-3."""
+    m = save(d + "/varies.onnx", [helper.make_node("MatMul", ["x", "u"], ["a"]), helper.make_node("Twice", ["a"], ["b"], domain="test.ops", bias=3),
+                                  helper.make_node("MatMul", ["b", "w"], ["y"])],
+             [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], [weight("u", 16, 24), weight("w", 24, 16)], (("", 17), ("test.ops", 1)))
+    rc, doc, err = document("verify", m, "--devices", 2, "--ort-ops", VARYING_OPS)
+    codes = [f["code"] for f in doc["findings"]]
+    check("an engine that differs from itself is not the sharding's fault", rc == 0 and doc["ok"] and "engine-varies" in codes, (rc, doc, err))
+    check("both figures are named", doc["outputs"][0]["max_rel"] > 1e-4 and "differs from itself by" in err, err)
+    # Shardings of 5 nodes that compute something else are found all the same: tests/e2e/judged.py.
+    refused = save(d + "/refused.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="nobody")], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])],
+                   (), (("", 17), ("nobody", 1)))
+    rc, out, err = call("verify", refused, "--devices", 2, "--allow-unsharded")
+    check("the unsharded model is refused too", rc == 7 and "unsharded model is refused too" in err, (rc, err))
+
+
 with tempfile.TemporaryDirectory() as folder:
-    for test in (test_sizes, test_kept_sizes, test_forced):
+    for test in (test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies):
         test(folder)
 sys.exit(failed > 0)
