@@ -1062,6 +1062,9 @@ typedef struct tsr_run_options {
      * of this host, at most 64; below 0: any number */
     int most_ranks;
 } tsr_run_options;
+/* TSR_UNSUPPORTED (tensor-kind) if an input or output of the model is no tensor and no sequence of tensors: such a model can be
+ * sharded, but not run. */
+TSR_API tsr_status tsr_model_check_ports(const tsr_model *model);
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
  * wherever the system puts it. *threads, if not NULL: of each rank by default. */
@@ -1647,9 +1650,10 @@ typedef struct tsr_generate_options {
     int64_t devices; /* 0 or 1: whole */
     int64_t
         max_tokens; /* most new tokens; 0: 64; TSR_NO_TOKENS: none, the prompt is only checked */
-    double temperature; /* 0: the most likely token, always */
-    int64_t top_k;      /* of so many; 0: of all */
-    double top_p;       /* of those that together have this probability; 0: of all */
+    /* sampling temperature; 0: 1 if top_k or top_p is set, else the most likely token is taken */
+    double temperature;
+    int64_t top_k; /* sample from so many of the most likely tokens; 0: from all */
+    double top_p;  /* nucleus sampling threshold; 0: none */
     uint64_t seed;      /* the same seed, the same tokens */
     const char *work;   /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;

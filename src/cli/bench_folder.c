@@ -33,7 +33,8 @@ struct folder_bench {
     int64_t *ids;
     double seconds; // for each side
     struct rates ours, peer;
-    char peer_name[64]; // "": there is none
+    char peer_name[64];        // "": there is none
+    int threads, peer_threads; // of each rank; of the peer: as many as all ranks have together
 };
 
 static double now(void)
@@ -102,7 +103,12 @@ static const char peer_script[] =
     "prompt, tokens = int(os.environ['TESSERA_PROMPT']), int(os.environ['TESSERA_TOKENS'])\n"
     "size = int(os.environ['TESSERA_VOCABULARY'])\n"
     "ids = np.array([[(3 + 31 * i) % size for i in range(prompt)]], np.int32)\n"
-    "model = og.Model(os.environ['TESSERA_FOLDER'])\n"
+    "threads = int(os.environ['TESSERA_THREADS'])\n"
+    "config = og.Config(os.environ['TESSERA_FOLDER'])\n"
+    "config.overlay('{\"model\": {\"decoder\": {\"session_options\": {\"intra_op_num_threads\": "
+    "%d}}}}' "
+    "% threads)\n"
+    "model = og.Model(config)\n"
     "print('onnxruntime-genai', og.__version__, flush=True)\n"
     "def round():\n"
     "    options = og.GeneratorParams(model)\n"
@@ -145,6 +151,7 @@ static FILE *start_peer(const struct folder_bench *bench)
     tell_number("TESSERA_TOKENS", (double)bench->options.max_tokens);
     tell_number("TESSERA_VOCABULARY", (double)bench->vocabulary);
     tell_number("TESSERA_SECONDS", bench->seconds);
+    tell_number("TESSERA_THREADS", (double)bench->peer_threads);
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
@@ -175,9 +182,10 @@ static double ratio(double ours, double peer)
     return peer > 0 ? ours / peer : 0;
 }
 
-static void print_side(tsr_json *json, const char *name, const struct rates *rates)
+static void print_side(tsr_json *json, const char *name, const struct rates *rates, int threads)
 {
     tsr_json_begin(json, name, '{');
+    tsr_json_int(json, "threads", threads);
     tsr_json_int(json, "rounds", (int64_t)rates->n);
     tsr_json_number(json, "prefill_per_s", median(rates->prefill, rates->n));
     tsr_json_number(json, "decode_per_s", median(rates->decode, rates->n));
@@ -193,10 +201,10 @@ static int print_json(const struct folder_bench *bench)
     tsr_json_int(json, "devices", bench->devices);
     tsr_json_int(json, "prompt", bench->prompt);
     tsr_json_int(json, "tokens", bench->options.max_tokens);
-    print_side(json, "ours", ours);
+    print_side(json, "ours", ours, bench->threads * (bench->devices > 1 ? (int)bench->devices : 1));
     if (bench->peer_name[0]) {
         tsr_json_string(json, "peer_name", bench->peer_name);
-        print_side(json, "peer", peer);
+        print_side(json, "peer", peer, bench->peer_threads);
         tsr_json_number(json, "prefill_ratio",
                         ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)));
         tsr_json_number(json, "decode_ratio",
@@ -219,9 +227,11 @@ static int print_text(const struct folder_bench *bench)
     const struct rates *ours = &bench->ours, *peer = &bench->peer;
     char name[64];
     if (bench->devices > 1)
-        snprintf(name, sizeof name, "cut for %lld devices", (long long)bench->devices);
+        snprintf(name, sizeof name, "%lld ranks, %d thread%s each", (long long)bench->devices,
+                 bench->threads, cli_plural((size_t)bench->threads));
     else
-        snprintf(name, sizeof name, "whole");
+        snprintf(name, sizeof name, "unsharded, %d thread%s", bench->threads,
+                 cli_plural((size_t)bench->threads));
     printf("tokens per second, %lld of prompt, then %lld; medians\n", (long long)bench->prompt,
            (long long)bench->options.max_tokens);
     printf("%-36s %10s %10s %7s\n", "", "prefill", "decode", "rounds");
@@ -231,7 +241,8 @@ static int print_text(const struct folder_bench *bench)
         return EXIT_DONE;
     }
     char whole[100];
-    snprintf(whole, sizeof whole, "whole, %s", bench->peer_name);
+    snprintf(whole, sizeof whole, "%s, %d thread%s", bench->peer_name, bench->peer_threads,
+             cli_plural((size_t)bench->peer_threads));
     print_line(whole, peer);
     printf("%-36s %10.2f %10.2f\n", "ratio",
            ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)),
@@ -293,6 +304,18 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
+// onnxruntime-genai runs one thread unless it is told otherwise: it gets all that our ranks have.
+static void share_cores(struct folder_bench *bench)
+{
+    int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->options.run.threads;
+    tsr_run_cores(0, ranks, NULL, 0, &bench->threads);
+    tsr_run_cores(0, 1, NULL, 0, &bench->peer_threads);
+    if (wanted > 0) {
+        bench->threads = wanted;
+        bench->peer_threads = ranks * wanted;
+    }
+}
+
 // The order of the head: ours, the peer, ours. Our job stays open meanwhile, so that its second
 // turn loads nothing.
 static tsr_status measure(struct folder_bench *bench)
@@ -311,6 +334,7 @@ static tsr_status measure(struct folder_bench *bench)
     st = our_turn(bench);
     if (st != TSR_OK)
         return st;
+    share_cores(bench);
     peer_turn(bench);
     return our_turn(bench);
 }

@@ -34,6 +34,8 @@ static void which(const char *name, char *out, size_t cap)
 }
 
 // The state "ok" or "missing"; a remedy is shown only for what is missing.
+#define ENGINE 3 // index of the item about ONNX Runtime
+
 static void set(struct item *item, const char *what, bool ok, const char *remedy)
 {
     static const char *const states[] = {"missing", "ok"};
@@ -199,6 +201,12 @@ static void look_ranks(struct item *item)
         snprintf(item->detail + n, cap - n, "; more than %d run anywhere, with 1 thread", ranks);
 }
 
+// Without ONNX Runtime no model can be run: scripts must be able to see that.
+static int code_of(const struct item *engine)
+{
+    return strcmp(engine->state, "ok") == 0 ? EXIT_DONE : EXIT_NO;
+}
+
 // A remedy stands below its item, under the third column.
 static int print_text(const struct item *items, size_t n)
 {
@@ -207,7 +215,7 @@ static int print_text(const struct item *items, size_t n)
         if (items[i].remedy[0])
             printf("%-27s help: %s\n", "", items[i].remedy);
     }
-    return EXIT_DONE;
+    return code_of(&items[ENGINE]);
 }
 
 static int print_doctor_json(struct cli *cli, const struct item *items, size_t n)
@@ -225,10 +233,10 @@ static int print_doctor_json(struct cli *cli, const struct item *items, size_t n
         tsr_json_end(json);
     }
     tsr_json_end(json);
-    return cli_print_json(cli, json, EXIT_DONE);
+    return cli_print_json(cli, json, code_of(&items[ENGINE]));
 }
 
-// Each look fills one item; none of them can fail the command: what is missing is its answer.
+// Each look fills one item.
 static int run(struct cli *cli)
 {
     struct item items[11] = {0};
@@ -239,7 +247,7 @@ static int run(struct cli *cli)
              sysconf(_SC_NPROCESSORS_ONLN),
              cli_bytes((int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)));
     look_ranks(&items[2]);
-    look_engine(cli, &items[3]);
+    look_engine(cli, &items[ENGINE]);
     look_bytes(cli, &items[4]);
     look_mpi(&items[5], "Open MPI", "mpirun.openmpi", "openmpi",
              "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
@@ -258,6 +266,7 @@ const struct command cmd_doctor = {
     .name = "doctor",
     .arguments = "",
     .summary = "what is found and missing here, and what to do",
+    .detail = "Exit code 1 if there is no ONNX Runtime.",
     .example = "tessera doctor",
     .run = run,
 };

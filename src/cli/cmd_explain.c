@@ -84,7 +84,7 @@ static int explain(struct cli *cli, const char *wanted)
         print_wrapped(explanation);
         return EXIT_DONE;
     }
-    fprintf(stderr, "tessera explain: no code '%s'%s; `tessera explain` lists them\n", wanted,
+    fprintf(stderr, "tessera explain: no code '%s' (`tessera explain` lists them)%s\n", wanted,
             cli_did_you_mean(near_code(wanted)));
     return EXIT_NO;
 }

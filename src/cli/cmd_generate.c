@@ -83,6 +83,10 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
         return cli_usage(cli, "--top-p wants a number up to 1, not '%s'", top_p);
     if (seed && !cli_count_of(seed, &options->seed))
         return cli_usage(cli, "--seed wants a number, not '%s'", seed);
+    if (!temperature && (options->top_k > 0 || top_p))
+        cli_say(cli, "sampling at temperature 1; set --temperature T\n");
+    else if (!temperature && seed)
+        cli_say(cli, "--seed has no effect without --temperature, --top-k or --top-p\n");
     return cli_read_run_options(cli, &options->run);
 }
 
@@ -140,8 +144,9 @@ static int generate(struct cli *cli, const int64_t *ids, size_t n, tsr_generate_
 // EXIT_USAGE after a message where the words of the call do not go together, before anything is read.
 static int check_words(struct cli *cli)
 {
+    tsr_folder *folder = NULL;
     if (access(cli->arguments[0], F_OK) != 0)
-        return cli_usage(cli, "there is no folder '%s'", cli->arguments[0]);
+        return cli_finish(cli, tsr_folder_open(cli->session, cli->arguments[0], &folder));
     if (!cli->folder)
         return cli_usage(cli,
                          "'%s' is no generation folder: it has neither genai_config.json nor "
@@ -195,10 +200,12 @@ static const struct option options_table[] = {
      "planned "
      "model), or for as many of this machine's as are best (default: whole)"},
     {"--max-tokens", "N", "maximum number of new tokens, 0 for none (default 64)"},
-    {"--temperature", "T", "draw tokens at this temperature (default: the most likely one)"},
-    {"--top-k", "K", "draw among the K most likely ones"},
-    {"--top-p", "P", "draw among those that together have this probability"},
-    {"--seed", "S", "of what is drawn"},
+    {"--temperature", "T",
+     "sampling temperature (default: 1 with --top-k or --top-p, else no sampling: the most likely "
+     "token)"},
+    {"--top-k", "K", "sample from the K most likely tokens"},
+    {"--top-p", "P", "nucleus sampling threshold (top-p)"},
+    {"--seed", "S", "random seed for sampling"},
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };

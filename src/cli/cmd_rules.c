@@ -9,6 +9,7 @@
 // texts are the table's own.
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -290,6 +291,19 @@ static int print_all(struct cli *cli)
     return cli_end(cli, json, EXIT_DONE);
 }
 
+// The operator that was probably meant, or NULL. The names are the table's own and stay valid.
+static const char *near_operator(const struct cli *cli, const char *op)
+{
+    tsr_rule rule = {.size = sizeof rule};
+    size_t n = 0;
+    const char **names = cli_alloc(count(cli->session, NULL).rows + 1, sizeof *names);
+    for (; tsr_rule_at(cli->session, n, &rule); n++)
+        names[n] = rule.op;
+    const char *near = tsr_nearest(op, names, n);
+    free(names);
+    return near;
+}
+
 // An operator may have several rules, by domain and by the version since which it holds; all are
 // shown.
 static int print_operator(struct cli *cli, const char *op)
@@ -311,8 +325,9 @@ static int print_operator(struct cli *cli, const char *op)
     if (json)
         tsr_json_end(json);
     if (!found)
-        fprintf(stderr, "tessera rules: no rule for '%s'; such a node runs whole on every device\n",
-                op);
+        fprintf(stderr,
+                "tessera rules: no rule for '%s': such a node is replicated on every device%s\n",
+                op, cli_did_you_mean(near_operator(cli, op)));
     int code = EXIT_DONE;
     if (!found)
         code = EXIT_NO;

@@ -280,7 +280,7 @@ int main(int argc, char **argv)
     const char *name = argv[1 + help];
     struct cli cli = {.command = find_command(name), .program = argv[0]};
     if (!cli.command) {
-        fprintf(stderr, "tessera: no command '%s'%s; `tessera --help` lists them\n", name,
+        fprintf(stderr, "tessera: no command '%s' (`tessera --help` lists them)%s\n", name,
                 cli_did_you_mean(cli_near_command(name)));
         return EXIT_USAGE;
     }

@@ -510,6 +510,8 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_optio
     tsr_status status = tsr_model_load(cli->session, file, m);
     if (status == TSR_OK && !folder)
         status = cli_check_dims(cli, *m);
+    if (status == TSR_OK)
+        status = tsr_model_check_ports(*m);
     if (status != TSR_OK)
         return status;
     status = tsr_inputs_load(inputs, set, *m, options, sizes);

@@ -490,6 +490,8 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     if (options)
         memcpy(own, options, size_min(options->size, sizeof *own));
     own->run.size = sizeof own->run;
+    if (own->temperature == 0 && (own->top_k > 0 || own->top_p > 0))
+        own->temperature = 1; // who asks for top_k or top_p wants sampling
     // The library decides this, whatever the caller's struct says: only it knows which caches have
     // room.
     own->run.states_in_place = caches_have_room(folder);

@@ -111,6 +111,11 @@ bool tsr__value_is_other(const tsr_value *value);       // declared as sequence,
 // A value declared as a sequence (result 1), an optional (2) or an optional sequence (3) of tensors, and what those
 // are; -1: anything else. dims lie in the model's memory.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
+// Declared as a map, a sequence of maps, an opaque or a sparse type: it cannot be handed to a run or taken from it.
+bool tsr__value_is_no_tensor(const tsr_value *value);
+#define TSR_NO_TENSOR_HINT                                                                         \
+    "give a tensor instead; classifiers of scikit-learn: export with zipmap=False "                \
+    "(convert_sklearn(..., options={\"zipmap\": False}))"
 struct str tsr__attr_ref(const tsr_attr *attr); // function attribute it stands for, or empty
 // Numbers of a FLOATS attribute (the count may be above cap); -1: it is none. Entries of a list attribute; -1: no list.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap);

@@ -19,8 +19,9 @@
 static const char *const loader_names[] = {"libonnxruntime.so", "libonnxruntime.so.1"};
 
 static const char hint_absent[] =
-    "install it (pip install onnxruntime, or Debian's libonnxruntime) or name the library: "
-    "TESSERA_ORT=/path/to/libonnxruntime.so";
+    "install it (pip install onnxruntime, or Debian's libonnxruntime) or give the path of the "
+    "library: tsr_engine_open in C, TESSERA_ORT=/path/to/libonnxruntime.so for the command and "
+    "Python";
 
 // path NULL: the loader's usual names, then versioned ones, the newest first. NULL: none could be
 // opened, and dlerror speaks of the last.

@@ -80,16 +80,33 @@ static bool has_input(const struct manifest *manifest, const char *name)
     return false;
 }
 
+// "did you mean 'x'?", or NULL. The first 256 inputs are enough for a hint.
+static const char *near_input(const struct manifest *manifest, const char *name, char *text,
+                              size_t cap)
+{
+    const char *names[256];
+    size_t n = size_min(manifest->n_inputs, TSR_COUNT(names));
+    for (size_t i = 0; i < n; i++)
+        names[i] = manifest->inputs[i].name;
+    const char *near = tsr_nearest(name, names, n);
+    if (!near)
+        return NULL;
+    snprintf(text, cap, "did you mean '%s'?", near);
+    return text;
+}
+
 // A warning for each such tensor, not an error: sets that were saved for one model are often given
 // to another, and what a rank does not ask for it never sees.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
 {
+    char hint[256];
     for (size_t i = 0; i < inputs->n; i++) {
         struct place at = PLACE_NONE;
         at.value = str_of(inputs->at[i]->name);
         if (!has_input(&job->bundle.manifest, inputs->at[i]->name))
             tsr__diag(
-                job->session, DIAG_input_unknown, &at, NULL,
+                job->session, DIAG_input_unknown, &at,
+                near_input(&job->bundle.manifest, inputs->at[i]->name, hint, sizeof hint),
                 "no input of the cut model has this name: it is another model's, or a weight, "
                 "whose value was fixed when the model was cut");
     }

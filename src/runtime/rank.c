@@ -16,6 +16,7 @@
 // too.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
+#include "ir/ir.h"
 
 #include <stdio.h>
 
@@ -506,9 +507,9 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
                   engine->api->GetErrorMessage(failed));
         engine->api->ReleaseStatus(failed);
     } else if (st == TSR_ENGINE && !place) {
-        tsr__diag(session, DIAG_tensor_kind, &at,
-                  "remove this output from the model, or read it elsewhere",
+        tsr__diag(session, DIAG_tensor_kind, &at, TSR_NO_TENSOR_HINT,
                   "this output is no tensor of at most 64 dimensions and no sequence of tensors");
+        st = TSR_UNSUPPORTED;
     }
     return st;
 }

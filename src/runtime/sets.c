@@ -412,6 +412,22 @@ static void take_size(struct given_sizes *given, struct str list, struct entry e
     }
 }
 
+static tsr_status no_input(tsr_session *session, const char *set, struct str name,
+                           struct ports *ports)
+{
+    char text[256] = "the model has no input of this name";
+    struct str *names = ARENA_ARRAY(&ports->arena, struct str, ports->n + 1);
+    for (size_t k = 0; names && k < ports->n; k++)
+        names[k] = tsr__value_str(ports->at[k]);
+    struct str near = {0};
+    if (names)
+        near = tsr__nearest(name, names, ports->n);
+    if (near.n)
+        snprintf(text, sizeof text,
+                 "the model has no input of this name; did you mean '" STR_FMT "'?", STR_ARG(near));
+    return bad_set(session, set, name, text);
+}
+
 // A shape for an input that the model does not have is an error: it would have no effect.
 static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, const char *set,
                              struct str list, struct ports *ports)
@@ -428,7 +444,7 @@ static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, co
         entry = next_entry(list, from);
         struct str name = {list.p + from + 1, entry.colon - from - 1};
         if (entry.colon && !take_shape(given, list, entry))
-            return bad_set(session, set, name, "the model has no input of this name");
+            return no_input(session, set, name, ports);
     }
     for (size_t k = 0; k < ports->n; k++)
         add_symbols(given, ports->at[k]);

@@ -652,6 +652,27 @@ static bool check_calls(struct check *check)
     return !check->arena.failed && !check->scratch.failed;
 }
 
+// ---- inputs and outputs of the model --------------------------------------------------------------
+
+static void warn_no_tensor(const struct check *check, const tsr_value *value, const char *what)
+{
+    struct place at = place_model(check, NULL);
+    at.value = tsr__value_str(value);
+    if (tsr__value_is_no_tensor(value))
+        tsr__diag(check->session, DIAG_port_type, &at, TSR_NO_TENSOR_HINT,
+                  "this %s is neither a tensor nor a sequence of tensors: the model cannot be run",
+                  what);
+}
+
+static void check_ports(const struct check *check)
+{
+    const tsr_graph *graph = tsr_model_graph(check->model);
+    for (size_t i = 0; graph && i < tsr_graph_input_count(graph); i++)
+        warn_no_tensor(check, tsr_graph_input(graph, i), "input");
+    for (size_t i = 0; graph && i < tsr_graph_output_count(graph); i++)
+        warn_no_tensor(check, tsr_graph_output(graph, i), "output");
+}
+
 // ---- all of it ----------------------------------------------------------------------------------
 
 // From the outside in: configurations, specs and nodes, stages. Functions and the flow come last and only if
@@ -675,6 +696,8 @@ static bool check_model(struct check *check)
                   "the model has annotations and IR version %lld",
                   (long long)tsr_model_ir_version(check->model));
     }
+    if (check->remarks)
+        check_ports(check);
     if (!check_stages(check) || check->arena.failed || check->scratch.failed)
         return false;
     if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))

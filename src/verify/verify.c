@@ -40,6 +40,8 @@ static tsr_status load_inputs(struct work *work)
 static tsr_status open_all(struct work *work)
 {
     tsr_status st = tsr_model_load(work->session, work->path, &work->model);
+    if (st == TSR_OK)
+        st = tsr_model_check_ports(work->model);
     if (st != TSR_OK)
         return st;
     work->sizes.size = sizeof work->sizes;

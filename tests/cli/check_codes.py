@@ -114,6 +114,21 @@ case("annotation-no-config", lambda: entry(base(), "mm", config=None), lambda: e
 case("annotation-twice", lambda: entry(entry(base(), "mm"), "mm"), lambda: entry(entry(base(), "mm"), "act"))
 case("annotation-ir-version", lambda: base(ir=10), base)
 
+# ---- inputs and outputs
+
+def zipped():
+    """The base model with a ZipMap of its output: a sequence of maps."""
+    m = base()
+    m.graph.node.append(helper.make_node("ZipMap", ["z"], ["probabilities"], name="zip", domain="ai.onnx.ml", classlabels_int64s=list(range(8))))
+    out = m.graph.output.add(name="probabilities")
+    out.type.sequence_type.elem_type.map_type.key_type = T.INT64
+    out.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = T.FLOAT
+    m.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    return m
+
+
+case("port-type", zipped, base)
+
 # ---- specs by themselves
 
 case("spec-no-value", lambda: entry(base(), "mm", Spec(None, [(1, 2)], [0, 1])), GOOD)

@@ -780,6 +780,38 @@ def test_dims(d):
     check("dims: sizes of inputs count", rc == 7 or json.loads(text)["cut_nodes"] == 2, (rc, text, err))
 
 
+def test_no_tensors(d):
+    """An output that is no tensor: check warns; run, bench and verify refuse before anything is written; all name the remedy."""
+    path = os.path.join(d, "zip.onnx")
+    out = helper.make_value_info("m", onnx.TypeProto())
+    out.type.sequence_type.elem_type.map_type.key_type = TensorProto.INT64
+    out.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    g = helper.make_graph([helper.make_node("ZipMap", ["x"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 2])], [out])
+    onnx.save(helper.make_model(g, ir_version=8, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]), path)
+    rc, out, _ = call("check", path)
+    check("no tensor: check warns", rc == 0 and "port-type" in out and "zipmap=False" in out, (rc, out))
+    check("no tensor: partition works", call("partition", path, "--devices", 2, "-o", os.path.join(d, "zip"))[0] == 0)
+    for words in (["run", path, "--devices", 2], ["verify", path, "--devices", 2], ["verify", path, "--devices", 2, "--random", 1], ["bench", path, "--devices", 2, "--seconds", 1], ["run", os.path.join(d, "zip")]):
+        rc, _, err = call(*words)
+        check("no tensor: %s" % words[0], rc == 7 and "engine-absent" in err or rc == 5 and "zipmap=False" in err, (rc, err))
+
+
+def test_words(d):
+    """Options that would be ignored, folders that are missing, names that are misspelt."""
+    folder = "tests/folders/genai_tiny"
+    check("generate: no folder", call("generate", os.path.join(d, "none"), "--ids", "1")[0] == 3)
+    rc, _, err = call("generate", folder, "--ids", "1,2", "--max-tokens", 3, "--top-k", 5)
+    check("generate: --top-k samples", rc == 7 or rc == 0 and "temperature 1" in err, (rc, err))
+    check("generate: no tokens", call("generate", folder, "--ids", "1,2", "--max-tokens", 0)[0] in (0, 7))
+    rc, out, err = call("rules", "MatMull")
+    check("rules: did you mean", rc == 1 and "did you mean 'MatMul'?" in err, (rc, out, err))
+    model = os.path.join(d, "m.onnx")
+    rc, _, err = call("run", model, "--devices", 2, "--inputs", "random:1,xx:4x6")
+    check("inputs: did you mean", rc == 7 or rc == 1 and "did you mean 'x'?" in err, (rc, err))
+    p = subprocess.run([TESSERA, "doctor"], capture_output=True, env={**os.environ, "TESSERA_ORT": os.path.join(d, "none.so")})
+    check("doctor without an engine", p.returncode == 1, p.returncode)
+
+
 def test_plan_stages(d):
     path, out, again, a = (os.path.join(d, n) for n in ("mlp.onnx", "staged.onnx", "again.onnx", "staged.json"))
     make_mlp(path, 4096)
@@ -966,6 +998,8 @@ with tempfile.TemporaryDirectory() as d:
     test_plan(d)
     test_plan_sizes(d)
     test_dims(d)
+    test_no_tensors(d)
+    test_words(d)
     test_plan_stages(d)
     test_plan_advice(d)
     test_devices_auto(d)
