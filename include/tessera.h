@@ -911,8 +911,8 @@ TSR_API tsr_status tsr_partition(tsr_model *model, const char *folder,
  * that they name now are renewed, after it was proved that each still has its inputs and outputs, by name, type and sizes, and all
  * of its communications, in their order, on the chain of tokens, as the other ranks have them; else TSR_INVALID, one finding for
  * each breach, and nothing is written. *files: those that were renewed, owned by the session until the next partition. */
-TSR_API tsr_status tsr_partition_sign(tsr_session *session, const char *folder,
-                                      const char *const **files, size_t *n);
+TSR_API tsr_status tsr_partition_reseal(tsr_session *session, const char *folder,
+                                        const char *const **files, size_t *n);
 
 /* What the manifest of a partition says. No other file is read; all texts and lists live as long as it does. */
 typedef struct tsr_manifest tsr_manifest;
@@ -1016,7 +1016,8 @@ typedef struct tsr_run_options {
     const char *ort_ops; /* the user's custom-operator library, or NULL */
     int optimize;        /* ONNX Runtime's level 0..3 plus 1; 0: default */
     int threads;         /* per rank; 0: max(1, cores / ranks on this host) */
-    double timeout_s;    /* longest wait for a rank without a heartbeat; 0: 15 */
+    /* longest wait in seconds for a rank without a heartbeat (0: 15), and for ranks started by hand (rank, ranks) to join (0: 300) */
+    double timeout_s;
     bool check_files;    /* read all digests first */
     const char *plugins; /* folder of the plug-ins of MPI and UCX; NULL: beside the library */
     /* "NPU=CPU": ranks whose device has that name run on another */
@@ -1652,10 +1653,10 @@ typedef struct tsr_generate_options {
         max_tokens; /* most new tokens; 0: 64; TSR_NO_TOKENS: none, the prompt is only checked */
     /* sampling temperature; 0: 1 if top_k or top_p is set, else the most likely token is taken */
     double temperature;
-    int64_t top_k; /* sample from so many of the most likely tokens; 0: from all */
-    double top_p;  /* nucleus sampling threshold; 0: none */
-    uint64_t seed;      /* the same seed, the same tokens */
-    const char *work;   /* folder for temporary files; NULL: /tmp */
+    int64_t top_k;    /* sample from so many of the most likely tokens; 0: from all */
+    double top_p;     /* nucleus sampling threshold; 0: none */
+    uint64_t seed;    /* the same seed, the same tokens */
+    const char *work; /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;
     bool past_end;          /* goes on behind the configuration's end token, for measuring */
     tsr_topology *topology; /* that the model is cut for; NULL: `devices` equal ones */

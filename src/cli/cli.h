@@ -9,6 +9,7 @@
 
 #include "tessera.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 enum {
@@ -56,7 +57,7 @@ struct option {
     {"--interface", "NAME|ADDRESS|NETWORK", "ucx: network interface between hosts, as eth0 or 10.1.0.0/16 (default: by the route to rank 0)"}, \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
     {"--no-pin", NULL, "let ranks move between all cores; else each keeps to its share, if there are enough"}, \
-    {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
+    {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15), and for ranks started by hand to join (default 300)"}, \
     {"--optimize", "0..3", "ONNX Runtime's optimisation level for each part"},                            \
     {"--ort-ops", "LIB", "your custom-operator library for ONNX Runtime"},                                \
     {"--map-device", "NPU=CPU", "run ranks whose device is NPU on CPU (also CUDA:0 and other providers)"}, \
@@ -172,6 +173,8 @@ const char *cli_near_command(const char *word);
 // "; did you mean 'NEAR'?", or "" where near is NULL. Valid until the next call.
 const char *cli_did_you_mean(const char *near);
 
+// Prints a message on stderr, cut off after 600 bytes: words in it may come from a whole file.
+void cli_print_excerpt(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 // Says what is wrong with the call on stderr, with the way to the help; returns EXIT_USAGE.
 int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Prints findings on stderr (notes only with --verbose) and returns the exit code for the status.

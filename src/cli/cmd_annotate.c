@@ -213,7 +213,7 @@ const struct command cmd_annotate = {
         "Without edits OUT has the bytes of MODEL.",
     .example = "tessera annotate tests/models/t5_tiny/model.onnx --config tp2:2 --shard "
                "'node_linear_4:val_140={1,2:0,1}' "
-               "--shard 'node_linear_5:val_141={2,1:0,1}' -o /tmp/cut.onnx",
+               "--shard 'node_linear_5:val_141={2,1:0,1}' -o cut.onnx",
     .options = options,
     .min_arguments = 1,
     .max_arguments = 1,

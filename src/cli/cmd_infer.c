@@ -56,7 +56,7 @@ const struct command cmd_infer = {
               "output that it reads, unless that is explicit, contradicts what arrives there, or "
               "another node has it in place;\n"
               "of several wishes the first in the order of the nodes is granted, others are notes.",
-    .example = "tessera infer /tmp/cut.onnx -o /tmp/complete.onnx",
+    .example = "tessera infer cut.onnx -o complete.onnx",
     .options = options,
     .min_arguments = 1,
     .max_arguments = 1,

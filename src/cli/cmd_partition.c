@@ -2,8 +2,8 @@
 // cmd_partition.c - one ONNX file per device, weights cut, communication explicit.
 //
 // Three jobs: a model is cut (planned first with --devices), a generation folder becomes one folder
-// for each device (--layout genai), or a folder whose rank files somebody has changed is signed
-// again (--sign). Writing is the library's: it makes the whole folder under another name and
+// for each device (--layout genai), or a folder whose rank files somebody has changed is resealed
+// again (--reseal). Writing is the library's: it makes the whole folder under another name and
 // renames it, so a failure leaves nothing.
 #include "summary.h"
 
@@ -123,15 +123,15 @@ static int lay_out_genai(struct cli *cli, const char *out)
 }
 
 // Rank files that others have changed are taken into the manifest of their folder again.
-// A file that has not changed is not named. tsr_partition_sign refuses files that communicate
+// A file that has not changed is not named. tsr_partition_reseal refuses files that communicate
 // otherwise.
-static int sign(struct cli *cli, const char *folder)
+static int reseal(struct cli *cli, const char *folder)
 {
     const char *const *files = NULL;
     size_t n = 0;
     if (cli->n_arguments)
-        return cli_usage(cli, "--sign takes a folder and no model");
-    tsr_status status = tsr_partition_sign(cli->session, folder, &files, &n);
+        return cli_usage(cli, "--reseal takes a folder and no model");
+    tsr_status status = tsr_partition_reseal(cli->session, folder, &files, &n);
     int code = cli_finish(cli, status);
     if (status != TSR_OK)
         return code;
@@ -139,7 +139,7 @@ static int sign(struct cli *cli, const char *folder)
         tsr_json *json = cli_json(cli);
         if (json) {
             tsr_json_string(json, "folder", folder);
-            tsr_json_begin(json, "signed", '[');
+            tsr_json_begin(json, "resealed", '[');
             for (size_t i = 0; i < n; i++)
                 tsr_json_string(json, NULL, files[i]);
             tsr_json_end(json);
@@ -147,7 +147,7 @@ static int sign(struct cli *cli, const char *folder)
         return cli_print_json(cli, json, code);
     }
     for (size_t i = 0; i < n; i++)
-        cli_say(cli, "%s: signed\n", files[i]);
+        cli_say(cli, "%s: resealed\n", files[i]);
     if (n == 0)
         cli_say(cli, "nothing has changed\n");
     return code;
@@ -174,8 +174,8 @@ static int run(struct cli *cli)
     struct prediction prediction = {0};
     tsr_model *model = NULL;
     // Words that exclude each other come first, before anything is read.
-    if (cli_value(cli, "--sign"))
-        return sign(cli, cli_value(cli, "--sign"));
+    if (cli_value(cli, "--reseal"))
+        return reseal(cli, cli_value(cli, "--reseal"));
     if (!cli->n_arguments)
         return cli_usage(cli, "which model? give MODEL");
     if (!folder && !options.dry_run)
@@ -225,9 +225,9 @@ static const struct option options_table[] = {
      "an input or output that stays cut (repeatable; one * stands for any text)"},
     {"--state", "PAST=PRESENT",
      "an output that is the input of the next run and stays on its devices (repeatable)"},
-    {"--sign", "FOLDER",
-     "instead: rank files that others have changed (an optimiser) are taken into the folder's "
-     "manifest again, if inputs, outputs and communication are as they were"},
+    {"--reseal", "FOLDER",
+     "instead: take rank files that another program (an optimiser) has changed into the manifest "
+     "of FOLDER again, if their inputs, outputs and communication are unchanged"},
     {"--strict", NULL, "fail (exit 5) where a node that was meant to be cut is not"},
     RULES_OPTION,
     END_OF_OPTIONS,
@@ -237,7 +237,7 @@ const struct command cmd_partition = {
     .name = "partition",
     .arguments = "MODEL -o FOLDER",
     .summary = "one ONNX file per device, weights cut, communication explicit",
-    .example = "tessera partition /tmp/cut.onnx -o /tmp/parts",
+    .example = "tessera partition cut.onnx -o parts",
     .options = options_table,
     .min_arguments = 0,
     .max_arguments = 1,

@@ -717,9 +717,11 @@ const struct command cmd_plan = {
               "--explain: `m/4` cuts factor m of the operator's rule (`tessera rules OP`) in 4, "
               "`m/3+1` in parts of 3 units and 1; "
               "`k/4 > m` "
-              "leaves the sum cut along m.",
+              "leaves the sum cut along m.\n"
+              "--json: cost, bound and one_device are picoseconds, milliseconds is the predicted "
+              "time of one run.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
-               "seq=9 -o /tmp/planned.onnx",
+               "seq=9 -o planned.onnx",
     .options = options_table,
     .min_arguments = 1,
     .max_arguments = 2,

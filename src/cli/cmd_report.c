@@ -363,7 +363,7 @@ const struct command cmd_report = {
         "nothing besides itself:\n"
         "it can be sent by mail and opened without a network.",
     .example = "tessera report tests/models/bert_tiny/model.onnx --devices 4 --dim batch=8 --dim "
-               "seq=32 -o /tmp/page.html",
+               "seq=32 -o page.html",
     .options = options_table,
     .min_arguments = 1,
     .max_arguments = 1,

@@ -72,7 +72,7 @@ const struct command cmd_shapes = {
         "What the model declares is completed, never replaced; a declaration that an operator "
         "contradicts is a warning.\n"
         "Sizes may be expressions of symbols: past + 1, batch*seq.",
-    .example = "tessera shapes tests/models/bert_tiny/model.onnx --dim batch=1 -o /tmp/shaped.onnx",
+    .example = "tessera shapes tests/models/bert_tiny/model.onnx --dim batch=1 -o shaped.onnx",
     .options = options,
     .min_arguments = 1,
     .max_arguments = 1,

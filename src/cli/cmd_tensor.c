@@ -194,7 +194,7 @@ const struct command cmd_tensor = {
     .detail = "FILE is .npy or .npz. Pieces are an .npz with one entry for each device: `0`, `1`; "
               "`0.1` is the second tile of device 0.",
     .example = "tessera tensor split tests/models/example.npy --sharding '{5,1:3,2,4,1,0}' -o "
-               "/tmp/pieces.npz",
+               "pieces.npz",
     .options = options,
     .min_arguments = 2,
     .max_arguments = 2,

@@ -29,7 +29,7 @@ void edit_wrong(struct editor *editor, int code, const char *format, ...)
         fprintf(stderr, "%s:%zu: ", editor->script, editor->line);
     else
         fprintf(stderr, "tessera annotate: ");
-    vfprintf(stderr, format, args);
+    cli_print_excerpt(format, args);
     fputc('\n', stderr);
     va_end(args);
 }

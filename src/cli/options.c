@@ -81,12 +81,19 @@ const struct option *cli_option(const struct command *command, const char *name,
 }
 
 // The message, the form of the command, and where to read more, on three lines.
+void cli_print_excerpt(const char *format, va_list args)
+{
+    char text[600];
+    int n = vsnprintf(text, sizeof text, format, args);
+    fprintf(stderr, "%s%s", text, cli_text_if(n >= (int)sizeof text, " ..."));
+}
+
 int cli_usage(const struct cli *cli, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     fprintf(stderr, "tessera %s: ", cli->command->name);
-    vfprintf(stderr, format, args);
+    cli_print_excerpt(format, args);
     fprintf(stderr, "\nusage: tessera %s %s\n`tessera %s --help` says more\n", cli->command->name,
             cli->command->arguments, cli->command->name);
     va_end(args);

@@ -41,10 +41,10 @@ tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 tsr_status tsr__wrapped_check(struct draft *draft);
 tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out);
 
-#define SIGN_HINT                                                                                  \
+#define RESEAL_HINT                                                                                  \
     "change a rank file so that its inputs, outputs and communication stay as they are, or "       \
     "partition the model again"
-// prove.c: proves that all ranks agree on their communication; of files that are signed again, also that it is the manifest's.
+// prove.c: proves that all ranks agree on their communication; of files that are resealed, also that it is the manifest's.
 tsr_status tsr__parts_agree(struct draft *draft, struct part *parts) TSR_MUST_USE;
 tsr_status tsr__sizes_agree(struct draft *draft) TSR_MUST_USE; // of what is sent
 

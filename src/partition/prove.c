@@ -120,9 +120,9 @@ static tsr_status disagree(struct part *part, const tsr_node *node, const char *
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.rank = part->rank;
-    if (part->draft->signing) {
-        at.file = str_of(part->draft->signing->devices[part->rank].file);
-        tsr__diag(part->draft->session, DIAG_partition_sign, &at, SIGN_HINT, "rank %lld: %s",
+    if (part->draft->resealing) {
+        at.file = str_of(part->draft->resealing->devices[part->rank].file);
+        tsr__diag(part->draft->session, DIAG_partition_reseal, &at, RESEAL_HINT, "rank %lld: %s",
                   (long long)part->rank, what);
         return TSR_INVALID;
     }
@@ -196,15 +196,15 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
 }
 
 // Of a file that others have changed: the communication is the one that the manifest has under this number.
-static bool as_signed(const struct draft *p, const tsr_node *node, int64_t id)
+static bool as_resealed(const struct draft *p, const tsr_node *node, int64_t id)
 {
-    const struct manifest_collective *collective = &p->signing->collectives[id];
+    const struct manifest_collective *collective = &p->resealing->collectives[id];
     const int64_t *ranks;
     size_t count = group_of(node, &ranks), fingerprint_bytes = 0;
     int64_t type = tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0);
     const tsr_attr *fingerprint = tsr_node_find_attr(node, "plan");
     const char *text = fingerprint ? tsr_attr_string(fingerprint, &fingerprint_bytes) : NULL;
-    if (!text || !str_is((struct str){text, fingerprint_bytes}, p->signing->plan) ||
+    if (!text || !str_is((struct str){text, fingerprint_bytes}, p->resealing->plan) ||
         !str_is(tsr__collective_plain(tsr__node_op_str(node)), collective->op) ||
         strcmp(tsr_dtype_name((tsr_dtype)type), collective->type) != 0)
         return false;
@@ -229,7 +229,7 @@ static tsr_status meet(struct part *part, const tsr_node *node, struct meeting *
         member |= ranks[i] == part->rank;
     if (!member || id < 0 || id >= draft->n_comms)
         return disagree(part, node, "a communication that this rank is no part of");
-    if (draft->signing && !as_signed(draft, node, id))
+    if (draft->resealing && !as_resealed(draft, node, id))
         return disagree(part, node, "a communication is not the one that was written");
     for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
         if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
@@ -360,7 +360,7 @@ static tsr_status walk(struct part *part, struct meeting **table)
     struct walk w = {.part = part, .table = table, .before = -1};
     w.token = tsr_graph_value(part->graph, TOKEN_NAME);
     tsr_status st = walk_graph(&w, part->graph);
-    if (st != TSR_OK || !part->draft->signing || w.before < 0)
+    if (st != TSR_OK || !part->draft->resealing || w.before < 0)
         return st;
     const tsr_value *end = tsr_graph_value(part->graph, TOKEN_OUT);
     if (end != w.token && copied(end) != w.token)
@@ -371,8 +371,8 @@ static tsr_status walk(struct part *part, struct meeting **table)
 // Every communication of the manifest is in the files.
 static tsr_status none_lost(struct draft *draft, struct part *parts, struct meeting **table)
 {
-    for (size_t id = 0; id < draft->signing->n_collectives; id++) {
-        const struct manifest_collective *collective = &draft->signing->collectives[id];
+    for (size_t id = 0; id < draft->resealing->n_collectives; id++) {
+        const struct manifest_collective *collective = &draft->resealing->collectives[id];
         size_t met = 0;
         for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next)
             met++;
@@ -411,7 +411,7 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
                 return disagree(&parts[ranks[0]], meeting->node,
                                 "a member of a communication lacks it");
         }
-    if (draft->signing)
+    if (draft->resealing)
         return none_lost(draft, parts, table);
     return TSR_OK;
 }

@@ -577,6 +577,7 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
         st = check_dims(model, &plan_options);
     if (st != TSR_OK)
         return st;
+    tsr__warn_missing_rules(model);
     if (plan_options.topology && plan_options.topology->choices.n)
         st = tsr__plan_choices(model, &plan_options, &plan_summary);
     else

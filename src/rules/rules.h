@@ -28,6 +28,8 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // unnamed (else they are called INPUT.AXIS).
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
+// Warns once of all operators of the model that have no rule (rule-missing).
+void tsr__warn_missing_rules(tsr_model *model);
 // TSR_USAGE with a diagnostic if a size is less than 1, or if none of the models has a dimension of that name. For what
 // callers of the library give; sizes that come from input tensors may be 0.
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,

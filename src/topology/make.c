@@ -148,6 +148,8 @@ static tsr_status refuse_links(tsr_session *session, struct str kind, struct str
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
                                     "tree", "torus", "grid", "hosts"};
 
+#define MAX_EXCERPT 100 // bytes of a refused text in a message
+
 // The user's words again; a kind that is no text: the sizes stood alone.
 static tsr_status unknown(tsr_session *session, struct str kind, struct str sizes)
 {
@@ -158,6 +160,9 @@ static tsr_status unknown(tsr_session *session, struct str kind, struct str size
     struct str known[TSR_COUNT(kinds)];
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         known[i] = str_of(kinds[i]);
+    // The words may be a whole file: an excerpt will do.
+    kind.n = size_min(kind.n, MAX_EXCERPT);
+    sizes.n = size_min(sizes.n, MAX_EXCERPT);
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
     if (!kind.p)
         tsr__diag(session, DIAG_topology_text, NULL, hint, "'" STR_FMT "' is no topology",

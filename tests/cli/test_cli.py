@@ -21,8 +21,8 @@ except ImportError:
     sys.exit(0)
 
 
-def call(*args):
-    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+def call(*args, at=None):
+    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=120, cwd=at)
     return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
 
 
@@ -96,24 +96,22 @@ def test_help():
     check("version", call("--version")[1].startswith("tessera 0."))
 
 
-def test_examples():
-    """Every example of the help texts works as typed from the project's root, in the order of the commands."""
+def test_examples(d):
+    """Every example of the help texts works as typed in a folder that has the project's tests, in the order of the commands."""
     rc, out, _ = call("--help")
     for k in re.findall(r"^  (\w+)  ", out, re.M):
         example = call(k, "--help")[1].split("example:")[-1].strip()
-        if k == "partition":
-            subprocess.run(["rm", "-rf", "/tmp/parts"])
         words = shlex.split(example)[1:]
         if ">" in words:
             words = words[: words.index(">")]
-        rc, out, err = call(*words)
+        rc, out, err = call(*words, at=d)
         if rc == 7:
             print("ok example of %s # SKIP no ONNX Runtime here" % k)
         else:
             check("example of %s" % k, rc == 0, (example, rc, err))
 
 
-def test_one_document(d):
+def test_one_document(d, at):
     """--json gives one versioned document whatever comes: a result, a mistake on the command line, a file that is not there. But for scripts, and for `launch`,
     whose stdout is the command's."""
     for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
@@ -123,7 +121,7 @@ def test_one_document(d):
         for what, words in (("its example", example), ("no such file", missing), ("no option", [k, "--nope"]), ("nothing else", [k])):
             if "--" in words:
                 continue
-            rc, out, err = call(*words, "--json", *(["--force"] if k == "partition" else []))
+            rc, out, err = call(*words, "--json", *(["--force"] if k == "partition" else []), at=at)
             try:
                 good = json.loads(out)["version"] == 1
             except (ValueError, KeyError):
@@ -640,7 +638,7 @@ def test_newcomer(d):
     rc, _, err = call("verify", folder, "--devices", "2")
     check("a folder whose model was meant", rc == 2 and folder + "/model.onnx" in err, (rc, err))
     rc, _, err = call("generate", d + "/no-such-folder", "--ids", "1")
-    check("a folder that is not there", rc == 2 and "there is no folder" in err, (rc, err))
+    check("a folder that is not there", rc == 3 and "no-such-folder" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "-o", parts)
     check("a partition", rc == 0, err)
     for command in ("run", "bench"):
@@ -802,6 +800,19 @@ def test_words(d):
     check("generate: no folder", call("generate", os.path.join(d, "none"), "--ids", "1")[0] == 3)
     rc, _, err = call("generate", folder, "--ids", "1,2", "--max-tokens", 3, "--top-k", 5)
     check("generate: --top-k samples", rc == 7 or rc == 0 and "temperature 1" in err, (rc, err))
+    g = helper.make_graph([helper.make_node("Twice", ["x"], ["y"], domain="my.ops")], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])])
+    own = os.path.join(d, "own.onnx")
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("my.ops", 1)]), own)
+    rc, _, err = call("plan", own, "--devices", 2)
+    check("plan: an operator without a rule", rc == 0 and "rule-missing" in err and "my.ops.Twice" in err and "--rules" in err, (rc, err))
+    rows = os.path.join(d, "own.rules")
+    open(rows, "w").write("Twice my.ops 1 [A*] -> [A*]\n")
+    check("plan: an operator with a rule of one's own", "rule-missing" not in call("plan", own, "--devices", 2, "--rules", rows)[2])
+    wide = os.path.join(d, "wide.txt")
+    open(wide, "w").write("Q" * 5000)
+    for words in (["report", "--plan", wide, "-o"], ["report", "--beside", wide, "-o"], ["annotate", "--script", wide, "-o"], ["plan", "--devices", wide, "-o"], ["partition", "--rules", wide, "-o"]):
+        rc, out, err = call(words[0], os.path.join(d, "m.onnx"), *words[1:], os.path.join(d, "none.out"))
+        check("%s %s: a refused document is not echoed whole" % tuple(words[:2]), rc != 0 and len(out + err) < 1500, (rc, len(err)))
     check("generate: no tokens", call("generate", folder, "--ids", "1,2", "--max-tokens", 0)[0] in (0, 7))
     rc, out, err = call("rules", "MatMull")
     check("rules: did you mean", rc == 1 and "did you mean 'MatMul'?" in err, (rc, out, err))
@@ -971,10 +982,14 @@ def test_plan_document(d):
 
 
 with tempfile.TemporaryDirectory() as d:
+    at = [os.path.join(d, k) for k in ("documents", "examples")]  # private folders for what the help's examples write
+    for folder in at:
+        os.mkdir(folder)
+        os.symlink(os.path.abspath("tests"), os.path.join(folder, "tests"))
     make(os.path.join(d, "m.onnx"))
     test_help()
     test_usage(d)
-    test_one_document(d)
+    test_one_document(d, at[0])
     test_guard(d)
     test_annotate(d)
     test_refused(d)
@@ -1008,5 +1023,5 @@ with tempfile.TemporaryDirectory() as d:
     test_external(d)
     test_data_missing(d)
     test_damaged(d)
-    test_examples()
+    test_examples(at[1])
 sys.exit(failed > 0)

@@ -207,7 +207,7 @@ def trial(tessera, seed, folder):
     assert open(inferred, "rb").read() == open(inferred + "2", "rb").read(), "inferring twice changes something"
     rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json", "--timeout", "20")
     if rc != 0 or not json.loads(out)["ok"]:
-        onnx.save(m, "/tmp/failed_%d.onnx" % seed) if os.environ.get("KEEP") else None
+        onnx.save(m, os.path.join(os.environ["KEEP"], "failed_%d.onnx" % seed)) if os.environ.get("KEEP") else None
         raise AssertionError("verify: exit %d %s %s\n%d devices %s" % (rc, out[:600], err if len(err) < 4000 else err[:2400] + " ... " + err[-1500:], devices, edits))
     return sum(json.loads(out)["collectives"].values())
 

@@ -84,7 +84,7 @@ CASES = [
     Case("partition-planned", "partition {in}/plain.onnx --devices 2 -o {out}/parts --force --dialect com.microsoft", {"parts": EXACT}),
     Case("partition-wrapped", "partition {in}/plain-planned.onnx --layout wrapped -o {out}/parts --force", {"parts": EXACT}, alone=True),
     Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),  # 2: whether it is such a folder cannot be seen
-    Case("partition-sign", "partition --sign {out}/parts", {"parts": EXACT}, starts="optimised"),
+    Case("partition-reseal", "partition --reseal {out}/parts", {"parts": EXACT}, starts="optimised"),
     Case("partition-safetensors", "partition {in}/large-planned.onnx -o {out}/parts --force --weights safetensors", {"parts": EXACT}),
     Case("report-explorer", "report {in}/plain-planned.onnx --format model-explorer -o {out}/nodes.json", {"nodes.json": EXACT}),
     Case("report", "report {in}/plain-planned.onnx --trace {in}/trace.json -o {out}/page.html", {"page.html": EXACT}, alone=True),  # the page says how it was made

@@ -149,7 +149,7 @@ struct draft {
     enum comm_dialect dialect;         // whose operators communicate
     bool as_safetensors;               // data files are safetensors files too
     const struct partition_look *look; // not NULL: the parts are shown, not written
-    const struct manifest *signing;    // not NULL: others have changed the parts (sign.c)
+    const struct manifest *resealing;  // not NULL: others have changed the parts (reseal.c)
     bool wrapped;   // a model that runs the partition is written beside the ranks' files
     bool processes; // of that model: the ranks are processes of their own
 

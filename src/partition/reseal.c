@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// sign.c - tsr_partition_sign: rank files that others have changed, taken into the manifest again.
+// reseal.c - tsr_partition_reseal: rank files that others have changed, taken into the manifest again.
 //
 // What is between communications may be anything: an optimiser fuses and folds there. What other ranks and the caller rely
 // on must be as it was: inputs and outputs (checked here against the manifest) and communication (prove.c). All files are read
 // before the manifest is replaced, whole or not at all.
 //
-//     an optimiser makes one node of MatMul, Add and Relu in rank1.onnx     signed: digest and size of that file are renewed
+//     an optimiser makes one node of MatMul, Add and Relu in rank1.onnx     resealed: digest and size of that file are renewed
 //     AllReduce 3 is gone from rank1.onnx                                   refused: the others would wait for it
 //     the output z is called z_1 now                                        refused: the caller asks for z
 //     rank1.data alone has changed                                          refused: its rank file does not say so; it is damaged
-//     ranks 0 and 2 have one file, rank0.onnx, which has changed            signed once; both must still find in it what they had
+//     ranks 0 and 2 have one file, rank0.onnx, which has changed            resealed once; both must still find in it what they had
 #include "internal.h"
 
 #include <stdlib.h>
 
 #define MAX_DATA 2 // files of weights that a rank may have
 
-// One folder that is being signed. `bundle.manifest` is the manifest as it was; data files of
+// One folder that is being resealed. `bundle.manifest` is the manifest as it was; data files of
 // changed ranks are replaced in it.
-struct signing {
+struct resealing {
     tsr_session *session;
     struct arena *arena;
     struct bundle bundle;
@@ -29,14 +29,14 @@ struct signing {
 };
 
 // Something that others rely on is not as it was. All breaches are found before the folder is refused.
-static void breach(struct signing *signing, int64_t rank, const char *value, const char *what)
+static void breach(struct resealing *resealing, int64_t rank, const char *value, const char *what)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(signing->bundle.manifest.devices[rank].file);
+    at.file = str_of(resealing->bundle.manifest.devices[rank].file);
     at.rank = rank;
     at.value = str_of(value ? value : "");
-    tsr__diag(signing->session, DIAG_partition_sign, &at, SIGN_HINT, "%s", what);
-    signing->status = TSR_INVALID;
+    tsr__diag(resealing->session, DIAG_partition_reseal, &at, RESEAL_HINT, "%s", what);
+    resealing->status = TSR_INVALID;
 }
 
 // ---- inputs and outputs ------------------------------------------------------------------------
@@ -72,10 +72,10 @@ static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
 }
 
 // The type and the sizes of one input or output that is still there.
-static void check_value(struct signing *signing, int64_t rank, const tsr_value *value,
+static void check_value(struct resealing *resealing, int64_t rank, const tsr_value *value,
                         enum side side)
 {
-    const struct manifest *manifest = &signing->bundle.manifest;
+    const struct manifest *manifest = &resealing->bundle.manifest;
     const char *name = tsr_value_name(value);
     const struct manifest_port *port;
     if (side == SIDE_OUTPUTS)
@@ -85,21 +85,21 @@ static void check_value(struct signing *signing, int64_t rank, const tsr_value *
     if (!port)
         return; // the token, or a size that the runtime gives the ranks
     if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)
-        breach(signing, rank, name, "its element type is not the one that was written");
+        breach(resealing, rank, name, "its element type is not the one that was written");
     else if (!sizes_fit(port, value))
-        breach(signing, rank, name, "its sizes are not those that were written");
+        breach(resealing, rank, name, "its sizes are not those that were written");
 }
 
 // All names, in the order that was written. Of x and y in the manifest, a file with y and x has a breach at y.
-static void check_ports(struct signing *signing, int64_t rank, enum side side)
+static void check_ports(struct resealing *resealing, int64_t rank, enum side side)
 {
     static const char *const not_written[] = {
         [SIDE_INPUTS] = "this input was not written, or not in this place",
         [SIDE_OUTPUTS] = "this output was not written, or not in this place"};
     static const char *const gone[] = {[SIDE_INPUTS] = "this input, which was written, is gone",
                                        [SIDE_OUTPUTS] = "this output, which was written, is gone"};
-    const struct manifest_device *device = &signing->bundle.manifest.devices[rank];
-    const tsr_graph *graph = signing->parts[rank].graph;
+    const struct manifest_device *device = &resealing->bundle.manifest.devices[rank];
+    const tsr_graph *graph = resealing->parts[rank].graph;
     const char **names = device->inputs;
     size_t was = device->n_inputs, count = 0;
     if (side == SIDE_OUTPUTS) {
@@ -113,65 +113,65 @@ static void check_ports(struct signing *signing, int64_t rank, enum side side)
         bool known = count < was && strcmp(tsr_value_name(value), names[count]) == 0;
         count++;
         if (!known) {
-            breach(signing, rank, tsr_value_name(value), not_written[side]);
+            breach(resealing, rank, tsr_value_name(value), not_written[side]);
             return;
         }
-        check_value(signing, rank, value, side);
+        check_value(resealing, rank, value, side);
     }
     if (count < was)
-        breach(signing, rank, names[count], gone[side]);
+        breach(resealing, rank, names[count], gone[side]);
 }
 
 // ---- files -------------------------------------------------------------------------------------
 
 // NULL: the file has not been taken yet. Valid until the next one is taken.
-static const struct manifest_file *taken_file(const struct signing *signing, const char *name)
+static const struct manifest_file *taken_file(const struct resealing *resealing, const char *name)
 {
-    for (size_t i = 0; i < signing->files.n; i++)
-        if (strcmp(signing->files.at[i].name, name) == 0)
-            return &signing->files.at[i];
+    for (size_t i = 0; i < resealing->files.n; i++)
+        if (strcmp(resealing->files.at[i].name, name) == 0)
+            return &resealing->files.at[i];
     return NULL;
 }
 
 // Adds the file as it is now, once: several ranks may share a file.
-static tsr_status take_file(struct signing *signing, const char *name)
+static tsr_status take_file(struct resealing *resealing, const char *name)
 {
-    if (taken_file(signing, name))
+    if (taken_file(resealing, name))
         return TSR_OK;
-    struct manifest_file *file = vec_push(signing->arena, &signing->files);
+    struct manifest_file *file = vec_push(resealing->arena, &resealing->files);
     if (!file)
         return TSR_NOMEM;
     *file = (struct manifest_file){.name = name};
-    return tsr__bundle_digest(&signing->bundle, file);
+    return tsr__bundle_digest(&resealing->bundle, file);
 }
 
 // The data files that a changed rank file names now take the place of those that it had.
-static tsr_status take_data(struct signing *signing, int64_t rank)
+static tsr_status take_data(struct resealing *resealing, int64_t rank)
 {
-    struct manifest_device *device = &signing->bundle.manifest.devices[rank];
+    struct manifest_device *device = &resealing->bundle.manifest.devices[rank];
     const struct str *names;
     size_t n;
-    tsr_status st = tsr__model_data_files(signing->parts[rank].model, &names, &n);
+    tsr_status st = tsr__model_data_files(resealing->parts[rank].model, &names, &n);
     if (st != TSR_OK)
         return st;
     if (n > MAX_DATA) {
-        breach(signing, rank, NULL, "its weights lie in more than 2 files");
+        breach(resealing, rank, NULL, "its weights lie in more than 2 files");
         return TSR_OK;
     }
-    device->data = ARENA_ARRAY(signing->arena, const char *, n + 1);
+    device->data = ARENA_ARRAY(resealing->arena, const char *, n + 1);
     device->n_data = 0;
     if (!device->data)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
         if (!tsr__manifest_name_ok(names[i])) {
-            breach(signing, rank, NULL, "its weights do not lie in the folder itself");
+            breach(resealing, rank, NULL, "its weights do not lie in the folder itself");
             return TSR_OK;
         }
-        const char *name = tsr__arena_str(signing->arena, names[i]).p;
+        const char *name = tsr__arena_str(resealing->arena, names[i]).p;
         if (!name)
             return TSR_NOMEM;
         device->data[device->n_data++] = name;
-        st = take_file(signing, name);
+        st = take_file(resealing, name);
         if (st != TSR_OK)
             return st;
     }
@@ -179,41 +179,41 @@ static tsr_status take_data(struct signing *signing, int64_t rank)
 }
 
 // Loads a rank file and looks whether it is the one that was written.
-static tsr_status load_rank(struct signing *signing, struct draft *draft, int64_t rank)
+static tsr_status load_rank(struct resealing *resealing, struct draft *draft, int64_t rank)
 {
-    const struct manifest *manifest = &signing->bundle.manifest;
+    const struct manifest *manifest = &resealing->bundle.manifest;
     const char *name = manifest->devices[rank].file;
-    struct part *part = &signing->parts[rank];
+    struct part *part = &resealing->parts[rank];
     *part = (struct part){.draft = draft, .rank = rank};
-    struct str path = tsr__bundle_file_path(&signing->bundle, signing->arena, name);
+    struct str path = tsr__bundle_file_path(&resealing->bundle, resealing->arena, name);
     if (!path.p)
         return TSR_NOMEM;
-    tsr_status st = take_file(signing, name);
+    tsr_status st = take_file(resealing, name);
     if (st != TSR_OK)
         return st;
-    st = tsr_model_load(signing->session, path.p, &part->model);
+    st = tsr_model_load(resealing->session, path.p, &part->model);
     if (st != TSR_OK)
         return st;
     part->graph = tsr_model_graph(part->model);
     const struct manifest_file *was = tsr__manifest_find(manifest, str_of(name));
-    const struct manifest_file *now = taken_file(signing, name);
-    signing->changed[rank] = was->bytes != now->bytes || strcmp(was->sha256, now->sha256) != 0;
+    const struct manifest_file *now = taken_file(resealing, name);
+    resealing->changed[rank] = was->bytes != now->bytes || strcmp(was->sha256, now->sha256) != 0;
     return TSR_OK;
 }
 
 // The files of ranks that are as they were must be as they were too: a data file that alone has changed is damaged.
-static tsr_status check_unchanged(struct signing *signing)
+static tsr_status check_unchanged(struct resealing *resealing)
 {
-    const struct manifest *manifest = &signing->bundle.manifest;
-    int64_t *ranks = ARENA_ARRAY(signing->arena, int64_t, (size_t)manifest->n_ranks + 1);
+    const struct manifest *manifest = &resealing->bundle.manifest;
+    int64_t *ranks = ARENA_ARRAY(resealing->arena, int64_t, (size_t)manifest->n_ranks + 1);
     size_t n = 0;
     if (!ranks)
         return TSR_NOMEM;
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
-        if (!signing->changed[rank])
+        if (!resealing->changed[rank])
             ranks[n++] = rank;
     if (n)
-        return tsr__bundle_verify(&signing->bundle, ranks, n, true);
+        return tsr__bundle_verify(&resealing->bundle, ranks, n, true);
     return TSR_OK;
 }
 
@@ -223,17 +223,17 @@ static int by_name(const void *a, const void *b)
 }
 
 // Names of the files whose entries differ from the manifest's.
-static tsr_status list_renewed(struct signing *signing, const char *const **files, size_t *n)
+static tsr_status list_renewed(struct resealing *resealing, const char *const **files, size_t *n)
 {
-    struct arena *results = &signing->session->results[RESULT_PARTITION];
-    const char **list = ARENA_ARRAY(results, const char *, signing->files.n + 1);
+    struct arena *results = &resealing->session->results[RESULT_PARTITION];
+    const char **list = ARENA_ARRAY(results, const char *, resealing->files.n + 1);
     *n = 0;
     if (!list)
         return TSR_NOMEM;
-    for (size_t i = 0; i < signing->files.n; i++) {
-        const struct manifest_file *now = &signing->files.at[i];
+    for (size_t i = 0; i < resealing->files.n; i++) {
+        const struct manifest_file *now = &resealing->files.at[i];
         const struct manifest_file *was =
-            tsr__manifest_find(&signing->bundle.manifest, str_of(now->name));
+            tsr__manifest_find(&resealing->bundle.manifest, str_of(now->name));
         if (was && was->bytes == now->bytes && strcmp(was->sha256, now->sha256) == 0)
             continue;
         list[*n] = tsr__arena_str(results, str_of(now->name)).p;
@@ -245,118 +245,118 @@ static tsr_status list_renewed(struct signing *signing, const char *const **file
 }
 
 // What the manifest lists besides, as it was: files that the changed ranks no longer name stay listed and stay there.
-static tsr_status keep_others(struct signing *signing)
+static tsr_status keep_others(struct resealing *resealing)
 {
-    const struct manifest *manifest = &signing->bundle.manifest;
+    const struct manifest *manifest = &resealing->bundle.manifest;
     for (size_t i = 0; i < manifest->n_files; i++) {
-        if (taken_file(signing, manifest->files[i].name))
+        if (taken_file(resealing, manifest->files[i].name))
             continue;
-        struct manifest_file *file = vec_push(signing->arena, &signing->files);
+        struct manifest_file *file = vec_push(resealing->arena, &resealing->files);
         if (!file)
             return TSR_NOMEM;
         *file = manifest->files[i];
     }
-    qsort(signing->files.at, signing->files.n, sizeof(*signing->files.at), by_name);
+    qsort(resealing->files.at, resealing->files.n, sizeof(*resealing->files.at), by_name);
     return TSR_OK;
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-// A folder that cannot be signed at all, whatever is in its files.
-static tsr_status refuse_folder(struct signing *signing, const char *hint, const char *text)
+// A folder that cannot be resealed at all, whatever is in its files.
+static tsr_status refuse_folder(struct resealing *resealing, const char *hint, const char *text)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(MANIFEST_NAME);
-    tsr__diag(signing->session, DIAG_partition_sign, &at, hint, "%s", text);
+    tsr__diag(resealing->session, DIAG_partition_reseal, &at, hint, "%s", text);
     return TSR_UNSUPPORTED;
 }
 
 // All ranks are loaded before any is judged: the proof of communication needs them all. Findings about ports come together.
-static tsr_status prove(struct signing *signing, struct draft *draft)
+static tsr_status prove(struct resealing *resealing, struct draft *draft)
 {
-    int64_t n = signing->bundle.manifest.n_ranks;
+    int64_t n = resealing->bundle.manifest.n_ranks;
     for (int64_t rank = 0; rank < n; rank++) {
-        tsr_status st = load_rank(signing, draft, rank);
+        tsr_status st = load_rank(resealing, draft, rank);
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = check_unchanged(signing);
+    tsr_status st = check_unchanged(resealing);
     if (st != TSR_OK)
         return st;
     for (int64_t rank = 0; rank < n; rank++) {
-        if (!signing->changed[rank])
+        if (!resealing->changed[rank])
             continue;
-        check_ports(signing, rank, SIDE_INPUTS);
-        check_ports(signing, rank, SIDE_OUTPUTS);
-        st = take_data(signing, rank);
+        check_ports(resealing, rank, SIDE_INPUTS);
+        check_ports(resealing, rank, SIDE_OUTPUTS);
+        st = take_data(resealing, rank);
         if (st != TSR_OK)
             return st;
     }
-    if (signing->status == TSR_OK)
-        return tsr__parts_agree(draft, signing->parts);
-    return signing->status;
+    if (resealing->status == TSR_OK)
+        return tsr__parts_agree(draft, resealing->parts);
+    return resealing->status;
 }
 
 // Everything is proven before anything is written; a folder in which no file has changed keeps its manifest.
-static tsr_status sign(struct signing *signing, const char *const **files, size_t *n)
+static tsr_status reseal(struct resealing *resealing, const char *const **files, size_t *n)
 {
-    const struct manifest *manifest = &signing->bundle.manifest;
+    const struct manifest *manifest = &resealing->bundle.manifest;
     if (manifest->dialect)
-        return refuse_folder(signing, "partition the model again",
+        return refuse_folder(resealing, "partition the model again",
                              "communication of another dialect has no numbers to know it by");
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
         if (!manifest->devices[rank].has_ports)
-            return refuse_folder(signing, "partition the model again",
+            return refuse_folder(resealing, "partition the model again",
                                  "an older release wrote this manifest, which does not list what "
                                  "each file takes and gives");
-    struct draft draft = {.session = signing->session,
-                          .arena = signing->arena,
+    struct draft draft = {.session = resealing->session,
+                          .arena = resealing->arena,
                           .n_ranks = manifest->n_ranks,
                           .n_comms = (int64_t)manifest->n_collectives,
-                          .signing = manifest};
-    signing->parts = ARENA_ARRAY(signing->arena, struct part, (size_t)manifest->n_ranks);
-    signing->changed = ARENA_ARRAY(signing->arena, bool, (size_t)manifest->n_ranks);
-    if (!signing->parts || !signing->changed)
+                          .resealing = manifest};
+    resealing->parts = ARENA_ARRAY(resealing->arena, struct part, (size_t)manifest->n_ranks);
+    resealing->changed = ARENA_ARRAY(resealing->arena, bool, (size_t)manifest->n_ranks);
+    if (!resealing->parts || !resealing->changed)
         return TSR_NOMEM;
-    tsr_status st = prove(signing, &draft);
+    tsr_status st = prove(resealing, &draft);
     if (st != TSR_OK)
         return st;
-    st = list_renewed(signing, files, n);
+    st = list_renewed(resealing, files, n);
     if (st != TSR_OK || *n == 0)
         return st;
-    st = keep_others(signing);
+    st = keep_others(resealing);
     if (st != TSR_OK)
         return st;
     struct manifest renewed = *manifest;
-    renewed.files = signing->files.at;
-    renewed.n_files = signing->files.n;
-    return tsr__manifest_replace(&signing->bundle, &renewed);
+    renewed.files = resealing->files.at;
+    renewed.n_files = resealing->files.n;
+    return tsr__manifest_replace(&resealing->bundle, &renewed);
 }
 
-static void free_parts(struct signing *signing)
+static void free_parts(struct resealing *resealing)
 {
-    if (!signing->parts)
+    if (!resealing->parts)
         return;
-    for (int64_t rank = 0; rank < signing->bundle.manifest.n_ranks; rank++)
-        tsr_model_free(signing->parts[rank].model);
+    for (int64_t rank = 0; rank < resealing->bundle.manifest.n_ranks; rank++)
+        tsr_model_free(resealing->parts[rank].model);
 }
 
 // The names of renewed files stay in the session; everything else goes.
-tsr_status tsr_partition_sign(tsr_session *session, const char *folder, const char *const **files,
-                              size_t *n)
+tsr_status tsr_partition_reseal(tsr_session *session, const char *folder, const char *const **files,
+                                size_t *n)
 {
     struct arena arena;
-    struct signing signing = {.session = session, .arena = &arena};
+    struct resealing resealing = {.session = session, .arena = &arena};
     const char *const *list = NULL;
     size_t count = 0;
     tsr__arena_free(&session->results[RESULT_PARTITION]);
     tsr__arena_init(&arena, session);
-    tsr_status st = tsr__bundle_open(session, &arena, folder, &signing.bundle);
+    tsr_status st = tsr__bundle_open(session, &arena, folder, &resealing.bundle);
     if (st != TSR_OK)
         goto free_arena;
-    st = sign(&signing, &list, &count);
-    free_parts(&signing);
-    tsr__bundle_close(&signing.bundle);
+    st = reseal(&resealing, &list, &count);
+    free_parts(&resealing);
+    tsr__bundle_close(&resealing.bundle);
 free_arena:
     tsr__arena_free(&arena);
     if (st != TSR_OK)

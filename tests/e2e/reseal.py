@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank files that others have changed, signed again: what an optimiser does is taken, what would leave other ranks or the caller
+"""Rank files that others have changed, resealed: what an optimiser does is taken, what would leave other ranks or the caller
 without what they rely on is refused with its place, and nothing is written then.
 
-usage: sign.py TESSERA [LIBTESSERA_OPS]"""
+usage: reseal.py TESSERA [LIBTESSERA_OPS]"""
 import json, os, shutil, subprocess, sys, tempfile, traceback
 
 import numpy as np
@@ -55,19 +55,19 @@ def fold(m):
 def accepted(d):
     parts = parts_of(d)
     want = answer(d, parts)
-    assert "nothing has changed" in good("partition", "--sign", parts)
+    assert "nothing has changed" in good("partition", "--reseal", parts)
     for r in (0, 1):
         m = onnx.load(parts + "/rank%d.onnx" % r)
         fold(m)
         onnx.save(m, parts + "/rank%d.onnx" % r, save_as_external_data=r == 1, location="own.data")
     rc, _, err = tessera("run", parts, "--inputs", d + "/x.npz")
-    assert rc == 3 and "rank0.onnx" in err, (rc, err)  # not signed yet
-    rc, out, err = tessera("partition", "--sign", parts, "--json")
-    assert rc == 0 and json.loads(out)["signed"] == ["rank0.onnx", "rank1.onnx", "own.data"], (rc, out, err)
+    assert rc == 3 and "rank0.onnx" in err, (rc, err)  # not resealed yet
+    rc, out, err = tessera("partition", "--reseal", parts, "--json")
+    assert rc == 0 and json.loads(out)["resealed"] == ["rank0.onnx", "rank1.onnx", "own.data"], (rc, out, err)
     manifest = json.load(open(parts + "/manifest.json"))
     assert manifest["devices"][0]["data"] == [] and manifest["devices"][1]["data"] == ["own.data"], manifest["devices"]
     assert np.abs(answer(d, parts) - want).max() <= 1e-5 * np.abs(want).max()
-    assert "nothing has changed" in good("partition", "--sign", parts)
+    assert "nothing has changed" in good("partition", "--reseal", parts)
 
 
 def optimised_by_onnxruntime(d):
@@ -80,14 +80,14 @@ def optimised_by_onnxruntime(d):
         so = ort.SessionOptions()
         so.add_session_config_entry("tessera.rank", str(r))
         so.add_session_config_entry("tessera.size", "2")
-        so.add_session_config_entry("tessera.job", "sign%d" % r)
+        so.add_session_config_entry("tessera.job", "reseal%d" % r)
         so.register_custom_ops_library(LIBRARY)
         so.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         so.optimized_model_filepath = d + "/opt%d.onnx" % r
         ort.InferenceSession(parts + "/rank%d.onnx" % r, so, providers=["CPUExecutionProvider"])
     for r in (0, 1):
         os.replace(d + "/opt%d.onnx" % r, parts + "/rank%d.onnx" % r)
-    assert "rank0.onnx: signed" in good("partition", "--sign", parts)
+    assert "rank0.onnx: resealed" in good("partition", "--reseal", parts)
     assert np.abs(answer(d, parts) - want).max() <= 1e-5 * np.abs(want).max()
 
 
@@ -138,8 +138,8 @@ def refused(d):
         m = onnx.load(d + "/p/rank1.onnx" if what != "an output is gone" else d + "/p/rank0.onnx", load_external_data=False)
         change(m)
         onnx.save(m, d + "/p/rank1.onnx" if what != "an output is gone" else d + "/p/rank0.onnx")
-        rc, _, err = tessera("partition", "--sign", d + "/p")
-        assert rc == 1 and "partition-sign" in err and said in err, (what, rc, err)
+        rc, _, err = tessera("partition", "--reseal", d + "/p")
+        assert rc == 1 and "partition-reseal" in err and said in err, (what, rc, err)
         assert open(d + "/p/manifest.json").read() == before, what
         shutil.rmtree(d + "/p")
     # Data that alone has changed is damage, not an optimiser's work; nor is a folder without a manifest a partition.
@@ -147,18 +147,18 @@ def refused(d):
     raw = bytearray(open(parts + "/" + data, "rb").read())
     raw[0] ^= 1
     open(parts + "/" + data, "wb").write(raw)
-    rc, _, err = tessera("partition", "--sign", parts)
+    rc, _, err = tessera("partition", "--reseal", parts)
     assert rc == 3 and data in err, (rc, err)
-    assert tessera("partition", "--sign", d)[0] == 3
-    assert tessera("partition", "--sign", parts, d + "/m.onnx")[0] == 2
+    assert tessera("partition", "--reseal", d)[0] == 3
+    assert tessera("partition", "--reseal", parts, d + "/m.onnx")[0] == 2
     assert tessera("partition")[0] == 2
     # Manifests of older releases say too little; files of another dialect have no numbers.
     manifest = json.load(open(parts + "/manifest.json"))
     for spoil in (lambda: manifest["devices"][0].pop("inputs"), lambda: manifest.__setitem__("dialect", "com.microsoft")):
         spoil()
         json.dump(manifest, open(parts + "/manifest.json", "w"))
-        rc, _, err = tessera("partition", "--sign", parts)
-        assert rc == 5 and "partition-sign" in err, (rc, err)
+        rc, _, err = tessera("partition", "--reseal", parts)
+        assert rc == 5 and "partition-reseal" in err, (rc, err)
 
 
 def shared_file(d):
@@ -175,12 +175,12 @@ def shared_file(d):
         manifest[words]["rank1.onnx"] = manifest[words]["rank0.onnx"]
     json.dump(manifest, open(d + "/parts/manifest.json", "w"))
     shutil.copy(d + "/parts/rank0.onnx", d + "/parts/rank1.onnx")
-    assert "nothing has changed" in good("partition", "--sign", d + "/parts")
+    assert "nothing has changed" in good("partition", "--reseal", d + "/parts")
     m = onnx.load(d + "/parts/rank0.onnx")
     fold(m)
     onnx.save(m, d + "/parts/rank0.onnx")
-    rc, out, err = tessera("partition", "--sign", d + "/parts", "--json")
-    assert rc == 0 and json.loads(out)["signed"] == ["rank0.onnx"], (rc, out, err)
+    rc, out, err = tessera("partition", "--reseal", d + "/parts", "--json")
+    assert rc == 0 and json.loads(out)["resealed"] == ["rank0.onnx"], (rc, out, err)
 
 
 failed = 0
