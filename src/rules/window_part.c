@@ -33,12 +33,19 @@ static struct window_part spread_part(const struct rule_window *window, struct w
     return part;
 }
 
+// Where unit j of n begins, j * size / n, without a product that can overflow.
+static int64_t unit_start(int64_t size, int64_t n, int64_t j)
+{
+    return size / n * j + size % n * j / n;
+}
+
 // A part is some of n units of the `to` elements, which are as equal as they can be: 10 in 3 are 0..2, 3..5, 6..9. What the
 // window needs beyond either end does not exist, and is counted in `before` and `after`.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
                                     int64_t stop_unit)
 {
-    struct window_part part = {.a = first_unit * window->to / n, .b = stop_unit * window->to / n};
+    struct window_part part = {.a = unit_start(window->to, n, first_unit),
+                               .b = unit_start(window->to, n, stop_unit)};
     if (window->per)
         return spread_part(window, part);
     int64_t first = part.a, last = part.b - 1;
