@@ -41,7 +41,7 @@ tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 tsr_status tsr__wrapped_check(struct draft *draft);
 tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out);
 
-#define RESEAL_HINT                                                                                  \
+#define RESEAL_HINT                                                                                \
     "change a rank file so that its inputs, outputs and communication stay as they are, or "       \
     "partition the model again"
 // prove.c: proves that all ranks agree on their communication; of files that are resealed, also that it is the manifest's.

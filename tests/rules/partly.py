@@ -29,6 +29,7 @@ empty = lambda shapes: any(s is not None and 0 in s for s in shapes)
 REDUCTIONS = "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 ODD = {**{op: (empty, "an empty input is given back unreduced, or reduced along its first axis alone") for op in REDUCTIONS.split()},
        "QLinearSoftmax": (empty, "an empty input gives no output"), "MatMul": (empty, "sums of nothing: batches of unlike sizes are not stretched"),
+       "MaxPool": (lambda shapes: min(shapes[0][2:]) < 2, "com.microsoft.nchwc: a window that is larger than the image counts as one"),
        "GatherND": (lambda shapes: shapes[0][0] != shapes[1][0], "a batch of indices that is longer than that of the data")}
 CPU_SECONDS = 5  # for all runs of a case: a size of 0 keeps some kernels busy for ever
 
