@@ -19,6 +19,13 @@ static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
     return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);
 }
 
+// Such an edge is a vector over its other end, which depends on nothing else through it. Without
+// this, eliminating a node with one choice would make a clique of all its neighbours for free.
+static bool has_constant_end(const struct tree *tree, const struct tree_edge *edge)
+{
+    return tree->k[edge->a] == 1 || tree->k[edge->b] == 1;
+}
+
 // ---- the order: always the node whose bucket is smallest
 
 #define LARGE      5000                // nodes
@@ -26,19 +33,21 @@ static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 
 typedef VEC(uint32_t) ids;
 // A node and the weight that it had when it was pushed; the weight is the log2 of its bucket's
-// cells.
+// cells: its own choices times those of all neighbours. Choices {4}, neighbours {8, 2}: 2 + 3 + 1 =
+// 6, that is 64 cells. Weights are in units of 2^-32, so that they can be kept by adding and
+// subtracting neighbours without rounding errors.
 struct heap_entry {
-    double weight;
+    int64_t weight;
     uint32_t node;
 };
 struct builder {
     struct tree *tree;
     struct arena arena; // of what is needed while building
     ids *near;          // neighbours that are not eliminated yet
-    double *weight, *log_k;
+    int64_t *weight, *log_k;
     struct heap_entry *heap; // may hold entries that are out of date
     size_t n_heap, cap;
-    double most;      // log of the largest bucket allowed
+    int64_t most;     // log of the largest bucket allowed
     uint8_t *fixed;   // nodes that are conditioned on, or NULL: none may be
     uint64_t *random; // NULL: too wide a graph is refused
 };
@@ -90,6 +99,11 @@ static struct heap_entry heap_pop(struct builder *builder)
     return top;
 }
 
+static int64_t log_of(uint64_t n)
+{
+    return (int64_t)llround(ldexp(log2((double)n), 32));
+}
+
 static bool is_near(const ids *list, uint32_t v)
 {
     for (size_t i = 0; i < list->n; i++)
@@ -108,28 +122,21 @@ static void connect(struct builder *builder, uint32_t u, uint32_t v)
     if (at_u && at_v) {
         *at_u = v;
         *at_v = u;
+        builder->weight[u] += builder->log_k[v];
+        builder->weight[v] += builder->log_k[u];
     }
 }
 
-// Order does not matter in `near`: the last one fills the hole.
-static void disconnect(ids *list, uint32_t v)
+// Takes v off the neighbours of u. Order does not matter in `near`: the last one fills the hole.
+static void disconnect(struct builder *builder, uint32_t u, uint32_t v)
 {
+    ids *list = &builder->near[u];
     for (size_t i = 0; i < list->n; i++)
         if (list->at[i] == v) {
             list->at[i] = list->at[--list->n];
+            builder->weight[u] -= builder->log_k[v];
             return;
         }
-}
-
-// log2 of the cells that eliminating v visits: its own choices times those of all neighbours.
-// Choices {4}, neighbours {8, 2}: 2 + 3 + 1 = 6, that is 64 cells.
-static void reweigh(struct builder *builder, uint32_t v)
-{
-    const ids *near = &builder->near[v];
-    double w = builder->log_k[v];
-    for (size_t i = 0; i < near->n; i++)
-        w += builder->log_k[near->at[i]];
-    builder->weight[v] = w;
 }
 
 // Its neighbours become the separator and a clique.
@@ -143,16 +150,14 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         return;
     for (size_t i = 0; i < near->n; i++) {
         out->sep[i] = near->at[i];
-        disconnect(&builder->near[near->at[i]], v);
+        disconnect(builder, near->at[i], v);
     }
     // v's message is one table over all of them: from here on they depend on each other.
     for (size_t i = 0; i < near->n; i++)
         for (size_t j = i + 1; j < near->n; j++)
             connect(builder, near->at[i], near->at[j]);
-    for (size_t i = 0; i < near->n; i++) {
-        reweigh(builder, near->at[i]);
+    for (size_t i = 0; i < near->n; i++)
         heap_push(builder, near->at[i]);
-    }
 }
 
 // Conditions on the node that has most to do with others, by chance among those that come near. Of
@@ -174,7 +179,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
         if (tree->position[v] != NONE || builder->fixed[v] == TREE_FIXED)
             continue;
         double score =
-            (double)builder->near[v].n * builder->log_k[v] * random_unit(builder->random);
+            (double)builder->near[v].n * (double)builder->log_k[v] * random_unit(builder->random);
         if (builder->fixed[v] == TREE_FREE)
             score *= 1e-6;
         if (score > most) {
@@ -188,8 +193,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     builder->fixed[best] = TREE_FIXED;
     ids *near = &builder->near[best];
     for (size_t i = 0; i < near->n; i++) {
-        disconnect(&builder->near[near->at[i]], best);
-        reweigh(builder, near->at[i]);
+        disconnect(builder, near->at[i], best);
         heap_push(builder, near->at[i]);
     }
     near->n = 0;
@@ -202,20 +206,18 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
     struct tree *tree = builder->tree;
     builder->near =
         tsr__arena_array(&builder->arena, (size_t)tree->n + 1, sizeof(*builder->near), 8);
-    builder->weight = ARENA_ARRAY(&builder->arena, double, (size_t)tree->n + 1);
-    builder->log_k = ARENA_ARRAY(&builder->arena, double, (size_t)tree->n + 1);
+    builder->weight = ARENA_ARRAY(&builder->arena, int64_t, (size_t)tree->n + 1);
+    builder->log_k = ARENA_ARRAY(&builder->arena, int64_t, (size_t)tree->n + 1);
     if (builder->arena.failed)
         return false;
     for (uint32_t v = 0; v < tree->n; v++)
-        builder->log_k[v] = log2((double)tree->k[v]);
+        builder->weight[v] = builder->log_k[v] = log_of(tree->k[v]);
     for (size_t i = 0; i < n_edges; i++)
-        if (!is_fixed(builder->fixed, &edges[i]))
+        if (!is_fixed(builder->fixed, &edges[i]) && !has_constant_end(tree, &edges[i]))
             connect(builder, edges[i].a, edges[i].b);
-    for (uint32_t v = 0; v < tree->n; v++) {
-        reweigh(builder, v);
+    for (uint32_t v = 0; v < tree->n; v++)
         if (!builder->fixed || builder->fixed[v] != TREE_FIXED)
             heap_push(builder, v);
-    }
     return !builder->arena.failed;
 }
 
@@ -291,13 +293,17 @@ static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *buc
     return factor->strides ? factor : NULL;
 }
 
+// The bucket of the end that is eliminated first; of the end that has a choice, if only one has.
 static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_edge *edge)
 {
     uint32_t a = tree->position[edge->a], b = tree->position[edge->b];
-    return &tree->buckets[a < b ? a : b];
+    bool first = a < b;
+    if (has_constant_end(tree, edge))
+        first = tree->k[edge->b] == 1;
+    return &tree->buckets[first ? a : b];
 }
 
-// Counts, then allocates, then fills. An edge belongs to the bucket of the end that goes first; a
+// Counts, then allocates, then fills. An edge belongs to one bucket, see bucket_of_edge; a
 // child's message is row-major over its separator: for choices 3 x 4 the strides are {4, 1}.
 static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t n_edges,
                         const uint8_t *fixed)
@@ -356,7 +362,7 @@ bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const u
     *tree = (struct tree){.n = n, .k = k};
     tsr__arena_init(&tree->arena, session);
     struct builder builder = {
-        .tree = tree, .most = log2((double)max_cells), .fixed = fixed, .random = random};
+        .tree = tree, .most = log_of(max_cells), .fixed = fixed, .random = random};
     tsr__arena_init(&builder.arena, session);
     tree->buckets = ARENA_ARRAY(&tree->arena, struct tree_bucket, (size_t)n + 1);
     tree->position = ARENA_ARRAY(&tree->arena, uint32_t, (size_t)n + 1);

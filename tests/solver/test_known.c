@@ -36,6 +36,28 @@ static void layers_mix_two_plans(void **state)
     assert_true(r.infeasible);
 }
 
+// A node with one choice and very many neighbours: they do not depend on each other through it. An
+// order of elimination that made a clique of them would need minutes and gigabytes.
+static void one_choice_connects_nothing(void **state)
+{
+    struct bench *b = *state;
+    enum { LEAVES = 50000 };
+    static const int64_t hub_cost[] = {7}, leaf_cost[] = {3, 1}, edge[] = {0, 5}, back[] = {0, 9};
+    struct program_result r;
+    uint32_t hub = tsr__program_node(&b->p, STR("hub"), 1, hub_cost);
+    for (uint32_t i = 0; i < LEAVES; i++) {
+        uint32_t leaf = tsr__program_node(&b->p, STR("leaf"), 2, leaf_cost);
+        if (i % 2)
+            tsr__program_edge(&b->p, hub, leaf, edge);
+        else
+            tsr__program_edge(&b->p, leaf, hub, back);
+    }
+    assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
+    assert_true(r.optimal);
+    assert_int_equal(r.cost, 7 + 3 * LEAVES);
+    assert_int_equal(tsr__program_cost(&b->p, r.choice), r.cost);
+}
+
 // Two times of which neither proves the least: an answer that is near enough ends the search.
 static void near_enough_is_found_sooner(void **state)
 {
@@ -214,7 +236,7 @@ int main(void)
         TEST(layers_mix_two_plans),        TEST(two_times_bind),
         TEST(near_enough_is_found_sooner), TEST(planted_answers_are_found),
         TEST(bounds_hold_when_work_ends),  TEST(decoders_are_proved),
-        TEST(failing_memory_is_reported),
+        TEST(failing_memory_is_reported),  TEST(one_choice_connects_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
