@@ -222,16 +222,16 @@ static uint32_t end_of(const struct edge *edge)
     return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
 }
 
-// Whether another reader may want the layouts that this one has made for itself: then they stay.
-static uint32_t end_of_own(const struct edge *edge, const struct reader *reader, size_t n, size_t i)
+// When the layouts that a reader has made for itself can be freed: after the last reader, if another
+// one may want them, that is if they are among the shared wants.
+static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
+                           const struct reader *last, const uint32_t *wants, size_t n_wants)
 {
-    uint32_t wants[PLAN_MAX_CANDIDATES];
-    size_t shared = shared_wants((struct edge *)edge, reader, n, wants, TSR_COUNT(wants));
-    for (size_t j = 0; j < tsr__edge_choices(edge->planner, &reader[i]); j++)
-        if (listed(wants, shared,
-                   tsr__planner_wanted(edge->planner, &reader[i], edge->v, (uint32_t)j)))
-            return tsr__edge_time(edge->planner, &reader[n - 1]) + TIME_COMBINE;
-    return tsr__edge_time(edge->planner, &reader[i]) + TIME_COMBINE;
+    for (size_t j = 0; j < tsr__edge_choices(edge->planner, reader); j++)
+        if (listed(wants, n_wants,
+                   tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j)))
+            return tsr__edge_time(edge->planner, last) + TIME_COMBINE;
+    return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
 }
 
 // Where the value is not followed, all layouts that readers may share count.
@@ -258,6 +258,8 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
     struct program *program = &edge->planner->program;
     struct shared_tables *tables = shared_tables(edge, reader, n);
     bool followed = edge->planner->memory.n_classes && tsr__use_followed(edge);
+    uint32_t wants[PLAN_MAX_CANDIDATES];
+    size_t n_wants = followed ? shared_wants(edge, reader, n, wants, TSR_COUNT(wants)) : 0;
     if (!tables)
         return false;
     // Producer - var - each reader: the price of the copy is var's own cost, paid once.
@@ -270,7 +272,7 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
         if (!followed)
             tsr__program_edge(program, var, tsr__edge_var(edge, &reader[i]), tables->to[i]);
         else if (!tsr__use_arrival(edge, var, tables->states, tables->n, tables->key, &reader[i],
-                                   end_of_own(edge, reader, n, i)))
+                                   end_of_own(edge, &reader[i], &reader[n - 1], wants, n_wants)))
             return false;
     }
     return !edge->planner->memory.n_classes ||

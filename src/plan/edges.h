@@ -14,6 +14,7 @@ struct reader {
     size_t node; // SIZE_MAX: the caller
     size_t slot;
     bool captures; // a subgraph of the node reads it: whole
+    size_t order;  // of this use among all uses of the value
     uint32_t var;
 };
 struct readers {

@@ -33,15 +33,12 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
             collecting->leaves = true;
         return;
     }
-    // A node that reads the value twice is one reader: it has one sharding of it.
-    for (size_t i = 0; i < collecting->list.n; i++)
-        if (collecting->list.at[i].node == (size_t)at)
-            return;
     struct reader *reader = vec_push(collecting->arena, &collecting->list);
     if (reader)
         *reader = (struct reader){.node = (size_t)at,
                                   .slot = slot,
                                   .captures = captures || outer != node,
+                                  .order = collecting->list.n,
                                   .var = UINT32_MAX};
 }
 
@@ -54,7 +51,24 @@ static bool take_use(void *data, tsr_node *node, size_t input)
 static int by_node(const void *a, const void *b)
 {
     const struct reader *x = a, *y = b;
-    return (x->node > y->node) - (x->node < y->node);
+    if (x->node != y->node)
+        return x->node < y->node ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+// In the order of the nodes. A node that reads the value twice is one reader, with its first use:
+// it has one sharding of it.
+static void sort_readers(struct collecting *collecting)
+{
+    struct reader *at = collecting->list.at;
+    size_t n = 0;
+    if (!collecting->list.n)
+        return;
+    qsort(at, collecting->list.n, sizeof *at, by_node);
+    for (size_t i = 0; i < collecting->list.n; i++)
+        if (n == 0 || at[n - 1].node != at[i].node)
+            at[n++] = at[i];
+    collecting->list.n = n;
 }
 
 // What comes from another range is given on by that one.
@@ -71,8 +85,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     struct collecting collecting = {.planner = planner, .arena = arena};
     struct readers readers = {0};
     tsr_value_uses(value, take_use, &collecting);
-    if (collecting.list.n)
-        qsort(collecting.list.at, collecting.list.n, sizeof *collecting.list.at, by_node);
+    sort_readers(&collecting);
     if (collecting.list.n)
         readers.last = collecting.list.at[collecting.list.n - 1].node;
     // What stays on its devices is brought to nobody, but it must lie there to the end.

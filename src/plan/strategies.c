@@ -198,13 +198,11 @@ static void key_tensor(struct text *text, const struct rule_tensor *tensor)
     }
 }
 
-// Where the node reads the value for the first time: inputs that are one value must stay one.
-static size_t first_reading(const tsr_node *node, size_t i)
+// An input before the i-th that is the same value, or i: inputs that are one value must stay one.
+static size_t same_input(const tsr_node *node, size_t i)
 {
-    for (size_t k = 0; k < i; k++)
-        if (tsr_node_input(node, k) == tsr_node_input(node, i))
-            return k;
-    return i;
+    int64_t earlier = tsr__earlier_reading(node, i);
+    return earlier < 0 ? i : (size_t)earlier;
 }
 
 // Type, whether it is constant, the input that it is the same value as, and its sizes:
@@ -217,10 +215,10 @@ static void key_value(struct text *text, const struct planner *planner, const ts
         tsr__text_printf(text, ";-");
         return;
     }
-    size_t first = side == SIDE_INPUT ? first_reading(node, i) : i;
+    size_t same = side == SIDE_INPUT ? same_input(node, i) : i;
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
     tsr__text_printf(text, ";%d:%d:%zu:", (int)tsr__shapes_of(planner->shapes.full, v).dtype,
-                     value->constant, first);
+                     value->constant, same);
     for (int d = 0; d < value->rank; d++)
         tsr__text_printf(text, "%lld,", (long long)value->shape[d]);
 }

@@ -29,54 +29,68 @@ static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// The model came with a sharding for this value at this node.
-static bool was_given(const struct plan_node *node, const tsr_value *value,
-                      const tsr_config *config)
+// What writing needs. given_at[value] is the number of the node, plus 1, that came with a sharding
+// for the value: one list for all nodes, so that a node with many shardings is read once.
+struct writing {
+    struct planner *planner;
+    tsr_config *config;
+    size_t *given_at;
+};
+
+static void mark_given(const struct writing *writing, size_t node)
 {
-    if (!node->strategy->given)
-        return false;
-    for (size_t k = 0; tsr_node_sharding_of(node->node, value, k); k++)
-        if (tsr__spec_config(tsr_node_sharding_of(node->node, value, k)) == config)
-            return true;
-    return false;
+    const struct plan_node *at = &writing->planner->nodes[node];
+    for (size_t i = 0; at->strategy->given && i < tsr_node_config_count(at->node); i++) {
+        const tsr_node_config *entry = tsr_node_config_at(at->node, i);
+        if (tsr_node_config_config(entry) != writing->config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++) {
+            const tsr_value *value = tsr_spec_value(tsr_node_config_spec(entry, k));
+            if (value)
+                writing->given_at[tsr__value_id(value)] = node + 1;
+        }
+    }
 }
 
 // Left out: absent tensors, what the host reads, what the caller's sharding says already, tensors
 // without a known rank in stages, and whole nodes whose inputs are everywhere.
-static tsr_status write_slot(struct planner *planner, const struct plan_node *node,
-                             tsr_config *config, enum slot_side side, size_t i)
+static tsr_status write_slot(const struct writing *writing, size_t at, enum slot_side side,
+                             size_t i)
 {
+    struct planner *planner = writing->planner;
+    const struct plan_node *node = &planner->nodes[at];
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
     tsr_value *value = node_value(node->node, side, i);
     uint32_t layout = candidate_layouts(candidate, side)[i];
     if (!value || layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
-        was_given(node, value, config))
+        writing->given_at[tsr__value_id(value)] == at + 1)
         return TSR_OK;
     if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
         return TSR_OK; // no tensor, or nobody knows: its stage says enough
     if (!planner->scope.staged && node->strategy->whole &&
         (side == SIDE_OUTPUT || !is_elsewhere(planner, value)))
         return TSR_OK;
-    return tsr__spec_write(node->node, config, value, planner->layouts.at[layout].tiles);
+    return tsr__spec_write(node->node, writing->config, value, planner->layouts.at[layout].tiles);
 }
 
 // Shardings of all inputs, then of all outputs. Without stages the first device gives the outputs; one stage of other devices
 // gives them itself: caches of 500 MB need not cross to a CPU that does nothing else.
-static tsr_status write_node(struct planner *planner, const struct plan_node *node,
-                             tsr_config *config)
+static tsr_status write_node(const struct writing *writing, size_t at)
 {
-    if (planner->scope.one_stage) {
-        tsr_status st = tsr_node_set_stage(node->node, config, 0);
+    tsr_node *node = writing->planner->nodes[at].node;
+    if (writing->planner->scope.one_stage) {
+        tsr_status st = tsr_node_set_stage(node, writing->config, 0);
         if (st != TSR_OK)
             return st;
     }
-    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
-        tsr_status st = write_slot(planner, node, config, SIDE_INPUT, i);
+    mark_given(writing, at);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        tsr_status st = write_slot(writing, at, SIDE_INPUT, i);
         if (st != TSR_OK)
             return st;
     }
-    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
-        tsr_status st = write_slot(planner, node, config, SIDE_OUTPUT, i);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        tsr_status st = write_slot(writing, at, SIDE_OUTPUT, i);
         if (st != TSR_OK)
             return st;
     }
@@ -133,10 +147,15 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *config
 
 static tsr_status write_nodes(struct planner *planner, tsr_config *config)
 {
+    struct writing writing = {.planner = planner, .config = config};
+    writing.given_at =
+        ARENA_ARRAY(&planner->arena, size_t, tsr__model_value_ids(planner->model) + 1);
+    if (!writing.given_at)
+        return TSR_NOMEM;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!planner->nodes[i].strategy)
             continue;
-        tsr_status st = write_node(planner, &planner->nodes[i], config);
+        tsr_status st = write_node(&writing, i);
         if (st != TSR_OK)
             return st;
     }
