@@ -279,6 +279,13 @@ def places_at_run_time():
 
 
 @case
+def one_row_for_two():
+    """A shape that arrives as an input says 1 for a size that is sharded over two devices: one of them has the row, the other none."""
+    m = model([node("ConstantOfShape", ["s"], ["y"], value=tensor(np.array([2], "f4")))], [info("s", T.INT64, [2])], [info("y", T.FLOAT, ["a", "b"])], [])
+    return m, 2, {"y_constantofshape:y": "{2,1:0,1}"}, {"s": np.array([1, 3])}, ["AllGather"]
+
+
+@case
 def seventeen_ranks():
     """More data files than are open at a time."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [2, 60])], [info("y", T.FLOAT, [2, 400])], [tensor(f4(60, 400), "w")])

@@ -369,7 +369,9 @@ static tsr_value *host_here(struct part *part, const struct told_shape *told, ts
 {
     int64_t kept[TILE_MAX_RANK];
     bool any = false;
-    tsr_value *sizes = local_nodes(part, host, columns, n, 1);
+    // A node without other inputs (ConstantOfShape) has nothing to copy or to broadcast: 1 is a size.
+    int64_t least = tsr_node_input_count(told->nf->node) > 1;
+    tsr_value *sizes = local_nodes(part, host, columns, n, least);
     if (!told->copies || n != told->made->rank)
         return sizes;
     for (int axis = 0; axis < n; axis++) {
