@@ -16,6 +16,7 @@
 #define BLOCK_MIN ((size_t)64 << 10)
 #define BLOCK_MAX ((size_t)4 << 20)
 #define PAGE_MAX  ((size_t)64 << 10) // no kernel has larger small pages
+#define CLEAR_MIN ((size_t)1 << 10)  // bytes that are cleared at a time, at least
 
 #if defined(__SANITIZE_ADDRESS__) || defined(TSR_TORTURE)
 #define PLAIN_MALLOC 1
@@ -174,7 +175,6 @@ void tsr__arena_free(struct arena *arena)
     tsr__arena_init(arena, arena->session);
 }
 
-// Arenas hand out zeroed memory without looking at it again, so a block is zeroed once, here, unless it is fresh pages.
 static struct arena_block *block_new(struct arena *arena, size_t bytes)
 {
     struct arena_block *block = tsr__alloc(arena->session, bytes);
@@ -182,12 +182,46 @@ static struct arena_block *block_new(struct arena *arena, size_t bytes)
         arena->failed = true;
         return NULL;
     }
-    bool zeroed = arena->session->alloc_fn == tsr__default_alloc && tsr__default_zeroes &&
-                  bytes >= PAGES_BYTES;
-    if (!zeroed)
-        memset(block, 0, bytes);
     block->bytes = bytes;
+    block->next = NULL;
     return block;
+}
+
+static bool is_fresh_pages(const struct arena *arena, size_t bytes)
+{
+    return arena->session->alloc_fn == tsr__default_alloc && tsr__default_zeroes &&
+           bytes >= PAGES_BYTES;
+}
+
+// Clears the newest block up to `needed`, and at least as much again as is cleared already.
+// Arenas hand out zeroed memory, and many hold a few bytes for a short time: clearing a block of
+// 64 KiB at once would be most of their cost. arena->end is the end of the cleared part.
+static void clear_up_to(struct arena *arena, const char *needed)
+{
+    char *block = (char *)arena->blocks, *limit = block + arena->blocks->bytes;
+    size_t least = needed > arena->end ? (size_t)(needed - arena->end) : 0;
+    size_t step = size_max(least, size_max(CLEAR_MIN, (size_t)(arena->end - block)));
+    step = size_min(step, (size_t)(limit - arena->end));
+    memset(arena->end, 0, step);
+    arena->end += step;
+}
+
+// True: the newest block has `bytes` of cleared memory at `p`.
+static bool has_room(struct arena *arena, const char *p, size_t bytes)
+{
+#ifdef TSR_TORTURE
+    (void)arena, (void)p, (void)bytes;
+    return false;
+#else
+    if (arena->failed || !arena->at) // without `at`, blocks are those of tsr__arena_raw
+        return false;
+    const char *limit = (char *)arena->blocks + arena->blocks->bytes;
+    if (p > limit || bytes > (size_t)(limit - p))
+        return false;
+    if (p + bytes > arena->end)
+        clear_up_to(arena, p + bytes);
+    return true;
+#endif
 }
 
 // Bytes of the next block: at least what the arena has handed out, so that their number grows with the logarithm.
@@ -210,11 +244,9 @@ static char *align_up(char *p, size_t align)
     return p + ((size_t)(-(uintptr_t)p) & (align - 1));
 }
 
-// Where the newest block has no room. A request of more than a quarter of a block gets one of its own.
-void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
+// A block that is not cleared, with an aligned place for `bytes`.
+static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t align, bool *own)
 {
-    if (arena->failed)
-        return NULL;
     // malloc's alignment is 16, and so is the head's size: only larger alignments need slack.
     size_t slack = 0;
     if (align > 16)
@@ -226,24 +258,44 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
         return NULL;
     }
     size_t need = sizeof(struct arena_block) + slack + bytes, usual = block_size(arena);
-    bool own = need > usual / 4;
-    size_t size = usual;
-    if (own)
-        size = need;
-    struct arena_block *block = block_new(arena, size);
+    *own = need > usual / 4;
+    return block_new(arena, *own ? need : usual);
+}
+
+// Where the cleared part of the newest block has no room. A request of more than a quarter of a
+// block gets one of its own.
+void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
+{
+    if (arena->failed)
+        return NULL;
+    char *p = NULL;
+    if (arena->at)
+        p = align_up(arena->at, align);
+    if (has_room(arena, p, bytes)) {
+        arena->at = p + bytes;
+        arena->bytes += bytes;
+        return p;
+    }
+    bool own;
+    struct arena_block *block = block_for(arena, bytes, align, &own);
     if (!block)
         return NULL;
-    char *p = align_up((char *)(block + 1), align);
+    p = align_up((char *)(block + 1), align);
+    bool zeroed = is_fresh_pages(arena, block->bytes);
     // Blocks of their own go behind the newest, whose free rest stays the arena's; the first block
     // of an arena is the newest in any case.
     if (own && arena->blocks) {
         block->next = arena->blocks->next;
         arena->blocks->next = block;
+        if (!zeroed)
+            memset(p, 0, bytes);
     } else {
         block->next = arena->blocks;
         arena->blocks = block;
         arena->at = p + bytes;
-        arena->end = (char *)block + block->bytes;
+        arena->end = zeroed ? (char *)block + block->bytes : (char *)(block + 1);
+        if (!zeroed)
+            clear_up_to(arena, p + bytes);
     }
     arena->bytes += bytes;
     return p;
@@ -319,15 +371,14 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 
 // Storage at the end of the newest block grows where it is.
 // True where the vector is the last thing that was handed out and the block has room: nothing is
-// copied. The new part is zeroed, as all of the block is.
+// copied.
 static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes, size_t bytes)
 {
 #ifdef TSR_TORTURE
     (void)arena, (void)at, (void)old_bytes, (void)bytes;
     return false;
 #else
-    if (arena->failed || !at || at + old_bytes != arena->at ||
-        bytes - old_bytes > (size_t)(arena->end - arena->at))
+    if (!at || at + old_bytes != arena->at || !has_room(arena, at + old_bytes, bytes - old_bytes))
         return false;
     arena->at += bytes - old_bytes;
     arena->bytes += bytes - old_bytes;

@@ -109,7 +109,7 @@ struct arena_block;
 struct arena {
     tsr_session *session;
     struct arena_block *blocks; // newest first
-    char *at, *end;             // free rest of the newest block
+    char *at, *end;             // free and cleared part of the newest block
     size_t bytes;               // handed out so far
     bool failed;
 };
@@ -134,7 +134,7 @@ static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
                    bytes <= (uintptr_t)arena->end - p)) {
         arena->at = (char *)p + bytes;
         arena->bytes += bytes;
-        return (void *)p; // blocks come zeroed
+        return (void *)p; // cleared already
     }
 #endif
     return tsr__arena_slow(arena, bytes, align);

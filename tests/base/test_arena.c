@@ -40,6 +40,60 @@ static void large_ones_come_zeroed_again(void **state)
     }
 }
 
+// An allocator whose memory is never zero by chance.
+static void *dirty_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
+{
+    (void)data;
+    if (!bytes) {
+        free(old);
+        return NULL;
+    }
+    char *p = realloc(old, bytes);
+    if (p && bytes > old_bytes)
+        memset(p + old_bytes, 0xA5, bytes - old_bytes);
+    return p;
+}
+
+static void expect_zero(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(p[i], 0);
+}
+
+// The newest block is cleared in steps: neither the steps, nor vectors that grow in place across
+// them, nor blocks of their own may show what the memory held before.
+static void dirty_memory_comes_zeroed(void **state)
+{
+    (void)state;
+    tsr_session_options options = {.size = sizeof options, .alloc = dirty_alloc};
+    tsr_session *s = tsr_session_new(&options);
+    struct arena a;
+    tsr__arena_init(&a, s);
+    VEC(int64_t) v = {0};
+    for (int i = 0; i < 20000; i++) {
+        int64_t *slot = vec_push(&a, &v);
+        assert_non_null(slot);
+        assert_int_equal(*slot, 0);
+        *slot = -1;
+        if (i % 500 != 0)
+            continue;
+        size_t bytes = (size_t)i * 11 + 1;
+        char *p = arena_get(&a, bytes, (size_t)1 << i % 7);
+        assert_non_null(p);
+        expect_zero(p, bytes);
+        memset(p, -1, bytes);
+    }
+    for (size_t i = 0; i < v.n; i++)
+        assert_int_equal(v.at[i], -1);
+    tsr__arena_free(&a);
+    assert_non_null(tsr__arena_raw(&a, 100)); // no newest block yet
+    char *p = arena_get(&a, 5000, 64);
+    assert_non_null(p);
+    expect_zero(p, 5000);
+    tsr__arena_free(&a);
+    tsr_session_free(s);
+}
+
 static void overflowing_sizes_are_out_of_memory(void **state)
 {
     struct scratch *t = *state;
@@ -165,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(zeroed_aligned_apart),
         T(large_ones_come_zeroed_again),
+        T(dirty_memory_comes_zeroed),
         T(overflowing_sizes_are_out_of_memory),
         T(limit_and_peak),
         T(nothing_is_a_size_too),
