@@ -18,14 +18,19 @@
 #include "ir/internal.h"
 #include "ir/serde.h"
 
-// `inputs` and `outputs` are the names of the node that is being read, reused for each; `annotated`
-// collects the nodes that say something about devices until all names are known.
+// A node with annotations. They are decoded last, when all names are known.
+struct annotated {
+    tsr_node *node;
+    struct str fields; // of the node, from its first annotation on
+};
+
+// `inputs` and `outputs` are the names of the node that is being read, reused for each.
 struct reader {
     tsr_model *model;
     struct arena scratch;
     VEC(struct str) inputs;
     VEC(struct str) outputs;
-    VEC(tsr_node *) annotated;
+    VEC(struct annotated) annotated;
     bool check;        // the parts of this graph were not checked yet
     tsr_status status; // of the checks
 };
@@ -107,7 +112,8 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 struct node_fields {
     struct str name, op, domain;
     size_t attrs;
-    bool graphs, annotated;
+    bool graphs;
+    const char *annotations; // the first of them; NULL: none
 };
 
 // One pass over a node's fields. Names are views of the file; attributes are only counted. Of a field
@@ -142,7 +148,8 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
             out->graphs = out->graphs || holds_graph(field.bytes);
             break;
         case F_NODE_DEVICE_CONFIGURATIONS:
-            out->annotated = true;
+            if (!out->annotations)
+                out->annotations = field.whole.p;
             break;
         default:
             break;
@@ -185,10 +192,11 @@ static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_fie
                 read_attr_graphs(rd, node->attrs[i]);
         tsr__node_relink(node);
     }
-    if (d.annotated) {
-        tsr_node **slot = vec_push(&rd->scratch, &rd->annotated);
+    if (d.annotations) {
+        struct annotated *slot = vec_push(&rd->scratch, &rd->annotated);
+        const char *end = field->bytes.p + field->bytes.n;
         if (slot)
-            *slot = node;
+            *slot = (struct annotated){node, {d.annotations, (size_t)(end - d.annotations)}};
     }
 }
 
@@ -616,15 +624,27 @@ static void read_model_fields(struct reader *rd, struct str body)
     }
 }
 
+#define CACHE_LINE 64
+
+// A large file has left the caches since its nodes were read.
+static void fetch_annotations(const struct reader *rd, size_t i)
+{
+    if (i >= rd->annotated.n)
+        return;
+    struct str fields = rd->annotated.at[i].fields;
+    for (size_t k = 0; k < size_min(fields.n, (size_t)4 * CACHE_LINE); k += CACHE_LINE)
+        __builtin_prefetch(fields.p + k);
+    __builtin_prefetch(rd->annotated.at[i].node);
+}
+
 static void read_annotations(struct reader *rd)
 {
     for (size_t i = 0; i < rd->annotated.n; i++) {
-        tsr_node *node = rd->annotated.at[i];
-        struct wire_cursor cursor = wire_over(tsr__field_body(node->whole));
+        fetch_annotations(rd, i + AHEAD);
+        tsr_node *node = rd->annotated.at[i].node;
+        struct wire_cursor cursor = wire_over(rd->annotated.at[i].fields);
         struct wire_field field;
-        while (tsr__wire_next(&cursor, &field)) {
-            if (field.number != F_NODE_DEVICE_CONFIGURATIONS || field.type != WIRE_LEN)
-                continue;
+        while (next_of(&cursor, F_NODE_DEVICE_CONFIGURATIONS, &field)) {
             tsr_node_config *nc = tsr__node_config_make(node, NULL);
             if (!nc)
                 return;
