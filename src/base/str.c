@@ -210,9 +210,11 @@ struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t 
 const char *tsr_nearest(const char *word, const char *const *candidates, size_t n)
 {
     const char *nearest = NULL;
+    if (!word || !candidates)
+        return NULL;
     size_t limit = edit_limit(str_of(word));
     for (size_t i = 0; i < n && limit > 0; i++)
-        if (is_nearer(str_of(word), str_of(candidates[i]), &limit))
+        if (candidates[i] && is_nearer(str_of(word), str_of(candidates[i]), &limit))
             nearest = candidates[i];
     return nearest;
 }

@@ -26,7 +26,7 @@ SECONDS = 60
 NO_HANDLE = 9
 PATH = re.compile(r"char \*(path|folder|file|out|set)\b")
 PLAIN = {"tsr_severity"}  # a number
-NEED_AN_ENGINE = {"tsr_job", "tsr_generator"}  # what a rank may be given is tested where there are ranks
+NEED_AN_ENGINE = {"tsr_job", "tsr_generator", "tsr_process_group"}  # what a rank may be given is tested where there are ranks
 
 
 def read(text):
