@@ -7,8 +7,8 @@
 
 // One part of one dimension.
 struct dim_part {
-    struct tile_interval *at;
-    int64_t n, size; // intervals; elements
+    struct tile_interval *at; // NULL: too many to list
+    int64_t n, size;          // intervals; elements
 };
 // A layout with its sizes: parts of each dimension, and what each device has.
 struct side {

@@ -55,25 +55,50 @@ bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
 
 // ---- one side ----------------------------------------------------------------------------------
 
-// Part `index` of a dimension: its digits are the coordinates of the factors. *left bounds the
-// intervals of a whole side: a strided cut of a large dimension has as many as it has elements.
-static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
-                            int64_t index, struct dim_part *out, int64_t *left)
+#define LISTED 256 // a part with more intervals is not listed; overlap.c counts without them
+
+// Part `index` of a dimension: its digits are the coordinates of the factors.
+static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
+                        struct tile_digits *out)
 {
     int64_t coords[TILE_MAX_FACTORS] = {0};
     for (int factor = dim->n - 1; factor >= 0; factor--) {
         coords[factor] = index % dim->factors[factor].cuts;
         index /= dim->factors[factor].cuts;
     }
-    out->n = tsr__dim_intervals(dim, size, coords, NULL, 0);
-    if (out->n < 0)
+    return tsr__dim_digits(dim, size, coords, out);
+}
+
+// -1: out of memory, or too many to count.
+static int64_t overlap(tsr_session *session, const struct tile_digits *x,
+                       const struct tile_digits *y)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, session);
+    int64_t n = tsr__digits_overlap(&scratch, x, y);
+    tsr__arena_free(&scratch);
+    return n;
+}
+
+// *left bounds the intervals of a whole side: a strided cut of a large dimension has as many as it
+// has elements, and what is planned here is copied interval by interval later.
+static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
+                            int64_t index, struct dim_part *out, int64_t *left)
+{
+    struct tile_digits digits, whole = {.size = size, .run = -1};
+    if (!part_digits(dim, size, index, &digits))
         return TSR_INVALID;
+    out->n = digits.count;
     if ((*left -= out->n) < 0)
         return TSR_UNSUPPORTED;
+    if (out->n > LISTED) {
+        out->size = overlap(arena->session, &digits, &whole);
+        return out->size < 0 ? TSR_NOMEM : TSR_OK;
+    }
     out->at = ARENA_ARRAY(arena, struct tile_interval, (size_t)out->n + 1);
     if (!out->at)
         return TSR_NOMEM;
-    tsr__dim_intervals(dim, size, coords, out->at, out->n);
+    tsr__digits_intervals(&digits, out->at, out->n);
     for (int64_t i = 0; i < out->n; i++)
         out->size += out->at[i].stop - out->at[i].start;
     return TSR_OK;
@@ -178,21 +203,35 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
+// Elements that part i of a dimension of `from` and part k of `to` share. -1: as `overlap`.
+static int64_t common_of(const struct pairing *pairing, const int64_t *shape, int axis, int64_t i,
+                         int64_t k)
+{
+    const struct dim_part *x = &pairing->from.parts[axis][i], *y = &pairing->to.parts[axis][k];
+    struct tile_digits in_x, in_y;
+    if (x->at && y->at)
+        return shared(x, y);
+    if (!part_digits(&pairing->from.layout->dims[axis], shape[axis], i, &in_x) ||
+        !part_digits(&pairing->to.layout->dims[axis], shape[axis], k, &in_y))
+        return -1; // never: both were found before
+    return overlap(pairing->arena->session, &in_x, &in_y);
+}
+
 // n * m numbers for each dimension, where shards would need as many as their product over all dimensions.
-static bool take_common(struct pairing *pairing)
+static bool take_common(struct pairing *pairing, const int64_t *shape)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
     if (!pairing->common)
         return false;
     for (int axis = 0; axis < pairing->rank; axis++) {
         int64_t n = pairing->from.n_parts[axis], m = pairing->to.n_parts[axis];
-        pairing->common[axis] = ARENA_ARRAY(pairing->arena, int64_t, (size_t)(n * m));
-        if (!pairing->common[axis])
+        int64_t *common = ARENA_ARRAY(pairing->arena, int64_t, (size_t)(n * m));
+        if (!common)
             return false;
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t k = 0; k < m; k++)
-                pairing->common[axis][i * m + k] =
-                    shared(&pairing->from.parts[axis][i], &pairing->to.parts[axis][k]);
+        pairing->common[axis] = common;
+        for (int64_t at = 0; at < n * m; at++)
+            if ((common[at] = common_of(pairing, shape, axis, at / m, at % m)) < 0)
+                return false;
     }
     return true;
 }
@@ -251,7 +290,7 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
     status = take_side(out, &out->to, to, shape);
     if (status != TSR_OK)
         return status;
-    if (!take_common(out))
+    if (!take_common(out, shape))
         return TSR_NOMEM;
     if (pending)
         return take_groups(out);

@@ -63,21 +63,15 @@ bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
     return true;
 }
 
-// Ranges of the digits, and which digits repeat the run: those above `run`.
-struct digits {
-    int64_t start[TILE_MAX_FACTORS], stop[TILE_MAX_FACTORS], unit[TILE_MAX_FACTORS];
-    int run; // lowest digit that is not taken whole; -1: all are
-    int64_t count;
-};
-
 // 12 elements as factors 3 (not cut) and 4 (cut in 2), coordinate 1: the digit of unit 1 takes [2,4), the
 // digit of unit 4 takes [0,3). run is the lower one, count 3: the intervals [2,4), [6,8) and [10,12).
-static bool digits_of(const struct tile_dim *dim, int64_t size, const int64_t *coords,
-                      struct digits *digits)
+bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
+                     struct tile_digits *digits)
 {
     int64_t sizes[TILE_MAX_FACTORS], unit = 1;
     if (dim->n > TILE_MAX_FACTORS || !factor_sizes(dim, size, sizes))
         return false;
+    digits->size = size;
     digits->run = -1;
     digits->count = 1;
     for (int factor = dim->n - 1; factor >= 0; factor--) {
@@ -100,30 +94,36 @@ static bool digits_of(const struct tile_dim *dim, int64_t size, const int64_t *c
 }
 
 // The digits above `run` count through all their values; each value is one interval.
+void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out, int64_t cap)
+{
+    int64_t digit[TILE_MAX_FACTORS];
+    if (digits->run < 0 && cap > 0)
+        out[0] = (struct tile_interval){0, digits->size};
+    if (digits->run < 0)
+        return;
+    memcpy(digit, digits->start, sizeof(digit));
+    for (int64_t i = 0; i < digits->count && i < cap; i++) {
+        int64_t base = 0;
+        for (int factor = 0; factor < digits->run; factor++)
+            base += digit[factor] * digits->unit[factor];
+        out[i].start = base + digits->start[digits->run] * digits->unit[digits->run];
+        out[i].stop = base + digits->stop[digits->run] * digits->unit[digits->run];
+        if (out[i].stop > digits->size)
+            out[i].stop = digits->size; // the short last unit
+        for (int factor = digits->run - 1; factor >= 0 && ++digit[factor] == digits->stop[factor];
+             factor--)
+            digit[factor] = digits->start[factor];
+    }
+}
+
 int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                            struct tile_interval *out, int64_t cap)
 {
-    struct digits digits;
-    if (!digits_of(dim, size, coords, &digits))
+    struct tile_digits digits;
+    if (!tsr__dim_digits(dim, size, coords, &digits))
         return -1;
-    if (digits.run < 0 && out && cap > 0)
-        out[0] = (struct tile_interval){0, size};
-    if (digits.run < 0 || !out)
-        return digits.count;
-    int64_t digit[TILE_MAX_FACTORS];
-    memcpy(digit, digits.start, sizeof(digit));
-    for (int64_t i = 0; i < digits.count && i < cap; i++) {
-        int64_t base = 0;
-        for (int factor = 0; factor < digits.run; factor++)
-            base += digit[factor] * digits.unit[factor];
-        out[i].start = base + digits.start[digits.run] * digits.unit[digits.run];
-        out[i].stop = base + digits.stop[digits.run] * digits.unit[digits.run];
-        if (out[i].stop > size)
-            out[i].stop = size; // the short last unit
-        for (int factor = digits.run - 1; factor >= 0 && ++digit[factor] == digits.stop[factor];
-             factor--)
-            digit[factor] = digits.start[factor];
-    }
+    if (out)
+        tsr__digits_intervals(&digits, out, cap);
     return digits.count;
 }
 

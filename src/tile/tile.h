@@ -126,6 +126,19 @@ void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t
 // nothing but the first factor is cut, its last unit may be short. False: they do not fit, or a
 // factor is smaller than its cuts.
 bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
+// A part of a dimension as ranges of digits, outermost first. The digits above `run` repeat it.
+struct tile_digits {
+    int64_t start[TILE_MAX_FACTORS], stop[TILE_MAX_FACTORS], unit[TILE_MAX_FACTORS];
+    int64_t size;  // of the dimension: its last unit may be short
+    int run;       // lowest digit that is not taken whole; -1: all are
+    int64_t count; // of intervals
+};
+// The part that a choice of coordinates covers. False: sizes do not fit.
+bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
+                     struct tile_digits *digits);
+// Elements that two parts of one dimension share; -1: out of memory, or too many to count. (overlap.c)
+int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
+                            const struct tile_digits *y);
 // For one dimension of given size: the intervals, ascending, that a choice of coordinates (one per
 // factor of the dimension; 0 for uncut ones) covers. Returns the count, or -1 if sizes do not fit.
 // With out NULL only counts.
@@ -134,6 +147,8 @@ struct tile_interval {
 };
 int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                            struct tile_interval *out, int64_t cap);
+void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out,
+                           int64_t cap);
 
 // A piece: per dimension a list of intervals; its elements are their product, stored row-major.
 struct tile_piece {

@@ -245,6 +245,82 @@ static void any_layout_becomes_any_other(void **state)
     }
 }
 
+// Elements that two parts share, by their intervals.
+static int64_t shared_by_intervals(struct arena *a, const struct tile_digits *x,
+                                   const struct tile_digits *y)
+{
+    struct tile_interval *in_x = ARENA_ARRAY(a, struct tile_interval, (size_t)x->count + 1);
+    struct tile_interval *in_y = ARENA_ARRAY(a, struct tile_interval, (size_t)y->count + 1);
+    int64_t n = 0;
+    tsr__digits_intervals(x, in_x, x->count);
+    tsr__digits_intervals(y, in_y, y->count);
+    for (int64_t i = 0; i < x->count; i++)
+        for (int64_t k = 0; k < y->count; k++)
+            n += int64_max(0, int64_min(in_x[i].stop, in_y[k].stop) -
+                                  int64_max(in_x[i].start, in_y[k].start));
+    return n;
+}
+
+// The factors of a dimension of that size, in random order and cut at random.
+static struct tile_dim random_dim(struct arena *a, uint64_t *seed, int64_t size, int64_t *coords)
+{
+    struct tile_dim dim = {ARENA_ARRAY(a, struct tile_factor, TILE_MAX_FACTORS), 0};
+    while (size > 1 && dim.n < TILE_MAX_FACTORS - 1) {
+        int64_t factor = 2 + pick(seed, 5);
+        if (size % factor)
+            continue;
+        int64_t cuts = 1 + pick(seed, factor);
+        coords[dim.n] = pick(seed, cuts);
+        dim.factors[dim.n++] = (struct tile_factor){.size = factor, .cuts = cuts};
+        size /= factor;
+    }
+    if (size > 1)
+        dim.factors[dim.n++] = (struct tile_factor){.size = size, .cuts = 1};
+    return dim;
+}
+
+static void overlaps_equal_those_of_intervals(void **state)
+{
+    struct bench *b = *state;
+    static const int64_t sizes[] = {1, 2, 12, 30, 64, 120, 144, 360, 512, 1440};
+    uint64_t seed = 11;
+    for (int i = 0; i < 3000; i++) {
+        int64_t size = sizes[(size_t)i % TSR_COUNT(sizes)];
+        int64_t at_x[TILE_MAX_FACTORS] = {0}, at_y[TILE_MAX_FACTORS] = {0};
+        struct tile_dim dim_x = random_dim(&b->arena, &seed, size, at_x);
+        struct tile_dim dim_y = random_dim(&b->arena, &seed, size, at_y);
+        struct tile_digits x, y;
+        assert_true(tsr__dim_digits(&dim_x, size, at_x, &x));
+        assert_true(tsr__dim_digits(&dim_y, size, at_y, &y));
+        assert_int_equal(tsr__digits_overlap(&b->arena, &x, &y),
+                         shared_by_intervals(&b->arena, &x, &y));
+        tsr__arena_free(&b->arena);
+        tsr__arena_init(&b->arena, b->session);
+    }
+}
+
+// A short last unit, and 2^60 intervals.
+static void overlaps_of_short_units_and_of_huge_dimensions(void **state)
+{
+    struct bench *b = *state;
+    struct tile_factor short_last[] = {{.size = 0, .cuts = 3}, {.size = 4, .cuts = 1}};
+    struct tile_factor halves[] = {{.size = 0, .cuts = 2}};
+    struct tile_factor odd[] = {{.size = 0, .cuts = 1}, {.size = 2, .cuts = 2}};
+    struct tile_dim dim_x = {short_last, 2}, dim_y = {halves, 1}, dim_odd = {odd, 2};
+    struct tile_digits x, y;
+    for (int64_t size = 9; size < 60; size++)
+        for (int64_t i = 0; i < 6; i++) {
+            assert_true(tsr__dim_digits(&dim_x, size, (int64_t[]){i % 3, 0}, &x));
+            assert_true(tsr__dim_digits(&dim_y, size, (int64_t[]){i / 3}, &y));
+            assert_int_equal(tsr__digits_overlap(&b->arena, &x, &y),
+                             shared_by_intervals(&b->arena, &x, &y));
+        }
+    int64_t huge = (int64_t)1 << 61;
+    assert_true(tsr__dim_digits(&dim_odd, huge, (int64_t[]){0, 1}, &x));
+    assert_true(tsr__dim_digits(&dim_y, huge, (int64_t[]){1}, &y));
+    assert_int_equal(tsr__digits_overlap(&b->arena, &x, &y), huge / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +333,8 @@ int main(void)
         cmocka_unit_test(small_and_huge_dimensions),
         cmocka_unit_test(scalars_move),
         cmocka_unit_test(any_layout_becomes_any_other),
+        cmocka_unit_test(overlaps_equal_those_of_intervals),
+        cmocka_unit_test(overlaps_of_short_units_and_of_huge_dimensions),
     };
     return cmocka_run_group_tests_name("tile pieces", tests, bench_setup, bench_teardown);
 }

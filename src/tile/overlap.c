@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// overlap.c - how many elements two parts of one dimension share, without listing their intervals: a
+// part of a strided sharding can have millions of them.
+//
+// F(r) is the number of indices below r that are in both parts. A digit that takes [start, stop)
+// of its values, each `unit` wide, reduces F to the digits below it: what is below r is what is
+// below stop * unit less what is below start * unit, in each period of the digit. Where periods
+// of both parts repeat, one of them is counted and multiplied. Both parts give up their digits from
+// the highest to the lowest; the sum is kept as a list of terms `times` * F(at).
+//
+// Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1). F(12):
+// x takes all of its high digit: F(12). y takes 1 of 3, unit 4: F(8) - F(4). x repeats every 4:
+// 2 F(4) - F(4) = F(4); its low digit takes 2 and 3: F(4) - F(2). No digit is left, F(r) is r: 2.
+#include "tile/tile.h"
+
+#define MERGED 64 // terms that are searched for an equal one
+
+struct term {
+    int64_t at;
+    uint64_t times; // modulo 2^64: may stand for a negative number, and the sum fits
+};
+typedef VEC(struct term) term_list;
+
+struct overlap {
+    struct arena *arena;
+    term_list now, next;
+    bool over; // too many terms
+};
+
+static void add_term(struct overlap *overlap, int64_t at, uint64_t times)
+{
+    term_list *list = &overlap->next;
+    for (size_t i = 0; i < list->n && i < MERGED; i++)
+        if (list->at[i].at == at) {
+            list->at[i].times += times;
+            return;
+        }
+    overlap->over = overlap->over || list->n >= TILE_MAX_INTERVALS;
+    struct term *term = at > 0 && !overlap->over ? vec_push(overlap->arena, list) : NULL;
+    if (term)
+        *term = (struct term){at, times};
+}
+
+// After so many elements the digit `level` and all below it repeat; 1 if no digit is left.
+static int64_t period_of(const struct tile_digits *digits, int level)
+{
+    if (level > digits->run)
+        return 1;
+    return level ? digits->unit[level - 1] : digits->size;
+}
+
+// INT64_MAX where it does not fit.
+static int64_t least_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b, multiple;
+    while (y) {
+        int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return mul_ok(a / x, b, &multiple) ? multiple : INT64_MAX;
+}
+
+// times * F(r) in terms of the digits below `level`.
+static void expand_periods(struct overlap *overlap, const struct tile_digits *digits, int level,
+                           int64_t r, uint64_t times)
+{
+    int64_t period = period_of(digits, level), unit = digits->unit[level];
+    int64_t start = digits->start[level] * unit, stop = digits->stop[level] * unit;
+    for (int64_t base = 0; base < r && !overlap->over; base += period) {
+        int64_t left = r - base;
+        add_term(overlap, base + int64_min(stop, left), times);
+        add_term(overlap, base + int64_min(start, left), -times);
+        if (left <= period)
+            break;
+    }
+}
+
+// Whole repetitions of both parts are counted once.
+static void expand(struct overlap *overlap, const struct tile_digits *digits, int level,
+                   int64_t other_period)
+{
+    int64_t repeat = least_multiple(period_of(digits, level), other_period);
+    overlap->next.n = 0;
+    for (size_t i = 0; i < overlap->now.n; i++) {
+        const struct term *term = &overlap->now.at[i];
+        if (term->at >= repeat)
+            expand_periods(overlap, digits, level, repeat,
+                           term->times * (uint64_t)(term->at / repeat));
+        expand_periods(overlap, digits, level, term->at % repeat, term->times);
+    }
+    term_list swap = overlap->now;
+    overlap->now = overlap->next;
+    overlap->next = swap;
+}
+
+// The digit with the longer period goes first.
+int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
+                            const struct tile_digits *y)
+{
+    struct overlap overlap = {.arena = arena};
+    struct term *first = vec_push(arena, &overlap.now);
+    if (!first)
+        return -1;
+    *first = (struct term){x->size, 1};
+    if (x->size == 0)
+        return 0;
+    for (int i = 0, k = 0; i <= x->run || k <= y->run;) {
+        int64_t in_x = period_of(x, i), in_y = period_of(y, k);
+        if (i <= x->run && (k > y->run || in_x >= in_y))
+            expand(&overlap, x, i++, in_y);
+        else
+            expand(&overlap, y, k++, in_x);
+        if (overlap.over || arena->failed)
+            return -1;
+    }
+    uint64_t sum = 0;
+    for (size_t i = 0; i < overlap.now.n; i++)
+        sum += overlap.now.at[i].times * (uint64_t)overlap.now.at[i].at;
+    return (int64_t)sum;
+}
