@@ -166,16 +166,21 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
     return true;
 }
 
+// False: there is no way, or it is too large to be planned; the planner rejects such
+// a candidate, and its diagnostics are discarded unless memory has run out.
 static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
                       const struct plan_value *value, struct reshard **out)
 {
+    struct diag_mark mark = tsr__diag_mark(planner->session);
     const struct tile_layout *x = planner->layouts.at[from].tiles,
                              *y = planner->layouts.at[to].tiles;
     size_t bytes = (size_t)(value->bits + 7) / 8;
-    if (tsr__reshard_plan(arena, x, NULL, y, value->shape, bytes, out) != TSR_OK)
-        return false;
-    tsr__reshard_split(arena, x, value->shape, bytes, *out);
-    return true;
+    tsr_status st = tsr__reshard_plan(arena, x, NULL, y, value->shape, bytes, out);
+    if (st == TSR_OK)
+        tsr__reshard_split(arena, x, value->shape, bytes, *out);
+    else if (st != TSR_NOMEM)
+        tsr__diag_back(planner->session, &mark, false);
+    return st == TSR_OK;
 }
 
 // ---- ways that have no operators ---------------------------------------------------------------
