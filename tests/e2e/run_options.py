@@ -152,7 +152,7 @@ def rank_by_option(d):
     launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(41000 + os.getpid() % 20000), "RANK": "0"}
     (rc, _, err), = apart(["run", parts], [["--rank", 1, "--ranks", 2]], launched)
     assert rc == 2 and "run-options" in err and "torchrun" in err, (rc, err)
-    for wrong in (["--rank", 0], ["--ranks", 2], ["--rank", 2, "--ranks", 2], ["--rank", "x", "--ranks", 2], ["--meet", "here"],
+    for wrong in (["--rank", 0], ["--ranks", 0], ["--rank", 2, "--ranks", 2], ["--rank", "x", "--ranks", 2], ["--meet", "here"],
                   ["--rank", 0, "--ranks", 2, "--transport", "threads"]):
         assert tessera("run", parts, *wrong)[0] == 2, wrong
     assert tessera("verify", d + "/m.onnx", "--devices", 2, "--random", 2, "--rank", 0, "--ranks", 2)[0] == 2
