@@ -224,7 +224,11 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {
-    const struct tile_layout *l = merge_tiles(arena, given);
+    // Unequal parts count as the tiles that a spec writes for them, for neighbours on one device may merge.
+    const struct tile_layout *l =
+        tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
+    if (l)
+        l = merge_tiles(arena, l);
     if (l)
         l = tsr__layout_runs(arena, l); // what is left are runs that are not equal
     if (!l)

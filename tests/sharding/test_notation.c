@@ -2,6 +2,7 @@
 // test_notation.c - the compact notation: what each text means, what wrong texts are told, print
 // and parse inverse.
 #include "common.h"
+#include "sharding/internal.h"
 
 // ---- right texts -------------------------------------------------------------------------------
 
@@ -308,9 +309,52 @@ static void lack_of_memory_is_told(void **state)
     }
 }
 
+// One dimension in parts of so many units, each on one device.
+static struct tile_layout *in_units(struct arena *arena, const int64_t *units,
+                                    const int64_t *devices, size_t n)
+{
+    bool fits;
+    struct tile_factor factor = {.cuts = (int64_t)n};
+    factor.shares = tsr__shares_of(units, (int64_t)n, &fits);
+    struct tile_dim dim = {&factor, 1};
+    struct tile_owner pairs[8];
+    for (size_t i = 0; i < n; i++)
+        pairs[i] = (struct tile_owner){(int64_t)i, devices[i]};
+    struct tile_layout *layout = tsr__layout_cut(arena, 1, &dim);
+    assert_true(layout && tsr__layout_own(arena, layout, pairs, n));
+    return layout;
+}
+
+// Unequal parts that lie side by side on one device are one part, as they are when their spec is read.
+static void unequal_parts_merge(void **state)
+{
+    static const struct {
+        int64_t units[4], devices[4];
+        size_t n;
+        const char *text;
+    } cases[] = {
+        {{2, 1, 1, 2}, {0, 0, 1, 1}, 4, "{2:0,1}"}, {{3, 1}, {0, 0}, 2, "{1:0}"},
+        {{2, 1, 1}, {0, 0, 1}, 3, "{4:0,0,0,1}"},   {{2, 1, 1}, {0, 1, 2}, 3, "{4:0,0,1,2}"},
+        {{2, 1, 1}, {0, 1, 0}, 3, "{4:0,0,1,0}"},
+    };
+    struct bench *b = *state;
+    tsr_dim dim = {24, ""};
+    struct shape shape = {.rank = 1, .dims = &dim, .dtype = TSR_FLOAT};
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        struct tile_layout *given =
+            in_units(&b->arena, cases[i].units, cases[i].devices, cases[i].n);
+        struct tile_layout *canonical = tsr__layout_canonical(&b->arena, given, &shape);
+        assert_non_null(canonical);
+        assert_string_equal(tsr__notation_print(&b->arena, canonical).p, cases[i].text);
+        assert_true(
+            tsr__layout_equal(canonical, tsr__layout_canonical(&b->arena, canonical, &shape)));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unequal_parts_merge),
         cmocka_unit_test(texts_mean_what_they_should),
         cmocka_unit_test(suppressed_tiles_are_counted),
         cmocka_unit_test(another_loop_order_prints_in_dimension_order),
