@@ -401,6 +401,7 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
         if (!choice->in[i])
             continue;
         shape = tsr__shapes_of(dice->shapes, tsr_node_input(choice->node, i));
+        solve.strict = tsr__layout_is_whole(choice->in[i]); // as the checker has it
         if (!tsr__solve_add(&solve, false, (int)i, choice->in[i], &shape, false, true))
             return false;
     }

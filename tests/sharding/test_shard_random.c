@@ -100,12 +100,15 @@ static void read_twice(void **state)
         tsr_value *x = tsr_graph_add_input(g, "x");
         assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, (tsr_dim[]){{8, ""}, {8, ""}}),
                          TSR_OK);
-        tsr_value *readings[3] = {x, x, x};
-        static const char *const ops[] = {"Add", "MatMul", "Gemm"};
+        tsr_value *other = tsr_graph_add_input(g, "other");
+        assert_int_equal(tsr_value_set_type(other, TSR_FLOAT, 2, (tsr_dim[]){{8, ""}, {8, ""}}),
+                         TSR_OK);
+        static const char *const ops[] = {"Add", "MatMul", "Gemm", "Gemm"};
         size_t kind = seed % TSR_COUNT(ops);
+        tsr_value *readings[3] = {kind == 3 ? other : x, x, x};
         tsr_node *n =
-            tsr_graph_add_node(g, "", ops[kind], "node", readings, kind == 2 ? 3 : 2, &name, 1);
-        if (kind == 2)
+            tsr_graph_add_node(g, "", ops[kind], "node", readings, kind >= 2 ? 3 : 2, &name, 1);
+        if (kind >= 2)
             assert_int_equal(tsr_node_set_int(n, "transA", (int64_t)(seed / 3 % 2)), TSR_OK);
         assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
         assert_int_equal(tsr_model_add_config(m, "r", 2 + (int64_t)(seed % 5), NULL, 0, &c),
