@@ -216,7 +216,7 @@ static tsr_value *sliced(struct part *part, const struct form *to, const struct 
     return x;
 }
 
-// Engines do not slice the floats of 8 bits: those are cast to 16 bits, which hold them exactly, and back.
+// Engines do not slice floats of 8 bits or integers of 4: those are cast to a type that holds them, and back.
 tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
@@ -225,8 +225,8 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     sort_axes(part, st, &slicing);
     struct str name = tsr__form_name(part, to), any = {0};
     tsr_dtype type = to->item->dtype;
-    if (tsr__is_float8(type)) {
-        x = tsr__part_cast(part, x, TSR_FLOAT16, any);
+    if (tsr__sliced_as(type) != type) {
+        x = tsr__part_cast(part, x, tsr__sliced_as(type), any);
         x = sliced(part, to, &slicing, x, any);
         *local = tsr__part_cast(part, x, type, name);
     } else {

@@ -103,6 +103,8 @@ static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t 
 static tsr_status emit_join(struct part *part, struct step *st)
 {
     size_t n = st->n_inputs;
+    struct str last = tsr__form_name(part, st->outputs[0]), name = last, any = {0};
+    tsr_dtype type = st->outputs[0]->item->dtype, joined_as = tsr__sliced_as(type);
     tsr_value **values = ARENA_ARRAY(part->draft->arena, tsr_value *, n + 1);
     if (!values)
         return TSR_NOMEM;
@@ -110,8 +112,13 @@ static tsr_status emit_join(struct part *part, struct step *st)
         values[i] = local_of(part, st->inputs[i]);
         if (!values[i])
             return TSR_BUG;
+        if (joined_as != type)
+            values[i] = tsr__part_cast(part, values[i], joined_as, any);
+        if (!values[i])
+            return TSR_NOMEM;
     }
-    struct str name = tsr__form_name(part, st->outputs[0]);
+    if (joined_as != type)
+        name = tsr__part_fresh(part);
     for (int loop = st->joined->n_loops - 1; loop >= 0; loop--) {
         struct tile_loop at = st->joined->loops[loop];
         size_t parts = (size_t)st->joined->dims[at.dim].factors[at.factor].cuts;
@@ -119,6 +126,8 @@ static tsr_status emit_join(struct part *part, struct step *st)
             return TSR_NOMEM;
         n /= parts;
     }
+    if (joined_as != type)
+        values[0] = tsr__part_cast(part, values[0], type, last);
     st->outputs[0]->local[part->rank] = values[0];
     return shield(part, st->outputs[0]);
 }

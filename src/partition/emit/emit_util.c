@@ -133,6 +133,13 @@ tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *num
     return NULL;
 }
 
+tsr_dtype tsr__sliced_as(tsr_dtype type)
+{
+    if (tsr__is_float8(type))
+        return TSR_FLOAT16;
+    return tsr__carried(type);
+}
+
 // `out` is the name of the result; empty: a fresh one.
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {

@@ -16,6 +16,8 @@ static inline bool tsr__is_float8(tsr_dtype type)
 {
     return type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
 }
+// In which engines slice and concatenate values of the type: it holds all of them exactly. Mostly the type itself.
+tsr_dtype tsr__sliced_as(tsr_dtype type);
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
 // The sizes of x. Engines cannot tell those of 4 bits: x is cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
