@@ -736,7 +736,7 @@ bool tsr__solve_covers(struct solve *solve)
         if (!count[c])
             return fail(solve, "no device holds the parts that belong together");
     bool executed =
-        solve->mode == SOLVE_ONE_PART || (solve->mode == SOLVE_PARTS && solve->arriving);
+        solve->mode == SOLVE_ONE_PART || (solve->mode == SOLVE_PARTS && !solve->pinning);
     if (executed && tsr__solve_devices(solve) == n_on && !sums_are_even(solve, count))
         return fail(solve, "parts of a sum are on unequal numbers of devices");
     return all_writable(solve);
@@ -818,6 +818,13 @@ static bool needs_windows(const struct solve *solve)
     return false;
 }
 
+// Of a pooling that rounds up, engines may infer another size than it has, and refuse to join it with shards that arrive.
+static bool rounds_up(const tsr_node *node)
+{
+    const tsr_attr *ceil = tsr_node_find_attr(node, "ceil_mode");
+    return ceil && tsr_attr_int(ceil, 0) != 0;
+}
+
 bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes)
 {
     struct placement placement;
@@ -827,6 +834,8 @@ bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struc
         return true;
     if (needs_windows(solve))
         return fail(solve, "a device holds several shards, and the operator needs windows of them");
+    if (rounds_up(node))
+        return fail(solve, "a device holds several shards, and the operator rounds sizes up");
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         const tsr_value *value = tsr_node_output(node, i);
         if (!value)

@@ -31,12 +31,12 @@ def call(*words):
     return p.returncode, p.stdout, p.stderr
 
 
-def save(d, nodes, inputs, outputs, weights=()):
+def save(d, nodes, inputs, outputs, weights=(), opset=18):
     info = lambda k, s: helper.make_tensor_value_info(k, T.FLOAT, s)
     graph = helper.make_graph(nodes, "g", [info(*i) for i in inputs.items()], [info(*o) for o in outputs.items()],
                               [numpy_helper.from_array(v, k) for k, v in dict(weights).items()])
     path = os.path.join(d, "m.onnx")
-    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), path)
+    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", opset)]), path)
     return path
 
 
@@ -105,6 +105,37 @@ def fixed(d):
         check(what + ": replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == ["a device holds several parts of a sum"], (rc, doc, err))
 
 
+def joined(d):
+    """Types that engines do not concatenate, and sizes that they infer wrongly."""
+    x = {"a": [8, 6]}
+    for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "INT8", "BOOL", "BFLOAT16"):
+        nodes = [node("Cast", ["a"], ["b"], name="there", to=getattr(T, name)), node("Cast", ["b"], ["y"], name="back", to=T.FLOAT)]
+        for more in ([], ["back:b={1,2:0,1}"]):
+            path = annotate(d, save(d, nodes, x, {"y": [8, 6]}, opset=19), 2, ["there:a={4,1:0,1,0,1}", *more])
+            rc, doc, err = verify(path, feed(d, x, 1))
+            check("%s is joined %s" % (name, more), rc == 0 and not doc["replicated"], (rc, doc, err))
+    x = {"a": [6, 8, 7]}
+    pool = node("AveragePool", ["a"], ["b"], name="p", ceil_mode=1, count_include_pad=1, kernel_shape=[3], pads=[1, 2], strides=[2])
+    path = annotate(d, save(d, [pool, node("Relu", ["b"], ["y"], name="r")], x, {"y": ["n", 8, "m"]}, opset=19), 2, ["p:b={2,1,1:(0,1),0}"])
+    rc, doc, err = verify(path, feed(d, x, 1))
+    check("a pooling that rounds up is replicated", rc == 0, (rc, doc, err))
+
+
+def sums(d):
+    """The sharding of the result leaves unequally many devices for the parts of a sum: it is resharded after the node."""
+    x = {"a": [4, 8, 8], "w": [1, 8, 3]}
+    conv = node("Conv", ["a", "w"], ["y"], name="c", auto_pad="SAME_UPPER", kernel_shape=[3])
+    for cut in ("2", "2*4/2"):
+        shards = ["c:w={1,%s,1:(0,2,4),(1,3,5)}" % cut, "c:y={1,1,2:(0,1,2),(3,4,5)}"]
+        rc, doc, err = verify(annotate(d, save(d, [conv], x, {"y": [4, 1, 8]}), 6, shards), feed(d, x, 1))
+        check("a sum, and a result on unequal groups %s" % shards, rc == 0, (rc, doc, err))
+    x = {"a": [4, 6], "b": [6, 4]}
+    for text in ("{2,1:(0,1,2),(3,4,5)}", "{1,2:(0,1,4),(2,3,5)}", "{2,2:(0,1),2,(3,4),5}"):
+        shards = ["m:b={2,1:(0,2,4),(1,3,5)}", "m:y=" + text]
+        rc, doc, err = verify(annotate(d, save(d, [node("MatMul", ["a", "b"], ["y"], name="m")], x, {"y": [4, 4]}), 6, shards), feed(d, x, 1))
+        check("a sum, and a result on unequal groups %s" % shards, rc == 0, (rc, doc, err))
+
+
 # operator: (inputs, weights, result, node, the input that is sharded and its axes that may be)
 RANDOM = {
     "Relu": ({"a": [8, 6]}, {}, [8, 6], lambda: node("Relu", ["a"], ["h"], name="n"), "a", (0, 1)),
@@ -157,6 +188,8 @@ def draw(d, seed):
 
 with tempfile.TemporaryDirectory() as d:
     fixed(d)
+    joined(d)
+    sums(d)
     for k in range(DRAWS):
         draw(d, SEED * 1000 + k)
 print("%d failed" % failed)
