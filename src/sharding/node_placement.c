@@ -365,7 +365,8 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
     int64_t sizes[TILE_MAX_FACTORS], below = 1, product = 1, cuts = l->factors[k].cuts;
     if (dim->n == 0) {
-        fail(solve, "a dimension of size 1 is cut");
+        fail(solve, size == 1 ? "a dimension of size 1 is cut"
+                              : "the operator's rule keeps a dimension whole that is cut");
         return 0;
     }
     // known: the layout fits the size, and the rule's factors have sizes whose product can be told
