@@ -149,7 +149,8 @@ void tsr__infer_conv(struct shape_job *job)
 void tsr__infer_qlinear_conv(struct shape_job *job)
 {
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
-    convolution(job, 3);
+    if (!tsr__job_int(job, "channels_last", 0)) // an attribute of com.microsoft
+        convolution(job, 3);
 }
 
 // Windows that the engine pads by itself are padded as it does it, which differs from the standard where they have holes.
