@@ -88,10 +88,13 @@ static const struct op_row *find_user(const tsr_session *session, struct str op,
 }
 
 // Users cannot add rows for an operator that the table has (read_row), so the order matters only
-// for speed.
+// for speed. Opset 0: the model does not import the domain. ONNX Runtime runs such a model, with
+// the newest version of every domain but ai.onnx.
 const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset)
 {
+    if (opset == 0 && domain.n)
+        opset = INT64_MAX;
     const struct op_row *own = find_user(session, op, domain, opset);
     return own ? own : tsr__row_in_table(op, domain, opset);
 }

@@ -106,6 +106,33 @@ def blocked_layout(d):
     assert all(t["ok"] for t in trials) and max(t["cut_nodes"] for t in trials) > 3, [t["cut_nodes"] for t in trials]
 
 
+def domain_not_imported(d):
+    """ONNX Runtime runs a model that does not import com.microsoft: the rules hold, wrong shardings are refused or not taken."""
+    nodes = [helper.make_node("QuickGelu", ["x"], ["q"], name="gelu", domain="com.microsoft"), helper.make_node("Tanh", ["q"], ["y"], name="tanh")]
+    path = save(d + "/n.onnx", nodes, dict(x=("f4", (6, 4))), dict(y=("f4", (6, 4))), {}, domains=())
+    out, _ = tessera("verify", annotate(path, "--config", "c:2", "--tile", "q={2,1:0,1}"), "--json")
+    assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 2, out
+    staged = annotate(path, "--config", "c:2", "--stage", "gelu=0", "--stage", "tanh=1")
+    assert json.loads(tessera("verify", staged, "--json")[0])["ok"]
+    crossed = annotate(path, "--config", "c:2", "--shard", "gelu:x={2,1:0,1}", "--shard", "gelu:q={1,2:0,1}")
+    rc, out, err = witness.call(TESSERA, "verify", crossed, "--json")
+    assert rc == 2 or json.loads(out)["ok"], "exit %d: %s %s" % (rc, out, err)
+
+
+def said_of_nodes(d):
+    """Why a node of the blocked layout is not sharded; com.microsoft QLinearConv gives the type of its last zero point, whatever it reads."""
+    pool = helper.make_node("MaxPool", ["x"], ["y"], name="pool", domain="com.microsoft.nchwc", kernel_shape=[2, 2], strides=[2, 2])
+    path = save(d + "/p.onnx", [pool], dict(x=("f4", (4, 32, 6, 6))), dict(y=("f4", (4, 32, 3, 3))), {}, domains=("com.microsoft.nchwc",))
+    said = "".join(tessera("check", annotate(path, "--config", "c:2", "--shard", "pool:x={1,1,2,1:0,1}")))
+    assert "not-cut-here" in said and "rule keeps a dimension whole" in said, said
+    weights = dict(s=np.float32(0.02), xz=np.uint8(7), w=rng.integers(-90, 90, (8, 8, 1, 1)).astype("i1"), z=np.int8(0))
+    conv = helper.make_node("QLinearConv", ["x", "s", "xz", "w", "s", "z", "s", "z"], ["q"], name="conv", domain="com.microsoft", channels_last=1)
+    path = save(d + "/q.onnx", [conv, helper.make_node("Identity", ["q"], ["y"])], dict(x=("u1", (4, 5, 5, 8))), dict(y=("i1", (4, 5, 5, 8))), weights)
+    tessera("shapes", path, "-o", d + "/shaped.onnx")
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.load(d + "/shaped.onnx").graph.value_info}
+    assert types["q"] == T.INT8, types
+
+
 def quantized_gemm(d):
     """com.microsoft QGemm: rows and columns are sharded, its result is uint8 or float."""
     scale, zero = np.float32(0.02), np.uint8(120)
@@ -135,7 +162,7 @@ def forest(d):
     assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 1, out
 
 
-for case in (unshared_packing, unknown_type, untyped_by_hand, blocked_layout, quantized_gemm, forest):
+for case in (unshared_packing, unknown_type, untyped_by_hand, blocked_layout, domain_not_imported, said_of_nodes, quantized_gemm, forest):
     with tempfile.TemporaryDirectory() as folder:
         try:
             case(folder)

@@ -502,6 +502,30 @@ static void test_rows_of_the_user(void **state)
                      TSR_MALFORMED);
 }
 
+// The newest row is taken, as ONNX Runtime takes its newest operator.
+static void test_domain_not_imported(void **state)
+{
+    struct bench *b = *state;
+    tsr_value *x = tsr_graph_add_input(b->graph, "x");
+    const char *y = "y", *z = "z";
+    tsr_dim dims[] = {{4, ""}, {32, ""}, {6, ""}, {5, ""}};
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 4, dims), TSR_OK);
+    tsr_node *pool =
+        tsr_graph_add_node(b->graph, "com.microsoft.nchwc", "GlobalMaxPool", "p", &x, 1, &y, 1);
+    tsr_node *own = tsr_graph_add_node(b->graph, "my", "Rows", "r", &x, 1, &z, 1);
+    assert_int_equal(tsr_rules_add(b->session, "Rows my 1 whole: it is old\n"
+                                               "Rows my 4 [n A*] -> [n]; rep A\n"),
+                     TSR_OK);
+    const struct shapes *s = tsr__shapes_new(&b->arena, b->model);
+    assert_null(tsr__rule_of(&b->arena, pool, s)->whole);
+    struct shape pooled = tsr__shapes_of(s, tsr_node_output(pool, 0));
+    assert_int_equal(pooled.dtype, TSR_FLOAT);
+    assert_int_equal(pooled.rank, 4);
+    assert_int_equal(pooled.dims[3].value, 1);
+    assert_null(tsr__rule_of(&b->arena, own, s)->whole);
+    assert_int_equal(tsr__shapes_of(s, tsr_node_output(own, 0)).rank, 1);
+}
+
 static void test_caches_with_room(void **state)
 {
     struct bench *b = *state;
@@ -546,6 +570,7 @@ int main(void)
         TEST(test_reshape_factors),
         TEST(test_values_are_followed),
         TEST(test_rows_of_the_user),
+        TEST(test_domain_not_imported),
         TEST(test_caches_with_room),
     };
     return cmocka_run_group_tests_name("rules", tests, NULL, NULL);
