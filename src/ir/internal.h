@@ -294,6 +294,8 @@ struct tsr_model {
     struct map lists;      // of devices, long ones: equal ones are kept once
     struct map config_ids; // as loaded: id -> configuration or stand-in
     struct map symbols;
+    struct map opset_index; // domain -> place in opsets, plus 1
+    size_t n_opsets_indexed;
     struct map fresh; // base name -> counter
     struct map seen;  // every name that a graph has or had; no arena: not asked for yet
     const struct symbol *last_op;

@@ -246,13 +246,27 @@ tsr_status tsr__model_allow_configs(tsr_model *model)
     return tsr_model_set_ir_version(model, 11);
 }
 
-// The first of a domain; `domain` is "" for ai.onnx.
+// Adds the opsets to the index that came since it was used last. Of one domain twice, the first.
+static void index_opsets(tsr_model *model)
+{
+    if (model->n_opsets_indexed == 0)
+        tsr__map_init(&model->opset_index, &model->arena, 0);
+    for (; model->n_opsets_indexed < model->opsets.n; model->n_opsets_indexed++) {
+        size_t i = model->n_opsets_indexed;
+        void **at = tsr__map_at(&model->opset_index, model->opsets.at[i].domain);
+        if (!at)
+            return;
+        if (!*at)
+            *at = (void *)(uintptr_t)(i + 1);
+    }
+}
+
+// The first of a domain; `domain` is "" for ai.onnx. NULL: there is none, or out of memory.
 static struct opset *find_opset(tsr_model *model, struct str domain)
 {
-    for (size_t i = 0; i < model->opsets.n; i++)
-        if (str_eq(model->opsets.at[i].domain, domain))
-            return &model->opsets.at[i];
-    return NULL;
+    index_opsets(model);
+    uintptr_t at = (uintptr_t)tsr__map_get(&model->opset_index, domain);
+    return at ? &model->opsets.at[at - 1] : NULL;
 }
 
 // "ai.onnx" is the long name of the domain "". An entry of the file keeps its place in the list, and its
@@ -266,7 +280,7 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
     if (opset && opset->version == version)
         return TSR_OK;
     if (!opset) {
-        opset = vec_push(&model->arena, &model->opsets);
+        opset = model->arena.failed ? NULL : vec_push(&model->arena, &model->opsets);
         if (!opset)
             return TSR_NOMEM;
         opset->domain = tsr__keep(model, name);

@@ -32,11 +32,8 @@ static struct form *plain_form(struct part *part, const struct item *it)
         if (!plain || (plain->partial && !form->partial))
             plain = form;
     }
-    for (size_t i = 0; i < part->draft->outputs.n; i++) {
-        struct form *form = part->draft->outputs.at[i];
-        if (form->item == it && tsr__layout_has_device(form->layout, part->rank))
-            return form_root(form);
-    }
+    if (it->output && tsr__layout_has_device(it->output->layout, part->rank))
+        return form_root(it->output);
     return plain;
 }
 

@@ -85,6 +85,7 @@ struct item {
     tsr_dtype element; // of a list: the type of its tensors
     int64_t *shape;    // rank entries
     struct form *first, *last;
+    struct form *output;     // in which the model gives it; NULL: it is no output
     struct item *shape_item; // its shape, or its length, once somebody needs it as a value
     struct scope *scope;
 };

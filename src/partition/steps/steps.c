@@ -377,6 +377,7 @@ static bool draft_outputs(struct draft *draft)
         if (!form || !slot)
             return false;
         *slot = form;
+        form->item->output = form; // a value that is an output twice has one layout
     }
     return true;
 }
