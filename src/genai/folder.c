@@ -73,6 +73,30 @@ static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
     return TSR_MALFORMED;
 }
 
+// Counts of heads and the like are multiplied with each other later: a size that no model can have
+// is refused here. A context length without end is none that matters.
+static tsr_status check_sizes(tsr_folder *folder, const char *path)
+{
+    const struct {
+        const char *name;
+        int64_t size;
+    } sizes[] = {{"num_attention_heads", folder->heads},
+                 {"num_key_value_heads", folder->kv_heads},
+                 {"head_size", folder->head_size},
+                 {"vocab_size", folder->vocabulary}};
+    folder->context = int64_min(folder->context, INT32_MAX);
+    for (size_t i = 0; i < TSR_COUNT(sizes); i++)
+        if (sizes[i].size > INT32_MAX) {
+            struct place at = PLACE_NONE;
+            at.file = str_of(path);
+            tsr__diag(folder->session, DIAG_folder_malformed, &at,
+                      "correct it: the largest size is 2147483647", "%s is %lld: too large",
+                      sizes[i].name, (long long)sizes[i].size);
+            return TSR_MALFORMED;
+        }
+    return TSR_OK;
+}
+
 // Sizes that the file leaves out follow from others: as many key heads as query heads, and
 // hidden_size / heads for a head. 0 means that the file says nothing.
 static tsr_status read_config(tsr_folder *folder)
@@ -105,7 +129,7 @@ static tsr_status read_config(tsr_folder *folder)
         folder->kv_heads = folder->heads;
     if (!folder->head_size && folder->heads)
         folder->head_size = tsr__genai_number(folder, "hidden_size") / folder->heads;
-    return TSR_OK;
+    return check_sizes(folder, path);
 }
 
 // The model's file inside the folder: a plain name, never a way out of it.

@@ -261,6 +261,12 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         f.write("[")
     rc, out, err = tessera("info", whole)
     case("a broken configuration is told", rc == 3 and "folder-malformed" in err, "exit %d %s" % (rc, err))
+    huge = json.loads(json.dumps(CONFIG))
+    huge["model"]["decoder"]["num_key_value_heads"] = (1 << 63) - 1
+    with open(whole + "/genai_config.json", "w") as f:
+        f.write(json.dumps(huge))
+    rc, out, err = tessera("generate", whole, "--devices", 2, "--ids", "1,7", "--max-tokens", 2)
+    case("heads that no model can have are refused", rc == 3 and "num_key_value_heads" in err, "exit %d %s" % (rc, err))
     with open(whole + "/genai_config.json", "w") as f:
         f.write(json.dumps(CONFIG))
     mpirun = next((p for p in (shutil.which("mpirun.openmpi"), shutil.which("mpirun")) if p), None)
