@@ -72,9 +72,10 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
 
 // Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: any processor has them; at most the
 // highest of this one); returns where it stopped, at once if there is no wide way (reduce_wide.c).
+// `large`: write outputs past the caches, where the processor can.
 int tsr__reduce_level(void);
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
-                        int n, char *const *out, int n_out, size_t at, size_t end);
+                        int n, char *const *out, int n_out, size_t at, size_t end, bool large);
 
 // Elements [first, first + count) that member k of n folds: whole cache lines, equal shares.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length);

@@ -230,17 +230,36 @@ static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, e
     }
 }
 
+// Bytes from which on outputs are written past the caches: of a slice, and of an output that is
+// written in pieces. Both are measured: below, the caches are faster.
+#define LARGE_SLICE  ((size_t)4 << 20)
+#define LARGE_OUTPUT ((size_t)16 << 20)
+
 // Vectors do what they can from the start; the rest, and types without vectors, go through blocks.
 // in and out may be the same memory: each step reads all of its inputs before it writes.
-void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
-                 void *const *out, int n_out, int64_t first, int64_t count)
+static void reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                   void *const *out, int n_out, int64_t first, int64_t count, bool large)
 {
     size_t bytes = tsr__elem_bytes(type);
     size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
     size_t done = tsr__reduce_wide(tsr__reduce_level(), type, op, (const char *const *)in, n,
-                                   (char *const *)out, n_out, from, end);
+                                   (char *const *)out, n_out, from, end, large);
     first += (int64_t)((done - from) / bytes);
     count -= (int64_t)((done - from) / bytes);
     if (count > 0)
         fold_blocks(&kernels[type], op, in, n, out, n_out, bytes, first, count);
+}
+
+void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                 void *const *out, int n_out, int64_t first, int64_t count)
+{
+    bool large = (size_t)count * tsr__elem_bytes(type) >= LARGE_SLICE;
+    reduce(type, op, in, n, out, n_out, first, count, large);
+}
+
+void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
+                       int64_t count, int64_t count_of_all)
+{
+    bool large = (size_t)count_of_all * tsr__elem_bytes(type) >= LARGE_OUTPUT;
+    reduce(type, op, in, n, &out, 1, 0, count, large);
 }

@@ -10,8 +10,7 @@
 #include <immintrin.h>
 #endif
 
-#define LINES  256        // bytes of one step
-#define STREAM (4u << 20) // bytes of a slice from which on outputs are written past the caches
+#define LINES 256 // bytes of one step
 
 // Lanes of 64 bytes, and the same wherever they lie. Macros: functions that take vectors differ in how they are
 // called from processor to processor.
@@ -287,12 +286,12 @@ static bool lined_up(char *const *out, int n_out, size_t at)
 // Returns where it stopped: up to LINES - 1 bytes before the end are left to the caller. The fence
 // makes writes past the caches visible before the ranks meet again.
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
-                        int n, char *const *out, int n_out, size_t at, size_t end)
+                        int n, char *const *out, int n_out, size_t at, size_t end, bool large)
 {
     pass *f = pass_of(level, type, op);
     if (!f)
         return at;
-    bool past = level == 2 && end - at >= STREAM && lined_up(out, n_out, at);
+    bool past = level == 2 && large && lined_up(out, n_out, at);
     at = f(in, n, out, n_out, at, end, past);
 #if defined(__x86_64__)
     if (past)

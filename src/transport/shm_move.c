@@ -183,11 +183,10 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
         tsr_status st = await_chunk(me, call, peer, k, why);
         if (st != TSR_OK)
             return st;
-        void *to = out + k * SHM_PIECE;
         me->ins[self] = in + k * SHM_PIECE;
         me->ins[1 - self] = cell_of(&pair, !pair.higher, k);
-        tsr__reduce(call->type, call->reduce, me->ins, 2, &to, 1, 0,
-                    (int64_t)(piece_at(&pair, k) / unit));
+        tsr__reduce_piece(call->type, call->reduce, me->ins, 2, out + k * SHM_PIECE,
+                          (int64_t)(piece_at(&pair, k) / unit), call->count);
     }
     return TSR_OK;
 }

@@ -343,6 +343,10 @@ tsr__elem_bytes(tsr_dtype type); // of types that can be reduced, and other whol
 // min give NaN if there is one; bool: sum and max are "or", prod and min are "and".
 void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
                  void *const *out, int n_out, int64_t first, int64_t count);
+// The same for a piece of `count` elements of an output of `count_of_all`: large outputs are written
+// past the caches, however small the pieces are.
+void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
+                       int64_t count, int64_t count_of_all);
 // To nearest even; one NaN.
 uint16_t tsr__float_to_half(float f);
 uint16_t tsr__float_to_bfloat(float f);

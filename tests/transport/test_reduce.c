@@ -173,7 +173,7 @@ static void check_wide(int level, tsr_dtype t, enum comm_reduce op, int n, int64
         }
     }
     size_t done = tsr__reduce_wide(level, t, op, (const char *const *)in, n, (char *const *)out, 2,
-                                   unit, (size_t)count * unit);
+                                   unit, (size_t)count * unit, true);
     for (int64_t i = 1; (size_t)i * unit < done; i++) {
         char want[8];
         const void *one[5];
@@ -199,6 +199,28 @@ static void test_wide(void **state)
                     check_wide(level, (tsr_dtype)t, (enum comm_reduce)op, n, 1100, 8);
                     check_wide(level, (tsr_dtype)t, (enum comm_reduce)op, n, 161 + n, 0);
                 }
+}
+
+// A piece of a large output is written past the caches, with the same bits.
+static void test_pieces(void **state)
+{
+    (void)state;
+    static _Alignas(64) float a[1037], b[1037], want[1037], got[1038];
+    for (int i = 0; i < 1037; i++) {
+        a[i] = (float)i * 0.7f;
+        b[i] = 1.0f / (float)(i + 1);
+    }
+    const void *in[] = {a, b};
+    void *to = want;
+    tsr__reduce(TSR_FLOAT, COMM_SUM, in, 2, &to, 1, 0, 1037);
+    for (int shift = 0; shift < 2; shift++)
+        for (int64_t all = 1037; all < (int64_t)1 << 34; all *= 1000) {
+            memset(got, 0, sizeof got);
+            tsr__reduce_piece(TSR_FLOAT, COMM_SUM, in, 2, got + shift, 1037, all);
+            assert_memory_equal(got + shift, want, sizeof want);
+        }
+    tsr__reduce_piece(TSR_FLOAT, COMM_SUM, in, 2, a, 1037, (int64_t)1 << 30); // in place
+    assert_memory_equal(a, want, sizeof want);
 }
 
 static void test_types(void **state)
@@ -237,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_floats),   cmocka_unit_test(test_half),
         cmocka_unit_test(test_half_sum), cmocka_unit_test(test_types),
         cmocka_unit_test(test_wide),     cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
