@@ -132,14 +132,17 @@ def open_size_mistake(model, text):
     for pattern, holds, why in OPEN_SIZES:
         if re.search(pattern, text) and any(holds(n, opset) and named & set(n.input) for n in model.graph.node):
             return why
-    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source|but the computed output shape", text) and letter_of_one(model):
-        return "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, plans memory by that, and takes its Shape for that"
+    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source|but the computed output shape", text) and letter_of_two_sizes(model):
+        return "of an Einsum letter that has a number in one operand and a name in another it infers one of the two, though either may be 1 and the result the other; it plans memory and Shape by that"
     return ""
 
 
-def letter_of_one(model):
-    """An Einsum has a letter that is inferred as 1 in one operand and not at all in another."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
+def letter_of_two_sizes(model):
+    """An Einsum has a letter that is a number in one operand and has a name, or is not known, in another."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError:  # of operators that onnx has no schema of
+        graph = model.graph
     dims = {v.name: list(v.type.tensor_type.shape.dim) for v in [*graph.input, *graph.value_info]}
     dims.update({t.name: [onnx.TensorShapeProto.Dimension(dim_value=d) for d in t.dims] for t in graph.initializer})
     for node in graph.node:
@@ -147,7 +150,7 @@ def letter_of_one(model):
             continue
         operands = attribute(node, "equation").s.decode().replace(" ", "").partition("->")[0].split(",")
         sizes = [(letter, d) for name, letters in zip(node.input, operands) for letter, d in zip(letters, dims.get(name, []))]
-        ones = {letter for letter, d in sizes if d.HasField("dim_value") and d.dim_value == 1}
-        if any(letter in ones and not d.HasField("dim_value") for letter, d in sizes):
+        numbers = {letter for letter, d in sizes if d.HasField("dim_value")}
+        if any(letter in numbers and not d.HasField("dim_value") for letter, d in sizes):
             return True
     return False
