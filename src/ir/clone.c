@@ -128,10 +128,22 @@ static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value
     tsr__twin_set(cloner, value, copy);
 }
 
+void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from)
+{
+    copy->raw = (struct str){from->data, from->bytes};
+    copy->has_raw = copy->replaced = true;
+    copy->external = false;
+    copy->location = copy->sparse = copy->whole = (struct str){NULL, 0};
+}
+
 // The bytes of the data are shared: the copy remembers the store they are views of. A tensor that still
 // is a field of a file is decoded again on demand, so only one that a call made needs its own dims.
-static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_value *value)
+static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *tensor,
+                                tsr_value *value)
 {
+    tsr_model *to = cloner->to;
+    bool embeds = cloner->embeds && tensor->external && tensor->data_ready &&
+                  tensor->status == TSR_OK && tensor->type != TSR_STRING;
     tsr_tensor *copy = ARENA_NEW(&to->arena, tsr_tensor);
     if (!copy)
         return NULL;
@@ -141,7 +153,7 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_val
     if (!copy->store)
         copy->store = tensor->model->store;
     copy->data_ready = false;
-    if (tensor->sparse.n || (tensor->body.n && !tensor->replaced)) {
+    if (!embeds && (tensor->sparse.n || (tensor->body.n && !tensor->replaced))) {
         copy->decoded = false;
         return copy;
     }
@@ -150,7 +162,9 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_val
         return NULL;
     if (tensor->rank)
         memcpy(copy->dims, tensor->dims, (size_t)tensor->rank * sizeof(*copy->dims));
-    if (tensor->location.n)
+    if (embeds)
+        tsr__tensor_embed(copy, tensor);
+    else if (tensor->location.n)
         copy->location = tsr__keep(to, tensor->location);
     return copy;
 }
@@ -424,7 +438,9 @@ static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *f
         if (!slot || !twin)
             return;
         *slot = twin;
-        twin->tensor = clone_tensor(cloner->to, from->initializers.at[i]->tensor, twin);
+        twin->tensor = clone_tensor(cloner, from->initializers.at[i]->tensor, twin);
+        if (twin->tensor && twin->tensor->replaced)
+            to->flags |= G_INITIALIZERS;
     }
     for (size_t i = 0; i < from->sparse.n; i++) {
         tsr_value **slot = vec_push(&cloner->to->arena, &to->sparse);
@@ -432,7 +448,7 @@ static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *f
         if (!slot || !twin)
             return;
         *slot = twin;
-        twin->tensor = clone_tensor(cloner->to, from->sparse.at[i]->tensor, twin);
+        twin->tensor = clone_tensor(cloner, from->sparse.at[i]->tensor, twin);
     }
 }
 

@@ -408,9 +408,12 @@ struct cloner {
     void *data;
     tsr_config *(*config)(void *data, tsr_config *config); // NULL: annotations are left out
     bool exact;           // the copy is as changed or unchanged as the original
+    bool embeds;          // external data that has been read becomes part of the copy
     const tsr_node *call; // attributes that stand for the call's are replaced, or NULL
     const tsr_function *fn;
 };
+// The copy holds the data that `from` has read, instead of a reference to a file.
+void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from);
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from);
 tsr_status tsr__cloner_end(struct cloner *cloner); // TSR_NOMEM if anything was lacking
 void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin);

@@ -105,6 +105,12 @@ bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uin
 bool tsr__tensor_peek(const tsr_tensor *tensor, const void **bytes, size_t *n);
 // Whether external data is there, all of it; not a byte is read. TSR_OK too for data inside the model.
 tsr_status tsr__tensor_there(const tsr_tensor *tensor) TSR_MUST_USE;
+// Visits the constants of the graph and of all graphs nested in it, until a visit fails.
+tsr_status tsr__graph_visit_constants(const tsr_graph *graph,
+                                      tsr_status (*visit)(const tsr_tensor *tensor)) TSR_MUST_USE;
+// Reads the external data of constants in the node's subgraphs. Copies of the node in other models
+// then hold it themselves (tsr__node_copy_deep).
+tsr_status tsr__node_load_constants(const tsr_node *node) TSR_MUST_USE;
 // What the public queries leave out, for the checker: absent is not the same as zero.
 bool tsr__config_is_declared(const tsr_config *config); // false: a stand-in, or taken off the model
 bool tsr__value_is_other(const tsr_value *value);       // declared as sequence, map, optional, ...

@@ -69,6 +69,9 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     tsr__cloner_init(&cloner, graph->model, node->graph->model);
     cloner.outer = map;
     cloner.data = data;
+    cloner.embeds = true;
+    if (graph->model != node->graph->model)
+        tsr__model_hold(graph->model, node->graph->model);
     tsr__attrs_decode((tsr_node *)node);
     tsr_node *copy = tsr__clone_node(&cloner, graph, node, n_inputs, n_outputs);
     if (copy)
@@ -221,16 +224,43 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
     if (from->rank)
         memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
     tensor->data_ready = false;
-    if (inside) {
-        tensor->raw = (struct str){from->data, from->bytes};
-        tensor->has_raw = tensor->replaced = true;
-        tensor->external = false;
-        tensor->sparse = (struct str){NULL, 0};
-    }
+    if (inside)
+        tsr__tensor_embed(tensor, from);
     copy->tensor = tensor;
     *slot = copy;
     tsr__touch_graph(graph, G_INITIALIZERS);
     return copy;
+}
+
+static tsr_status visit_bodies(const tsr_node *node, tsr_status (*visit)(const tsr_tensor *tensor))
+{
+    tsr_status status = TSR_OK;
+    for (tsr_graph *body = tsr__node_subgraph(node); body && status == TSR_OK; body = body->sibling)
+        status = tsr__graph_visit_constants(body, visit);
+    return status;
+}
+
+tsr_status tsr__graph_visit_constants(const tsr_graph *graph,
+                                      tsr_status (*visit)(const tsr_tensor *tensor))
+{
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < graph->initializers.n && status == TSR_OK; i++)
+        status = visit(graph->initializers.at[i]->tensor);
+    for (const tsr_node *node = graph->first; node && status == TSR_OK; node = node->next)
+        status = visit_bodies(node, visit);
+    return status;
+}
+
+static tsr_status load_external(const tsr_tensor *tensor)
+{
+    if (!tsr_tensor_is_external(tensor))
+        return TSR_OK;
+    return tsr_tensor_data(tensor, NULL, NULL);
+}
+
+tsr_status tsr__node_load_constants(const tsr_node *node)
+{
+    return visit_bodies(node, load_external);
 }
 
 // ---- inlining -------------------------------------------------------------------------------

@@ -154,9 +154,7 @@ static tsr_status look_for_data(struct rank *rank)
         tsr__diag_back(rank->session, &mark, false);
         return TSR_OK;
     }
-    const tsr_graph *graph = tsr_model_graph(model);
-    for (size_t i = 0; i < tsr_graph_initializer_count(graph) && st == TSR_OK; i++)
-        st = tsr__tensor_there(tsr_value_initializer(tsr_graph_initializer(graph, i)));
+    st = tsr__graph_visit_constants(tsr_model_graph(model), tsr__tensor_there);
     tsr_model_free(model);
     return st;
 }

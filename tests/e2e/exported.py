@@ -162,7 +162,34 @@ def forest(d):
     assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 1, out
 
 
-for case in (unshared_packing, unknown_type, untyped_by_hand, blocked_layout, domain_not_imported, said_of_nodes, quantized_gemm, forest):
+def data_of_a_branch(d):
+    """A constant of a branch is in a data file: rank files hold it, and a missing file is named before the engine is asked."""
+    node = lambda op, ins, out: helper.make_node(op, ins, [out])
+    graph = lambda name, nodes, out, weights=(): helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(out, T.FLOAT, None)], weights)
+    weight = numpy_helper.from_array(rng.standard_normal((64, 64)).astype("f4"), "w")
+    with open(d + "/w.data", "wb") as f:
+        f.write(weight.raw_data)
+    weight.ClearField("raw_data")
+    weight.data_location = T.EXTERNAL
+    for key, value in (("location", "w.data"), ("offset", "0"), ("length", str(64 * 64 * 4))):
+        weight.external_data.add(key=key, value=value)
+    branch = helper.make_node("If", ["c"], ["y"], name="if", then_branch=graph("t", [node("MatMul", ["x", "w"], "t")], "t", [weight]), else_branch=graph("e", [node("Relu", ["x"], "e")], "e"))
+    info = lambda name, kind, shape: helper.make_tensor_value_info(name, kind, shape)
+    main = helper.make_graph([branch], "g", [info("c", T.BOOL, []), info("x", T.FLOAT, [8, 64])], [info("y", T.FLOAT, [8, 64])])
+    path = d + "/b.onnx"
+    with open(path, "wb") as f:
+        f.write(helper.make_model(main, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    np.savez(d + "/in.npz", c=np.array(True), x=rng.standard_normal((8, 64)).astype("f4"))
+    tessera("verify", path, "--devices", "2", "--allow-unsharded", "--inputs", d + "/in.npz")
+    tessera("verify", annotate(path, "--config", "c:2", "--shard", "if > then_branch > #0:w={1,2:0,1}"), "--inputs", d + "/in.npz")
+    os.remove(d + "/w.data")
+    for words in (("run", path), ("run", path, "--devices", "2"), ("verify", path, "--devices", "2", "--allow-unsharded"), ("partition", path, "--devices", "2", "-o", d + "/p")):
+        _, err = tessera(*words, want=3)
+        assert "w.data" in err, err
+    assert not os.path.exists(d + "/p")
+
+
+for case in (data_of_a_branch, unshared_packing, unknown_type, untyped_by_hand, blocked_layout, domain_not_imported, said_of_nodes, quantized_gemm, forest):
     with tempfile.TemporaryDirectory() as folder:
         try:
             case(folder)

@@ -431,6 +431,11 @@ static tsr_node *sum_parts(const struct local_copy *copy)
 static tsr_status make_node(struct local_copy *copy)
 {
     struct step *st = copy->step;
+    if (!copy->part->draft->look) {
+        tsr_status loaded = tsr__node_load_constants(st->flow->node);
+        if (loaded != TSR_OK)
+            return loaded;
+    }
     if (copy->flow->pending)
         copy->node = sum_parts(copy);
     else
