@@ -181,6 +181,16 @@ tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank
     return value;
 }
 
+// True if a conversion of v to the type is defined.
+static bool type_holds(tsr_dtype type, double v)
+{
+    if (type == TSR_INT64)
+        return v >= -0x1p63 && v < 0x1p63;
+    if (type == TSR_INT32)
+        return v >= -0x1p31 && v < 0x1p31;
+    return type != TSR_UINT8 || (v >= 0 && v < 256);
+}
+
 // A constant without dimensions. Other types than these make the expansion fail.
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 {
@@ -191,6 +201,10 @@ tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
         int64_t l;
         uint8_t b;
     } bytes;
+    if (!type_holds(type, v)) {
+        expansion->failed = true;
+        return NULL;
+    }
     switch (type) {
     case TSR_FLOAT:
         bytes.f = (float)v;
