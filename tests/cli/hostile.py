@@ -295,12 +295,13 @@ def ours(tmp):
 
 
 def start_and_end(command, number, tmp):
-    """Starts the command, waits until it has a temporary folder, sends the signal; its exit code."""
+    """Starts the command, waits until it has a temporary folder of its own, sends the signal; its exit code."""
+    before = set(ours(tmp))
     # Whoever runs the tests may ignore the signal (nohup does), and children inherit that.
     p = subprocess.Popen([TESSERA, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=tmp),
                          preexec_fn=lambda: number == signal.SIGKILL or signal.signal(number, signal.SIG_DFL))
     for _ in range(600):
-        if ours(tmp) or p.poll() is not None:
+        if set(ours(tmp)) - before or p.poll() is not None:
             break
         time.sleep(0.05)
     time.sleep(0.2)
