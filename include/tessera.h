@@ -1653,7 +1653,7 @@ typedef struct tsr_generate_options {
         max_tokens; /* most new tokens; 0: 64; TSR_NO_TOKENS: none, the prompt is only checked */
     /* sampling temperature; 0: 1 if top_k or top_p is set, else the most likely token is taken */
     double temperature;
-    int64_t top_k;    /* sample from so many of the most likely tokens; 0: from all */
+    int64_t top_k;    /* sample from the top_k most likely tokens; 0: from all */
     double top_p;     /* nucleus sampling threshold; 0: none */
     uint64_t seed;    /* the same seed, the same tokens */
     const char *work; /* folder for temporary files; NULL: /tmp */
