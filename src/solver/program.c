@@ -57,6 +57,76 @@ void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, ui
         *use = (struct program_use){node, begin, end, usage};
 }
 
+// ---- copying with weights
+
+// A copied table of the program from which costs are added. Tables that share storage there share it
+// in the copy too.
+struct weighted_table {
+    const int64_t *table;
+    size_t n;
+    struct program_weight weight;
+};
+
+static int64_t weighted_cost(int64_t cost, struct program_weight weight)
+{
+    int64_t product;
+    if (cost == COST_FORBIDDEN)
+        return COST_FORBIDDEN;
+    if (mul_ok(cost, weight.times, &product))
+        return product / weight.over;
+    return (int64_t)((double)cost * (double)weight.times / (double)weight.over);
+}
+
+// Returns the table with all costs weighted, from `tables` if it was made before. NULL: out of memory.
+static const int64_t *weighted_table(struct map *tables, const int64_t *table, size_t n,
+                                     struct program_weight weight)
+{
+    if (weight.times == weight.over)
+        return table;
+    struct weighted_table key = {table, n, weight};
+    struct str text = tsr__arena_str(tables->arena, (struct str){(const char *)&key, sizeof key});
+    void **slot = text.p ? tsr__map_at(tables, text) : NULL;
+    if (!slot || *slot)
+        return slot ? *slot : NULL;
+    int64_t *copy = ARENA_ARRAY(tables->arena, int64_t, n + 1);
+    for (size_t i = 0; copy && i < n; i++)
+        copy[i] = weighted_cost(table[i], weight);
+    return *slot = copy;
+}
+
+static void add_limit(struct program *to, const struct program_limit *from, uint32_t first)
+{
+    uint32_t limit = tsr__program_limit(to, from->name, from->bound, from->n_times);
+    for (size_t i = 0; i < from->uses.n; i++) {
+        const struct program_use *use = &from->uses.at[i];
+        tsr__program_use(to, limit, first + use->node, use->begin, use->end, use->usage);
+    }
+}
+
+uint32_t tsr__program_add(struct program *to, const struct program *from,
+                          program_weight_fn *weight_of, const void *context)
+{
+    uint32_t first = (uint32_t)to->nodes.n;
+    struct map tables;
+    tsr__map_init(&tables, to->arena, 0);
+    for (uint32_t i = 0; i < from->nodes.n; i++) {
+        const struct program_node *node = &from->nodes.at[i];
+        const int64_t *cost =
+            weighted_table(&tables, node->cost, node->k, weight_of(context, i, i));
+        tsr__program_choices(to, tsr__program_node(to, node->name, node->k, cost), node->choices);
+    }
+    for (size_t i = 0; i < from->edges.n; i++) {
+        const struct program_edge *edge = &from->edges.at[i];
+        size_t n = (size_t)from->nodes.at[edge->a].k * from->nodes.at[edge->b].k;
+        struct program_weight weight = weight_of(context, edge->a, edge->b);
+        tsr__program_edge(to, first + edge->a, first + edge->b,
+                          weighted_table(&tables, edge->cost, n, weight));
+    }
+    for (size_t i = 0; i < from->limits.n; i++)
+        add_limit(to, &from->limits.at[i], first);
+    return to->arena->failed ? UINT32_MAX : first;
+}
+
 // ---- checking
 
 // Adds the largest magnitude of the table to sum; false where one is out of range.

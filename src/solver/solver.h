@@ -69,6 +69,16 @@ uint32_t tsr__program_limit(struct program *program, struct str name, int64_t bo
                             uint32_t n_times);
 void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, uint32_t begin,
                       uint32_t end, const int64_t *usage);
+// A cost is multiplied by times / over and rounded toward 0. over is at least 1.
+struct program_weight {
+    int64_t times, over;
+};
+// Returns the weight for the edges between the nodes a and b, or for the node a if a == b.
+typedef struct program_weight program_weight_fn(const void *context, uint32_t a, uint32_t b);
+// Adds the nodes, edges and limits of `from` to `to`, with weighted costs. Limits and usages keep their
+// values. Returns the number that the first node of `from` has in `to`; UINT32_MAX: out of memory.
+uint32_t tsr__program_add(struct program *to, const struct program *from,
+                          program_weight_fn *weight_of, const void *context);
 // TSR_OK if indices, signs and magnitudes are right; TSR_NOMEM if the arena failed meanwhile; else
 // TSR_INVALID. Adds no finding. All functions below check first and pass this on.
 tsr_status tsr__program_check(const struct program *program) TSR_MUST_USE;

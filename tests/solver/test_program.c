@@ -33,6 +33,38 @@ static void small_program_is_solved(void **state)
     assert_true(r.infeasible && !r.feasible);
 }
 
+// Node 1 and its edge count 5 halves, node 0 counts 1.
+static struct program_weight test_weight(const void *context, uint32_t a, uint32_t b)
+{
+    (void)context;
+    return a == 0 && b == 0 ? (struct program_weight){1, 1} : (struct program_weight){5, 2};
+}
+
+static void programs_are_added_with_weights(void **state)
+{
+    struct bench *b = *state;
+    struct program sum;
+    two_nodes(&b->p);
+    tsr__program_edge(&b->p, 0, 1, b->p.edges.at[0].cost);
+    tsr__program_init(&sum, &b->arena);
+    assert_int_equal(tsr__program_add(&sum, &b->p, test_weight, NULL), 0);
+    assert_int_equal(tsr__program_add(&sum, &b->p, test_weight, NULL), 2);
+    assert_int_equal(tsr__program_check(&sum), TSR_OK);
+    assert_ptr_equal(sum.nodes.at[2].cost, b->p.nodes.at[0].cost);
+    assert_int_equal(sum.nodes.at[3].cost[1], 2); // 1 * 5 / 2
+    assert_int_equal(sum.edges.at[2].a, 2);
+    assert_int_equal(sum.edges.at[2].cost[1], 22); // 9 * 5 / 2
+    assert_int_equal(sum.edges.at[2].cost[2], COST_FORBIDDEN);
+    assert_ptr_equal(sum.edges.at[2].cost, sum.edges.at[3].cost); // shared tables stay shared
+    assert_int_equal(sum.limits.n, 2);
+    assert_int_equal(sum.limits.at[1].uses.at[0].node, 2);
+    // A product that int64 cannot hold.
+    b->p.nodes.at[1].cost = (int64_t[]){0, INT64_MAX / 4};
+    tsr__program_init(&sum, &b->arena);
+    assert_int_equal(tsr__program_add(&sum, &b->p, test_weight, NULL), 0);
+    assert_true(sum.nodes.at[1].cost[1] > INT64_MAX / 2);
+}
+
 static void least_limit_and_marginals(void **state)
 {
     struct bench *b = *state;
@@ -115,9 +147,9 @@ static void lp_file_has_what_it_says(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(small_program_is_solved),    TEST(least_limit_and_marginals),
-        TEST(wrong_programs_are_refused), TEST(peaks_and_times),
-        TEST(lp_file_has_what_it_says),
+        TEST(small_program_is_solved),   TEST(programs_are_added_with_weights),
+        TEST(least_limit_and_marginals), TEST(wrong_programs_are_refused),
+        TEST(peaks_and_times),           TEST(lp_file_has_what_it_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
