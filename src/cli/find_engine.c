@@ -5,7 +5,7 @@
 // program or above it, and last what `python3` on the path says. Never the working directory: it may be
 // a folder that a stranger has filled. Loading a library is running it, so what is found near the program
 // must belong to root, to the user or to the program's owner, and must not be writable by everybody.
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <glob.h>
 #include <libgen.h>

@@ -11,7 +11,7 @@
 //   command plan; arguments {m.onnx}; given {--devices 4}, {-o out.onnx} in that order
 //
 // Options may stand before, between and behind arguments; behind `--` every word is an argument.
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 // SIGBUS: models are mapped, not read, so a file that somebody shortens makes a page vanish under a
 // pointer. The handler looks up the address in /proc/self/maps to name the file, and ends the
 // command as any other file that cannot be read would.
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_completion.c - completion scripts for bash, zsh and fish, made from the tables of commands
+// and options.
+//
+// Nothing is listed by hand, so a new option completes by itself. Each shell has one function that
+// prints the frame and one that prints an option; each_option calls the latter for the command's
+// options and the common ones.
+#include "cli/cli.h"
+
+#include <string.h>
+
+static void each_option(const struct command *command,
+                        void (*f)(const struct command *, const struct option *))
+{
+    for (const struct option *option = command->options; option && option->name; option++)
+        f(command, option);
+    for (const struct option *option = cli_common; option->name; option++)
+        f(command, option);
+}
+
+static void word(const struct command *command, const struct option *option)
+{
+    (void)command;
+    printf(" %s", option->name);
+}
+
+// The script sets `words` to the command's options, or to all commands while the first word is
+// typed; for words that do not begin with a dash bash completes file names.
+static void bash(void)
+{
+    printf("_tessera() {\n    local words\n    case \"${COMP_WORDS[1]}\" in\n");
+    for (size_t i = 0; cli_commands[i]; i++) {
+        printf("    %s) words=\"", cli_commands[i]->name);
+        each_option(cli_commands[i], word);
+        printf("\" ;;\n");
+    }
+    printf("    esac\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
+    for (size_t i = 0; cli_commands[i]; i++)
+        printf("%s ", cli_commands[i]->name);
+    printf("--help --version\"\n    elif [[ \"${COMP_WORDS[COMP_CWORD]}\" != -* ]]; then\n        "
+           "words=\"\"\n    fi\n"
+           "    COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n}\n"
+           "complete -o default -F _tessera tessera\n");
+}
+
+// '--name[help]' and, with a value, ':value:_files'. Brackets, colons and backslashes of the help
+// are escaped for _arguments.
+static void zsh_option(const struct command *command, const struct option *option)
+{
+    (void)command;
+    printf(" '%s[", option->name);
+    for (const char *p = option->help; *p; p++) {
+        if (*p == '\'') // no escape inside of quotes: close, a quoted quote, open
+            printf("'\\''");
+        else
+            printf(strchr("[]:\\", *p) ? "\\%c" : "%c", *p);
+    }
+    printf("]%s'", cli_text_if(option->value, ":value:_files"));
+}
+
+static void zsh(void)
+{
+    printf("#compdef tessera\n_tessera() {\n    if (( CURRENT == 2 )); then\n        local -a "
+           "commands=(");
+    for (size_t i = 0; cli_commands[i]; i++)
+        printf(" '%s:%s'", cli_commands[i]->name, cli_commands[i]->summary);
+    printf(
+        " )\n        _describe command commands\n        return\n    fi\n    case $words[2] in\n");
+    for (size_t i = 0; cli_commands[i]; i++) {
+        printf("    %s) _arguments '*:file:_files'", cli_commands[i]->name);
+        each_option(cli_commands[i], zsh_option);
+        printf(" ;;\n");
+    }
+    printf("    esac\n}\ncompdef _tessera tessera\n");
+}
+
+// Long options without their dashes after -l, "-o" after -s. -r: it needs a value.
+static void fish_option(const struct command *command, const struct option *option)
+{
+    printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", command->name);
+    if (option->name[1] == '-')
+        printf("-l %s", option->name + 2);
+    else
+        printf("-s %s", option->name + 1);
+    printf("%s -d \"%s\"\n", cli_text_if(option->value, " -r"), option->help);
+}
+
+static void fish(void)
+{
+    for (size_t i = 0; cli_commands[i]; i++) {
+        printf("complete -c tessera -n __fish_use_subcommand -a %s -d \"%s\"\n",
+               cli_commands[i]->name, cli_commands[i]->summary);
+        each_option(cli_commands[i], fish_option);
+    }
+}
+
+static int run(struct cli *cli)
+{
+    const char *shell = cli->arguments[0];
+    if (cli->json)
+        return cli_usage(cli, "a script is no JSON document: leave --json out");
+    if (!strcmp(shell, "bash"))
+        bash();
+    else if (!strcmp(shell, "zsh"))
+        zsh();
+    else if (!strcmp(shell, "fish"))
+        fish();
+    else
+        return cli_usage(cli, "no completion for '%s'; there is bash, zsh and fish", shell);
+    return EXIT_DONE;
+}
+
+const struct command cmd_completion = {
+    .name = "completion",
+    .arguments = "bash|zsh|fish",
+    .summary = "print a completion script for a shell",
+    .example = "tessera completion bash > tessera.bash",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_demo.c - the main job in one command: makes a transformer block, cuts it, runs it cut and
+// whole, compares.
+//
+// Projections are cut by columns, then by rows (the usual tensor parallelism), so each half of the
+// block needs one sum over the devices. Everything between follows from the operators' rules.
+//
+// The model is built through the public interface, node by node, with specs on its six weights
+// alone: query, key, value and up by columns, output and down by rows. With 4 devices each has 2 of
+// 8 heads and 512 of 2048 inner columns; partial sums of `output` and `down` are added by two
+// AllReduces. `demo` then does what `verify` does on the file that it has written.
+#include "cli/output/summary.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TOKENS = 16, HIDDEN = 512, HEADS = 8, INNER = 2048, DEVICES_MAX = 8 };
+
+// What all makers of nodes share. `failed` is set by the first of them that fails, and the others
+// then do nothing: one look at the end suffices.
+struct builder {
+    tsr_graph *graph;
+    tsr_config *config;
+    int64_t devices;
+    uint64_t random;
+    int n; // nodes so far, for names
+    bool failed;
+};
+
+// Xorshift: the same weights on every machine, without a library.
+static float next_random(struct builder *builder)
+{
+    builder->random ^= builder->random << 13;
+    builder->random ^= builder->random >> 7;
+    builder->random ^= builder->random << 17;
+    return (float)((double)(builder->random >> 11) / 4503599627370496.0 - 1.0); // [-1, 1)
+}
+
+// A matrix (or, with columns 0, a vector) of random numbers whose products keep their size.
+static tsr_value *weight(struct builder *builder, const char *name, int64_t rows, int64_t columns,
+                         float scale, float shift)
+{
+    int64_t dims[2] = {rows, columns};
+    size_t n = (size_t)(rows * (columns ? columns : 1));
+    float *data = cli_alloc(n, sizeof *data);
+    for (size_t i = 0; i < n; i++)
+        data[i] = shift + scale * next_random(builder);
+    tsr_value *value = tsr_graph_add_initializer(builder->graph, name, TSR_FLOAT, columns ? 2 : 1,
+                                                 dims, data, n * sizeof *data);
+    free(data);
+    builder->failed |= !value;
+    return value;
+}
+
+// The second input of a Reshape.
+static tsr_value *shape_constant(struct builder *builder, const char *name, const int64_t *dims,
+                                 int64_t n)
+{
+    tsr_value *value = tsr_graph_add_initializer(builder->graph, name, TSR_INT64, 1, &n, dims,
+                                                 (size_t)n * sizeof *dims);
+    builder->failed |= !value;
+    return value;
+}
+
+// The node's output, with its shape written down. NULL where the node could not be made.
+static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const int64_t *sizes)
+{
+    tsr_dim dims[4];
+    for (int i = 0; i < rank; i++)
+        dims[i] = (tsr_dim){sizes[i], ""};
+    tsr_value *value = n ? tsr_node_output(n, 0) : NULL;
+    builder->failed |= !value || tsr_value_set_type(value, TSR_FLOAT, rank, dims) != TSR_OK;
+    return value;
+}
+
+// A node of one to three inputs (the later ones may be NULL) and one output, named by its number.
+static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
+                      tsr_value *z)
+{
+    char name[32], out[32];
+    const char *outputs[] = {out};
+    tsr_value *inputs[] = {x, y, z};
+    if (builder->failed)
+        return NULL;
+    snprintf(name, sizeof name, "%s_%d", op, builder->n);
+    snprintf(out, sizeof out, "v%d", builder->n++);
+    size_t n_inputs = y ? 2 : 1;
+    if (z)
+        n_inputs = 3;
+    tsr_node *n = tsr_graph_add_node(builder->graph, "", op, name, inputs, n_inputs, outputs, 1);
+    builder->failed |= !n;
+    return n;
+}
+
+static const int64_t flat[] = {1, TOKENS, HIDDEN};
+
+// x * W + bias, W cut along its columns (up) or its rows (down).
+static tsr_value *project(struct builder *builder, tsr_value *x, const char *name, int64_t in,
+                          int64_t out, bool rows)
+{
+    char text[96], bias_name[64];
+    // Random numbers in [-1, 1) have variance 1/3; times 1.7 / sqrt(in), a row's product keeps
+    // variance 1.
+    tsr_value *w = weight(builder, name, in, out, 1.7f / sqrtf((float)in), 0);
+    tsr_node *n = node(builder, "MatMul", x, w, NULL);
+    const int64_t sizes[] = {1, TOKENS, out};
+    tsr_value *y = typed(builder, n, 3, sizes);
+    snprintf(text, sizeof text, rows ? "{%d,1}" : "{1,%d}", (int)builder->devices);
+    snprintf(bias_name, sizeof bias_name, "%s.bias", name);
+    if (!builder->failed)
+        builder->failed |= tsr_node_shard_text(n, w, builder->config, text) != TSR_OK;
+    tsr_value *bias = weight(builder, bias_name, out, 0, 0.1f, 0);
+    return typed(builder, node(builder, "Add", y, bias, NULL), 3, sizes);
+}
+
+// [1, tokens, hidden] -> [1, heads, tokens, hidden / heads], or with the last two exchanged.
+// One Reshape and one Transpose; `exchanged` is for keys, which the scores multiply transposed.
+static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *shape, bool exchanged)
+{
+    const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
+    const int64_t perm[2][4] = {{0, 2, 1, 3}, {0, 2, 3, 1}};
+    int64_t sizes[4];
+    tsr_value *y = typed(builder, node(builder, "Reshape", x, shape, NULL), 4, split);
+    tsr_node *n = node(builder, "Transpose", y, NULL, NULL);
+    for (int i = 0; i < 4; i++)
+        sizes[i] = split[perm[exchanged][i]];
+    if (n)
+        builder->failed |= tsr_node_set_ints(n, "perm", perm[exchanged], 4) != TSR_OK;
+    return typed(builder, n, 4, sizes);
+}
+
+// The usual block: query, key and value by heads, scores = q k' * scale, softmax, scores v, and
+// back to [1, TOKENS, HIDDEN].
+static tsr_value *attention(struct builder *builder, tsr_value *x)
+{
+    const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS},
+                  scores[] = {1, HEADS, TOKENS, TOKENS};
+    const int64_t context[] = {1, HEADS, TOKENS, HIDDEN / HEADS}, perm[] = {0, 2, 1, 3};
+    float scale = 1 / sqrtf(HIDDEN / HEADS);
+    tsr_value *to_heads = shape_constant(builder, "to_heads", split, 4),
+              *to_flat = shape_constant(builder, "to_flat", flat, 3);
+    tsr_value *factor = tsr_graph_add_initializer(builder->graph, "scale", TSR_FLOAT, 0, NULL,
+                                                  &scale, sizeof scale);
+    tsr_value *q =
+        by_heads(builder, project(builder, x, "query", HIDDEN, HIDDEN, false), to_heads, false);
+    tsr_value *k =
+        by_heads(builder, project(builder, x, "key", HIDDEN, HIDDEN, false), to_heads, true);
+    tsr_value *v =
+        by_heads(builder, project(builder, x, "value", HIDDEN, HIDDEN, false), to_heads, false);
+    tsr_value *s = typed(builder, node(builder, "MatMul", q, k, NULL), 4, scores);
+    s = typed(builder, node(builder, "Mul", s, factor, NULL), 4, scores);
+    s = typed(builder, node(builder, "Softmax", s, NULL, NULL), 4, scores);
+    tsr_value *y = typed(builder, node(builder, "MatMul", s, v, NULL), 4, context);
+    tsr_node *n = node(builder, "Transpose", y, NULL, NULL);
+    if (n)
+        builder->failed |= tsr_node_set_ints(n, "perm", perm, 4) != TSR_OK;
+    y = typed(builder, node(builder, "Reshape", typed(builder, n, 4, split), to_flat, NULL), 3,
+              flat);
+    return project(builder, y, "output", HIDDEN, HIDDEN, true);
+}
+
+// x + y, normalised, with a scale near 1 and a shift near 0.
+static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value *y,
+                                const char *name)
+{
+    char bias[32];
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    tsr_value *sum = typed(builder, node(builder, "Add", x, y, NULL), 3, flat);
+    tsr_value *scale = weight(builder, name, HIDDEN, 0, 0.1f, 1),
+              *shift = weight(builder, bias, HIDDEN, 0, 0.1f, 0);
+    return typed(builder, node(builder, "LayerNormalization", sum, scale, shift), 3, flat);
+}
+
+// attention -> add & norm -> up, Relu, down -> add & norm. `failed` is sticky: one look at the
+// end.
+static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
+{
+    tsr_model *model = NULL;
+    const int64_t inner[] = {1, TOKENS, INNER};
+    const tsr_dim dims[] = {{1, ""}, {TOKENS, ""}, {HIDDEN, ""}};
+    tsr_status status = tsr_model_new(cli->session, "block", 11, &model);
+    if (status == TSR_OK)
+        status = tsr_model_set_opset(model, "", 18);
+    struct builder builder = {.devices = devices, .random = 88172645463325252u};
+    if (status == TSR_OK)
+        status = tsr_model_add_config(model, "demo", devices, NULL, 0, &builder.config);
+    if (status != TSR_OK) {
+        tsr_model_free(model);
+        return status;
+    }
+    builder.graph = tsr_model_graph(model);
+    tsr_value *x = tsr_graph_add_input(builder.graph, "x");
+    builder.failed = !x || tsr_value_set_type(x, TSR_FLOAT, 3, dims) != TSR_OK;
+    tsr_value *value = residual_norm(&builder, x, attention(&builder, x), "norm1");
+    tsr_value *up = project(&builder, value, "up", HIDDEN, INNER, false);
+    up = typed(&builder, node(&builder, "Relu", up, NULL, NULL), 3, inner);
+    tsr_value *y =
+        residual_norm(&builder, value, project(&builder, up, "down", INNER, HIDDEN, true), "norm2");
+    if (builder.failed || tsr_graph_add_output(builder.graph, y) != TSR_OK) {
+        tsr_model_free(model);
+        return TSR_NOMEM;
+    }
+    *out = model;
+    return TSR_OK;
+}
+
+// The line that a newcomer looks for is the last: PASS or FAIL.
+static int report(struct cli *cli, const tsr_verify_result *result, int code)
+{
+    bool pass = code == EXIT_DONE && result->ok;
+    double worst = 0;
+    for (size_t i = 0; i < result->n_outputs; i++)
+        worst = fmax(worst, result->outputs[i].max_rel);
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        if (json) {
+            tsr_json_bool(json, "ok", pass);
+            summary_json(json, &result->partition);
+            tsr_json_number(json, "max_rel", worst);
+        }
+        return cli_print_json(cli, json, code);
+    }
+    printf("a transformer block (%d tokens, hidden %d, %d heads, inner %d) on %zu devices\n\n",
+           TOKENS, HIDDEN, HEADS, INNER, result->partition.devices);
+    summary_print(stdout, &result->partition);
+    printf("largest difference to the whole model: %.2g of the largest value\n\n%s\n", worst,
+           pass ? "PASS" : "FAIL");
+    return code;
+}
+
+// Writes the model to path, and with --keep a copy that stays.
+static tsr_status save_block(struct cli *cli, int64_t devices, const char *path)
+{
+    const char *keep = cli_value(cli, "--keep");
+    tsr_model *model = NULL;
+    tsr_status status = build(cli, devices, &model);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_model_save(model, path);
+    if (status != TSR_OK)
+        goto free_model;
+    if (keep)
+        status = tsr_model_save(model, keep);
+free_model:
+    tsr_model_free(model);
+    return status;
+}
+
+// The folder is temporary and goes with the session.
+static int verify_in(struct cli *cli, const char *folder, int64_t devices)
+{
+    char path[4096];
+    tsr_verify_options options = {.size = sizeof options, .inputs = "random:1", .work = folder};
+    tsr_verify_result result = {.size = sizeof result};
+    options.run.size = sizeof options.run;
+    snprintf(path, sizeof path, "%s/model.onnx", folder);
+    tsr_status status = save_block(cli, devices, path);
+    if (status == TSR_OK)
+        status = tsr_verify(cli->session, path, &options, &result);
+    int code = cli_finish(cli, status);
+    if (status == TSR_OK || status == TSR_DIFFERENT)
+        return report(cli, &result, code);
+    return code;
+}
+
+static int run(struct cli *cli)
+{
+    const char *text = cli_value(cli, "--devices"), *folder = NULL;
+    double devices = 4;
+    if (text && (!cli_number(text, &devices) || devices > DEVICES_MAX || devices != (int)devices))
+        return cli_usage(cli, "--devices wants 1 to %d, not '%s'", DEVICES_MAX, text);
+    tsr_status status = cli_engine(cli, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_session_temporary(cli->session, cli_temporary(), &folder);
+    if (status != TSR_OK)
+        return cli_finish(cli, status);
+    return verify_in(cli, folder, (int64_t)devices);
+}
+
+static const struct option options_table[] = {
+    {"--devices", "N", "devices to cut for, 1 to 8 (default 4)"},
+    {"--keep", "FILE", "write the annotated model there too"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_demo = {
+    .name = "demo",
+    .arguments = "",
+    .summary = "make a transformer block, cut it for 4 devices, run it cut and whole, compare",
+    .example = "tessera demo",
+    .options = options_table,
+    .run = run,
+};

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_info.c - what is in a model: interface, operators, weights, configurations, shardings,
+// stages.
+//
+// Three parts: facts are counted in one walk (struct facts); text shows the first of each, JSON all
+// of them; what annotations say is printed node by node. Annotations that are wrong do not fail the
+// command: they are shown as far as they can be read, and `check` says what is wrong.
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct op_count {
+    const char *domain, *op;
+    size_t n;
+};
+
+// ops: each operator once with its number of nodes, the most frequent first; n_specs and n_stages
+// count annotations of all configurations; largest: the heaviest weight, NULL without weights.
+struct facts {
+    struct op_count *ops;
+    size_t n_ops, n_nodes, n_specs, n_stages, n_weights;
+    int64_t weight_bytes, weight_elements;
+    const tsr_value *largest;
+    int64_t largest_bytes;
+};
+
+// By operator, then by domain: equal ones become neighbours.
+static int by_name(const void *a, const void *b)
+{
+    const struct op_count *x = a, *y = b;
+    int order = strcmp(x->op, y->op);
+    if (order)
+        return order;
+    return strcmp(x->domain, y->domain);
+}
+
+// The most frequent first; operators that are equally frequent by name, so that the list is always
+// the same.
+static int by_count(const void *a, const void *b)
+{
+    const struct op_count *x = a, *y = b;
+    if (x->n != y->n)
+        return (x->n < y->n) - (x->n > y->n);
+    return by_name(a, b);
+}
+
+// Counts equal operators: sort all, then join neighbours.
+// Nodes of subgraphs and functions count, too: tsr_model_next_node walks all of them.
+static void count_ops(const tsr_model *model, struct facts *facts)
+{
+    for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
+        facts->n_nodes++;
+    facts->ops = cli_alloc(facts->n_nodes + 1, sizeof *facts->ops);
+    size_t k = 0;
+    for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
+        facts->ops[k++] = (struct op_count){tsr_node_domain(node), tsr_node_op(node), 1};
+    qsort(facts->ops, k, sizeof *facts->ops, by_name);
+    for (size_t i = 0; i < k; i++) {
+        if (facts->n_ops && !by_name(&facts->ops[facts->n_ops - 1], &facts->ops[i]))
+            facts->ops[facts->n_ops - 1].n++;
+        else
+            facts->ops[facts->n_ops++] = facts->ops[i];
+    }
+    qsort(facts->ops, facts->n_ops, sizeof *facts->ops, by_count);
+}
+
+// Weights without a known size count as nothing.
+static void weigh(const tsr_graph *graph, struct facts *facts)
+{
+    facts->n_weights = tsr_graph_initializer_count(graph);
+    for (size_t i = 0; i < facts->n_weights; i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        const tsr_tensor *tensor = tsr_value_initializer(value);
+        if (!tensor)
+            continue;
+        int64_t bytes = tsr_tensor_bytes(tensor), elements = tsr_tensor_elements(tensor);
+        if (bytes > 0)
+            facts->weight_bytes += bytes;
+        if (elements > 0)
+            facts->weight_elements += elements;
+        if (bytes > facts->largest_bytes) {
+            facts->largest = value;
+            facts->largest_bytes = bytes;
+        }
+    }
+}
+
+// "float32 [batch, 64]"; what is not known is "?".
+static void type_text(const tsr_value *value, char *out, size_t cap)
+{
+    size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
+    int rank = tsr_value_rank(value);
+    // One turn more than dimensions, for the bracket; of an unknown rank (-1) none, so the type
+    // stands alone.
+    for (int i = 0; i <= rank; i++) {
+        if (k >= cap)
+            break;
+        static const char *const signs[] = {" [", ", "};
+        const char *before = signs[i > 0];
+        if (i == rank) {
+            k += (size_t)snprintf(out + k, cap - k, "%s]", cli_text_if(i == 0, " ["));
+            break;
+        }
+        tsr_dim dim = tsr_value_dim(value, i);
+        if (dim.value >= 0)
+            k += (size_t)snprintf(out + k, cap - k, "%s%lld", before, (long long)dim.value);
+        else
+            k += (size_t)snprintf(out + k, cap - k, "%s%s", before,
+                                  cli_text_or(tsr_value_dim_name(value, i), "?"));
+    }
+}
+
+// One side of a model, as its inputs and outputs are told.
+struct interface {
+    const char *title;
+    size_t (*count)(const tsr_graph *graph);
+    tsr_value *(*at)(const tsr_graph *graph, size_t i);
+};
+static const struct interface inputs = {"inputs", tsr_graph_input_count, tsr_graph_input};
+static const struct interface outputs = {"outputs", tsr_graph_output_count, tsr_graph_output};
+
+static void print_values(const struct interface *interface, const tsr_graph *graph)
+{
+    printf("%s\n", interface->title);
+    for (size_t i = 0; i < interface->count(graph); i++) {
+        const tsr_value *value = interface->at(graph, i);
+        char type[512];
+        type_text(value, type, sizeof type);
+        printf("  %-24s %s\n", tsr_value_name(value), type);
+    }
+}
+
+// The name, or "#3 MatMul" of a node that has none, in the caller's buffer.
+static const char *node_label(const tsr_node *node, char *buffer, size_t cap)
+{
+    if (tsr_node_name(node)[0])
+        return tsr_node_name(node);
+    snprintf(buffer, cap, "#%lld %s", (long long)tsr_node_index(node), tsr_node_op(node));
+    return buffer;
+}
+
+// Calls f for every node entry of the model.
+// An entry is what a node says for one configuration: specs of its values, and a stage. f gets
+// `data` as it is: facts for counting, a document for JSON.
+static void each_entry(struct cli *cli, const tsr_model *model, void *data,
+                       void (*f)(struct cli *, void *, const tsr_node *, const tsr_node_config *))
+{
+    for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
+        for (size_t i = 0; i < tsr_node_config_count(node); i++)
+            f(cli, data, node, tsr_node_config_at(node, i));
+}
+
+// Empty where the node names a configuration that the model does not declare.
+static const char *config_name(const tsr_node_config *nc)
+{
+    const tsr_config *config = tsr_node_config_config(nc);
+    if (!config)
+        return "";
+    return tsr_config_name(config);
+}
+
+// In the notation that the user chose; `run` has refused unknown ones. A spec that means no
+// sharding gives `otherwise`.
+static const char *spec_label(const struct cli *cli, const tsr_spec *spec, const char *otherwise)
+{
+    tsr_notation notation = TSR_NOTATION_TILES;
+    const char *text = NULL;
+    (void)cli_notation(cli, &notation);
+    if (tsr_spec_text_as(spec, notation, &text) == TSR_OK)
+        return text;
+    return otherwise;
+}
+
+static void count_entry(struct cli *cli, void *data, const tsr_node *node,
+                        const tsr_node_config *nc)
+{
+    struct facts *facts = data;
+    int64_t stage;
+    (void)cli, (void)node;
+    facts->n_specs += tsr_node_config_spec_count(nc);
+    facts->n_stages += tsr_node_config_stage(nc, &stage);
+}
+
+// "  tp2        mm:W {2,1:0,1}", and a line for its stage.
+static void print_entry(struct cli *cli, void *data, const tsr_node *node,
+                        const tsr_node_config *nc)
+{
+    char buffer[128];
+    const char *label = node_label(node, buffer, sizeof buffer);
+    int64_t stage;
+    (void)data;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        const tsr_value *value = tsr_spec_value(spec);
+        const char *name = "";
+        if (value)
+            name = tsr_value_name(value);
+        printf("  %-10s %s:%s %s\n", config_name(nc), label, name,
+               spec_label(cli, spec, "(does not describe a sharding; see tessera check)"));
+    }
+    if (tsr_node_config_stage(nc, &stage))
+        printf("  %-10s %s stage %lld\n", config_name(nc), label, (long long)stage);
+}
+
+// At most 16 names of devices; JSON has all.
+static void print_configs(const tsr_model *model)
+{
+    size_t n = tsr_model_config_count(model);
+    if (!n)
+        return;
+    static const char *const signs[] = {": ", ", "};
+    printf("configurations\n");
+    for (size_t i = 0; i < n; i++) {
+        const tsr_config *config = tsr_model_config(model, i);
+        printf("  %-10s %lld devices", tsr_config_name(config),
+               (long long)tsr_config_devices(config));
+        for (size_t j = 0; j < cli_fewer(tsr_config_device_name_count(config), 16); j++)
+            printf("%s%s", signs[j > 0], tsr_config_device_name(config, j));
+        printf("%s\n", cli_text_if(tsr_config_device_name_count(config) > 16, ", ..."));
+    }
+}
+
+// The topology of each configuration that has one; what is wrong with it is the checker's word.
+// tsr_model_topology adds findings for bad ones, which are dropped here.
+static void each_topology(struct cli *cli, tsr_model *model, void *data,
+                          void (*f)(void *data, const tsr_config *config,
+                                    const tsr_topology *topology))
+{
+    for (size_t i = 0; i < tsr_model_config_count(model); i++) {
+        tsr_topology *t = NULL;
+        const tsr_config *config = tsr_model_config(model, i);
+        (void)tsr_model_topology(model, tsr_config_name(config), &t);
+        if (t) // NULL: there is none, or it cannot be read
+            f(data, config, t);
+        tsr_topology_free(t);
+    }
+    tsr_finding_clear(cli->session);
+}
+
+// Sides of a grid that are shown: 2x4 has two.
+#define MAX_SIDES 8
+
+static void print_topology(void *data, const tsr_config *config, const tsr_topology *topology)
+{
+    int sides[MAX_SIDES], n = tsr_topology_grid(topology, sides, MAX_SIDES);
+    static const char *const signs[] = {", a grid of ", "x"};
+    (void)data;
+    printf("topology\n  %-10s %d devices, %zu links", tsr_config_name(config),
+           tsr_topology_devices(topology), tsr_topology_links(topology));
+    for (int i = 0; i < n && i < MAX_SIDES; i++)
+        printf("%s%d", signs[i > 0], sides[i]);
+    printf("\n");
+}
+
+static void json_topology(void *data, const tsr_config *config, const tsr_topology *topology)
+{
+    tsr_json_begin(data, NULL, '{');
+    tsr_json_string(data, "configuration", tsr_config_name(config));
+    tsr_topology_add_json(topology, data);
+    tsr_json_end(data);
+}
+
+// Shows the first 8 operators of the list; each_entry runs twice, first to count, then to print.
+static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    printf("%s\n  IR version %lld", cli->arguments[0], (long long)tsr_model_ir_version(model));
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++) {
+        const char *domain = tsr_model_opset_domain(model, i);
+        printf(", %s %lld", cli_domain(domain), (long long)tsr_model_opset_version(model, i));
+    }
+    if (tsr_model_producer(model)[0])
+        printf(", made by %s", tsr_model_producer(model));
+    printf("\n  %s nodes of %zu operators:", cli_count((int64_t)facts->n_nodes), facts->n_ops);
+    for (size_t i = 0; i < cli_fewer(facts->n_ops, 8); i++)
+        printf("%s %s %zu", cli_between(i, ","), facts->ops[i].op, facts->ops[i].n);
+    printf("%s\n  weights: %s in %s tensors, %s", cli_text_if(facts->n_ops > 8, ", ..."),
+           cli_count(facts->weight_elements), cli_count((int64_t)facts->n_weights),
+           cli_bytes(facts->weight_bytes));
+    if (facts->largest)
+        printf("; largest %s, %s", tsr_value_name(facts->largest), cli_bytes(facts->largest_bytes));
+    printf("\n");
+    print_values(&inputs, graph);
+    print_values(&outputs, graph);
+    print_configs(model);
+    each_topology(cli, model, NULL, print_topology);
+    each_entry(cli, model, facts, count_entry);
+    if (facts->n_specs + facts->n_stages) {
+        printf("shardings and stages\n");
+        each_entry(cli, model, NULL, print_entry);
+    }
+    return EXIT_DONE;
+}
+
+// A shape of unknown rank is null; a dimension is a number, a symbol, or null.
+static void json_values(tsr_json *json, const struct interface *interface, const tsr_graph *graph)
+{
+    tsr_json_begin(json, interface->title, '[');
+    for (size_t i = 0; i < interface->count(graph); i++) {
+        const tsr_value *value = interface->at(graph, i);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", tsr_value_name(value));
+        tsr_json_string(json, "type", tsr_dtype_name(tsr_value_dtype(value)));
+        if (tsr_value_rank(value) < 0) {
+            tsr_json_null(json, "shape");
+        } else {
+            tsr_json_begin(json, "shape", '[');
+            for (int k = 0; k < tsr_value_rank(value); k++) {
+                tsr_dim dim = tsr_value_dim(value, k);
+                if (dim.value >= 0)
+                    tsr_json_int(json, NULL, dim.value);
+                else
+                    tsr_json_string(json, NULL, tsr_value_dim_name(value, k));
+            }
+            tsr_json_end(json);
+        }
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+// Opens an object for one entry; the caller adds its own keys and closes it.
+static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_config *nc)
+{
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "configuration", config_name(nc));
+    tsr_json_string(json, "node", tsr_node_name(node));
+    tsr_json_int(json, "index", tsr_node_index(node));
+}
+
+// `sharding` is null where the spec means none.
+static void json_specs(struct cli *cli, void *data, const tsr_node *node, const tsr_node_config *nc)
+{
+    tsr_json *json = data;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        const tsr_value *value = tsr_spec_value(spec);
+        json_entry(json, node, nc);
+        if (value)
+            tsr_json_string(json, "value", tsr_value_name(value));
+        else
+            tsr_json_null(json, "value");
+        tsr_json_string(json, "sharding", spec_label(cli, spec, NULL));
+        tsr_json_end(json);
+    }
+}
+
+static void json_stages(struct cli *cli, void *data, const tsr_node *node,
+                        const tsr_node_config *nc)
+{
+    int64_t stage;
+    (void)cli;
+    if (!tsr_node_config_stage(nc, &stage))
+        return;
+    json_entry(data, node, nc);
+    tsr_json_int(data, "stage", stage);
+    tsr_json_end(data);
+}
+
+// Operators as "MatMul", those of other domains as "com.microsoft.Gelu".
+static void json_head(tsr_json *json, const tsr_model *model, const struct facts *facts)
+{
+    tsr_json_int(json, "ir_version", tsr_model_ir_version(model));
+    tsr_json_begin(json, "opsets", '{');
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
+        tsr_json_int(json, tsr_model_opset_domain(model, i), tsr_model_opset_version(model, i));
+    tsr_json_end(json);
+    tsr_json_string(json, "producer", tsr_model_producer(model));
+    tsr_json_int(json, "nodes", (int64_t)facts->n_nodes);
+    tsr_json_begin(json, "operators", '{');
+    for (size_t i = 0; i < facts->n_ops; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s%s%s", facts->ops[i].domain,
+                 cli_text_if(facts->ops[i].domain[0], "."), facts->ops[i].op);
+        tsr_json_int(json, name, (int64_t)facts->ops[i].n);
+    }
+    tsr_json_end(json);
+    tsr_json_int(json, "initializers", (int64_t)facts->n_weights);
+    tsr_json_int(json, "weights", facts->weight_elements);
+    tsr_json_int(json, "weight_bytes", facts->weight_bytes);
+}
+
+// The same facts as the text, all of them: nothing is shortened here.
+static int print_info_json(struct cli *cli, tsr_model *model, const struct facts *facts)
+{
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_READ);
+    json_head(json, model, facts);
+    json_values(json, &inputs, tsr_model_graph(model));
+    json_values(json, &outputs, tsr_model_graph(model));
+    tsr_json_begin(json, "configurations", '[');
+    for (size_t i = 0; i < tsr_model_config_count(model); i++) {
+        const tsr_config *config = tsr_model_config(model, i);
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", tsr_config_name(config));
+        tsr_json_int(json, "devices", tsr_config_devices(config));
+        tsr_json_begin(json, "device_names", '[');
+        for (size_t d = 0; d < tsr_config_device_name_count(config); d++)
+            tsr_json_string(json, NULL, tsr_config_device_name(config, d));
+        tsr_json_end(json);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+    tsr_json_begin(json, "topologies", '[');
+    each_topology(cli, model, json, json_topology);
+    tsr_json_end(json);
+    tsr_json_begin(json, "shardings", '[');
+    each_entry(cli, model, json, json_specs);
+    tsr_json_end(json);
+    tsr_json_begin(json, "stages", '[');
+    each_entry(cli, model, json, json_stages);
+    tsr_json_end(json);
+    return cli_print_json(cli, json, EXIT_DONE);
+}
+
+static int run(struct cli *cli)
+{
+    tsr_model *model = NULL;
+    tsr_notation notation;
+    if (!cli_notation(cli, &notation))
+        return cli_usage(cli, "--notation is tiles, mesh or sets");
+    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
+    if (status != TSR_OK)
+        return cli_finish(cli, status);
+    struct facts facts = {0};
+    count_ops(model, &facts);
+    weigh(tsr_model_graph(model), &facts);
+    int code = cli->json ? print_info_json(cli, model, &facts) : print_text(cli, model, &facts);
+    free(facts.ops);
+    tsr_model_free(model);
+    return code;
+}
+
+static const struct option options[] = {
+    {"--notation", "NAME",
+     "of shardings: tiles ({2,1:0,1}, the default), mesh (S0,R@2x2) or sets (({0},{})@2x2)"},
+    RULES_OPTION,
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_info = {
+    .name = "info",
+    .arguments = "MODEL",
+    .summary = "what is in a model, what it weighs, how it is annotated",
+    .example = "tessera info tests/models/bert_tiny/model.onnx",
+    .options = options,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// layers.c - ONNX Runtime's layer annotations as pipeline stages: `annotate --layers RULES`.
+//
+// Nodes have a text under `layer_ann` in their metadata (Olive writes it), and RULES say which device has which, as the session
+// option session.layer_assignment_settings does: "gpu(layers.); cpu(=head, embed)". Without = the text is the beginning of an
+// annotation, and such rules come before exact ones; else the first that fits counts. Here a device is a stage, and
+// as many as the order of the data needs: embed on the CPU, layers on the GPU, head on the CPU are stages 0, 1 and 2.
+#include "cli/edit/edit.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ANNOTATION "layer_ann"
+#define MAX_STAGES 1024
+
+// device(text) or device(=text): nodes whose annotation begins with the text, or is it.
+struct rule {
+    const char *device, *text; // in the copy of RULES
+    bool exact;
+};
+// One entry for each node of the main graph; looked up by bisection over addresses.
+struct placed {
+    const tsr_node *node;
+    long stage; // the least that its readers may have; -1: any
+};
+struct layers {
+    struct editor *editor;
+    struct rule *rules; // none: every annotation is a device of its own
+    size_t n_rules;
+    struct placed *placed; // nodes so far, by address
+    size_t n_placed, n_matched;
+    const char *devices[MAX_STAGES]; // of each stage
+    long n_stages;
+};
+
+// ---- the rules ---------------------------------------------------------------------------------
+
+static char *trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    for (size_t n = strlen(text); n && isspace((unsigned char)text[n - 1]); n--)
+        text[n - 1] = 0;
+    return text;
+}
+
+// False: nothing stands between the commas, or after the sign.
+static bool add_rule(struct layers *layers, const char *device, char *text)
+{
+    text = trim(text);
+    bool exact = text[0] == '=';
+    if (!text[exact])
+        return false;
+    layers->rules = cli_grow(layers->rules, layers->n_rules + 1, sizeof *layers->rules);
+    layers->rules[layers->n_rules++] = (struct rule){device, text + exact, exact};
+    return true;
+}
+
+// "gpu(a, =b)" in place; false: it is none.
+static bool read_device(struct layers *layers, char *text)
+{
+    char *open = strchr(text, '('), *close = strrchr(text, ')'), *left = NULL;
+    if (!open || !close || close < open || *trim(close + 1))
+        return false;
+    // "gpu(a, =b)" -> "gpu", "a, =b"; both are texts of their own from here on.
+    *open = *close = 0;
+    const char *device = trim(text);
+    if (!*device)
+        return false;
+    for (char *word = strtok_r(open + 1, ",", &left); word; word = strtok_r(NULL, ",", &left))
+        if (!add_rule(layers, device, word))
+            return false;
+    return true;
+}
+
+// False: a part is no rule, or there is none. "auto" has none and is true.
+static bool read_rules(struct layers *layers, char *text)
+{
+    char *left = NULL;
+    if (strcmp(text, "auto") == 0)
+        return true;
+    for (char *part = strtok_r(text, ";", &left); part; part = strtok_r(NULL, ";", &left))
+        if (*trim(part) && !read_device(layers, trim(part)))
+            return false;
+    return layers->n_rules > 0;
+}
+
+// The device of an annotation; NULL: no rule fits. Beginnings come before exact texts.
+// "gpu(layers.); cpu(=layers.9)": layers.9 is gpu's, since beginnings come first.
+static const char *device_of(const struct layers *layers, const char *annotation)
+{
+    if (layers->n_rules == 0)
+        return annotation;
+    for (int exact = 0; exact < 2; exact++)
+        for (size_t i = 0; i < layers->n_rules; i++) {
+            const struct rule *rule = &layers->rules[i];
+            size_t n = strlen(rule->text) + rule->exact; // exact: the end counts too
+            if (rule->exact == exact && strncmp(annotation, rule->text, n) == 0)
+                return rule->device;
+        }
+    return NULL;
+}
+
+// ---- stages ------------------------------------------------------------------------------------
+
+static int by_node(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+// The highest stage among those who make what the node reads; -1: none has one.
+// Producers stand before their readers in a graph, so their stages are known.
+static long least_stage(const struct layers *layers, const tsr_node *node)
+{
+    long least = -1;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        struct placed key = {value ? tsr_value_producer(value) : NULL, 0};
+        const struct placed *maker =
+            key.node ? bsearch(&key, layers->placed, layers->n_placed, sizeof key, by_node) : NULL;
+        if (maker && maker->stage > least)
+            least = maker->stage;
+    }
+    return least;
+}
+
+// The first stage of that device that is not before `least`, a new one if there is none; -1: too many.
+// Data must not go back to an earlier stage: embed (cpu, 0), layer (gpu, 1), head (cpu): stage 0 is
+// before 1, so the head opens stage 2 of the same device.
+static long stage_of(struct layers *layers, const char *device, long least)
+{
+    for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)
+        if (strcmp(layers->devices[stage], device) == 0)
+            return stage;
+    if (layers->n_stages == MAX_STAGES)
+        return -1;
+    layers->devices[layers->n_stages] = device;
+    return layers->n_stages++;
+}
+
+// Nodes without an annotation get no stage, but hand on the least that their readers may have: what
+// they compute may come from a stage.
+static bool place(struct layers *layers)
+{
+    const tsr_graph *graph = tsr_model_graph(layers->editor->model);
+    size_t n = 0;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        layers->placed[n++] = (struct placed){node, -1};
+    qsort(layers->placed, n, sizeof *layers->placed, by_node);
+    layers->n_placed = n;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        const char *annotation = tsr_node_metadata(node, ANNOTATION);
+        const char *device = annotation ? device_of(layers, annotation) : NULL;
+        struct placed key = {node, 0};
+        struct placed *own = bsearch(&key, layers->placed, n, sizeof key, by_node);
+        own->stage = least_stage(layers, node);
+        if (!device)
+            continue;
+        own->stage = stage_of(layers, device, own->stage);
+        layers->n_matched++;
+        if (own->stage < 0)
+            return false;
+    }
+    return true;
+}
+
+// "gpu" of a rule is the kind of device GPU; annotations are no names of devices.
+// One device for each stage, named by the rules' devices in capitals; with `auto` without names.
+static tsr_config *make_config(const struct layers *layers)
+{
+    tsr_config *config = NULL;
+    char *names[MAX_STAGES] = {NULL};
+    size_t n = layers->n_rules ? (size_t)layers->n_stages : 0;
+    for (size_t i = 0; i < n; i++) {
+        names[i] = cli_copy(layers->devices[i], strlen(layers->devices[i]));
+        for (char *at = names[i]; *at; at++)
+            *at = (char)toupper((unsigned char)*at);
+    }
+    tsr_status st = tsr_model_add_config(layers->editor->model, "layers", layers->n_stages,
+                                         (const char *const *)names, n, &config);
+    for (size_t i = 0; i < n; i++)
+        free(names[i]);
+    return st == TSR_OK ? config : NULL;
+}
+
+static void write_stages(struct layers *layers)
+{
+    struct editor *editor = layers->editor;
+    if (!editor->config)
+        editor->config = make_config(layers);
+    if (!editor->config) {
+        edit_wrong(editor, EXIT_NO, "the configuration 'layers' cannot be declared");
+        return;
+    }
+    tsr_graph *graph = tsr_model_graph(editor->model);
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        const char *annotation = tsr_node_metadata(node, ANNOTATION);
+        struct placed key = {node, 0};
+        const struct placed *own =
+            bsearch(&key, layers->placed, layers->n_placed, sizeof key, by_node);
+        if (annotation && device_of(layers, annotation) &&
+            tsr_node_set_stage(node, editor->config, own->stage) != TSR_OK)
+            edit_wrong(editor, EXIT_NO, "a node takes no stage");
+    }
+    // The whole of --layers counts as one edit.
+    editor->n_applied++;
+}
+
+// `layers` is on the heap for its list of 1024 names.
+void edit_layers(struct editor *editor, const char *text)
+{
+    struct layers *layers = cli_alloc(1, sizeof *layers);
+    char *rules = cli_copy(text, strlen(text));
+    size_t n = 0;
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(editor->model)); node;
+         node = tsr_node_next(node))
+        n++;
+    *layers = (struct layers){.editor = editor};
+    layers->placed = cli_alloc(n + 1, sizeof *layers->placed);
+    if (!read_rules(layers, rules))
+        edit_wrong(editor, EXIT_USAGE,
+                   "'%s' is neither `auto` nor rules such as gpu(layers.); cpu(=head)", text);
+    else if (!place(layers))
+        edit_wrong(editor, EXIT_NO, "there would be more than %d stages", MAX_STAGES);
+    else if (!layers->n_matched)
+        edit_wrong(editor, EXIT_NO, "no node has a text under '" ANNOTATION "' that fits");
+    else
+        write_stages(layers);
+    free(layers->placed);
+    free(layers->rules);
+    free(rules);
+    free(layers);
+}

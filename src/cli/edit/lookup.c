@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// lookup.c - finds nodes and values by the words of an edit.
+//
+// Exact names are looked up in sorted lists, so that a script of thousands of edits stays quick;
+// globs and the "did you mean" look at every node.
+//
+// Order of a look-up of one word in a graph: the name of a node; the name of one of its outputs;
+// #index; a glob over names. The first kind that finds anything ends it, so a node that is called
+// `*` is found as itself. What was found stands in editor->found until the next look-up.
+//
+//   mm1                    the node of that name, or the one that makes the value mm1
+//   #3                     the fourth node of the graph
+//   layer.*.mm             all nodes whose names fit
+//   if0 > then_branch > mm1    mm1 in the branch of the node if0
+//   function f > mm1       mm1 in the body of the function f
+#include "cli/edit/edit.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Nodes of one name stand in the order of the graph.
+static int by_name(const void *a, const void *b)
+{
+    const struct name_entry *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+    int64_t i = tsr_node_index(x->node), k = tsr_node_index(y->node);
+    if (order)
+        return order;
+    return (i > k) - (i < k);
+}
+
+// Both lists hold texts of the model, which lives longer than the editor. Nodes without a name are
+// found by their outputs alone.
+static void fill(struct editor *editor)
+{
+    for (tsr_node *node = tsr_graph_first(tsr_model_graph(editor->model)); node;
+         node = tsr_node_next(node)) {
+        if (tsr_node_name(node)[0])
+            editor->names[editor->n_names++] = (struct name_entry){tsr_node_name(node), node};
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                editor->outputs[editor->n_outputs++] =
+                    (struct name_entry){tsr_value_name(tsr_node_output(node, i)), node};
+    }
+    qsort(editor->names, editor->n_names, sizeof *editor->names, by_name);
+    qsort(editor->outputs, editor->n_outputs, sizeof *editor->outputs, by_name);
+}
+
+// editor->config stays NULL: the first --config, or the only configuration of the model, sets it.
+void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
+{
+    size_t nodes = 0, outputs = 0;
+    *editor = (struct editor){.cli = cli, .model = model};
+    for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        nodes++;
+        outputs += tsr_node_output_count(node);
+    }
+    editor->names = cli_alloc(nodes + 1, sizeof *editor->names);
+    editor->outputs = cli_alloc(outputs + 1, sizeof *editor->outputs);
+    fill(editor);
+}
+
+void edit_end(struct editor *editor)
+{
+    free(editor->names);
+    free(editor->outputs);
+    free(editor->found);
+}
+
+static void found(struct editor *editor, tsr_node *node)
+{
+    if (editor->n_found == editor->cap_found) {
+        editor->cap_found *= 2;
+        if (!editor->cap_found)
+            editor->cap_found = 16;
+        editor->found = cli_grow(editor->found, editor->cap_found, sizeof *editor->found);
+    }
+    editor->found[editor->n_found++] = node;
+}
+
+// The first of that name by bisection, then all that follow with it.
+static void find_in(struct editor *editor, const struct name_entry *list, size_t n,
+                    const char *name)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(list[middle].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < n && !strcmp(list[low].name, name); low++)
+        found(editor, list[low].node);
+}
+
+static bool parse_index(const char *text, int64_t *out)
+{
+    char *end;
+    if (text[0] != '#' || text[1] < '0' || text[1] > '9')
+        return false;
+    *out = strtoll(text + 1, &end, 10);
+    return !*end;
+}
+
+// One step of a path inside a graph; the main graph has sorted lists, subgraphs are walked.
+// Appends to editor->found, which the caller has emptied; `globs` false: patterns are plain names.
+static void find_step(struct editor *editor, const tsr_graph *graph, const char *text, bool globs)
+{
+    int64_t index;
+    bool main = graph == tsr_model_graph(editor->model);
+    if (main)
+        find_in(editor, editor->names, editor->n_names, text);
+    for (tsr_node *node = tsr_graph_first(graph); node && !main; node = tsr_node_next(node))
+        if (!strcmp(tsr_node_name(node), text))
+            found(editor, node);
+    if (!editor->n_found && main)
+        find_in(editor, editor->outputs, editor->n_outputs, text);
+    for (tsr_node *node = tsr_graph_first(graph); node && !main && !editor->n_found;
+         node = tsr_node_next(node))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i) && !strcmp(tsr_value_name(tsr_node_output(node, i)), text))
+                found(editor, node);
+    if (!editor->n_found && parse_index(text, &index))
+        for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+            if (tsr_node_index(node) == index)
+                found(editor, node);
+    if (!editor->n_found && globs && strpbrk(text, "*?["))
+        for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+            if (tsr_node_name(node)[0] && !fnmatch(text, tsr_node_name(node), 0))
+                found(editor, node);
+}
+
+// The subgraph of node under that attribute, or NULL.
+static tsr_graph *branch_of(const tsr_node *node, const char *name)
+{
+    tsr_attr *attr = tsr_node_find_attr(node, name);
+    if (attr && tsr_attr_graph_count(attr))
+        return tsr_attr_graph(attr, 0);
+    return NULL;
+}
+
+// `outer > branch > inner`: the part before the first " > " names one node, the next its attribute.
+// The text is cut up in place; it is a copy that edit_find_nodes frees. Every step but the last
+// must name exactly one node.
+static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
+{
+    for (char *arrow; (arrow = strstr(text, " > "));) {
+        char *branch = arrow + 3, *next = strstr(branch, " > ");
+        if (!next)
+            return;
+        *arrow = *next = 0;
+        editor->n_found = 0;
+        find_step(editor, graph, text, false);
+        graph = editor->n_found == 1 ? branch_of(editor->found[0], branch) : NULL;
+        editor->n_found = 0;
+        if (!graph)
+            return;
+        text = next + 3;
+    }
+    find_step(editor, graph, text, globs);
+}
+
+// `function NAME > inner`: a node of the body of that function.
+static void find_in_function(struct editor *editor, char *text, bool globs)
+{
+    static const char word[] = "function ";
+    char *arrow = strstr(text, " > ");
+    if (strncmp(text, word, sizeof word - 1) != 0 || !arrow)
+        return;
+    *arrow = 0;
+    for (size_t i = 0; i < tsr_model_function_count(editor->model); i++) {
+        const tsr_function *function = tsr_model_function(editor->model, i);
+        if (!strcmp(tsr_function_name(function), text + sizeof word - 1)) {
+            find_path(editor, tsr_function_graph(function), arrow + 3, globs);
+            break;
+        }
+    }
+    *arrow = ' ';
+}
+
+size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs)
+{
+    char *copy = cli_copy(text, n);
+    editor->n_found = 0;
+    find_in_function(editor, copy, globs);
+    if (!editor->n_found) {
+        // First as one name: a node may be called "a > b".
+        find_step(editor, tsr_model_graph(editor->model), copy, globs);
+        if (!editor->n_found)
+            find_path(editor, tsr_model_graph(editor->model), copy, globs);
+    }
+    free(copy);
+    return editor->n_found;
+}
+
+// Names are compared exactly; an optional input that is left out is NULL and has none.
+tsr_value *edit_node_value(const tsr_node *node, const char *name)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && !strcmp(tsr_value_name(tsr_node_input(node, i)), name))
+            return tsr_node_input(node, i);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) && !strcmp(tsr_value_name(tsr_node_output(node, i)), name))
+            return tsr_node_output(node, i);
+    return NULL;
+}
+
+// Keeps those of the found nodes that have the value; the count.
+static size_t keep_with_value(struct editor *editor, const char *value)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < editor->n_found; i++)
+        if (edit_node_value(editor->found[i], value))
+            editor->found[kept++] = editor->found[i];
+    return editor->n_found = kept;
+}
+
+// The first 20000 names at most: a hint is not worth more time.
+static const char *nearest_node(const struct editor *editor, const char *text)
+{
+    size_t n = cli_fewer(editor->n_names, 20000);
+    const char **names = cli_alloc(n + 1, sizeof *names);
+    for (size_t i = 0; i < n; i++)
+        names[i] = editor->names[i].name;
+    const char *nearest = tsr_nearest(text, names, n);
+    free(names);
+    return nearest;
+}
+
+// "'x', 'W', 'y'": inputs, then outputs, cut off at `cap`.
+static void values_text(const tsr_node *node, char *out, size_t cap)
+{
+    size_t k = 0, inputs = tsr_node_input_count(node), all = inputs + tsr_node_output_count(node);
+    out[0] = 0;
+    for (size_t i = 0; i < all && k < cap; i++) {
+        tsr_value *value = i < inputs ? tsr_node_input(node, i) : tsr_node_output(node, i - inputs);
+        if (value)
+            k += (size_t)snprintf(out + k, cap - k, "%s'%s'", cli_between(k, ", "),
+                                  tsr_value_name(value));
+    }
+}
+
+// Nothing fits NODE:VALUE: says whether the node or the value is to blame.
+// The longest part before a colon that names a node is taken for the node: then the value is to
+// blame.
+static void blame(struct editor *editor, const char *text, size_t n)
+{
+    char *copy = cli_copy(text, n), values[512];
+    for (size_t i = n; i-- > 0;) {
+        if (text[i] != ':' || !edit_find_nodes(editor, text, i, true))
+            continue;
+        values_text(editor->found[0], values, sizeof values);
+        edit_wrong(editor, EXIT_NO, "node '%.*s' has no value '%.*s'; its values are %s", (int)i,
+                   text, (int)(n - i - 1), text + i + 1, values);
+        free(copy);
+        return;
+    }
+    const char *colon = memrchr(text, ':', n);
+    if (!colon) {
+        edit_wrong(editor, EXIT_USAGE, "'%.*s' is not NODE:VALUE", (int)n, text);
+    } else {
+        copy[colon - text] = 0;
+        const char *near = nearest_node(editor, copy);
+        edit_wrong(editor, EXIT_NO, "no node '%s'%s", copy, cli_did_you_mean(near));
+    }
+    free(copy);
+}
+
+// "node":"value": the quotes settle where the names end. Returns false if it is not of that form.
+// *found_it false: a message was printed. *value is the caller's to free if *found_it.
+static bool quoted_target(struct editor *editor, const char *text, size_t n, char **value,
+                          bool *found_it)
+{
+    const char *close = n && text[0] == '"' ? memchr(text + 1, '"', n - 1) : NULL;
+    if (!close || close + 1 >= text + n || close[1] != ':')
+        return false;
+    const char *v = close + 2, *end = text + n;
+    if (v < end && *v == '"' && end[-1] == '"' && end - v >= 2) {
+        v++;
+        end--;
+    }
+    *value = cli_copy(v, (size_t)(end - v));
+    edit_find_nodes(editor, text + 1, (size_t)(close - text - 1), true);
+    *found_it = keep_with_value(editor, *value) > 0;
+    if (*found_it)
+        return true;
+    free(*value);
+    *value = NULL;
+    edit_wrong(editor, EXIT_NO, "no node %.*s with that value", (int)(close - text + 1), text);
+    return true;
+}
+
+// How many splits of the text name nodes with that value; the last one that does stays in editor->found.
+static int try_splits(struct editor *editor, const char *text, size_t n, bool globs, char **value,
+                      size_t *at)
+{
+    int splits = 0;
+    for (size_t i = 1; i + 1 < n; i++) {
+        if (text[i] != ':' || !edit_find_nodes(editor, text, i, globs))
+            continue;
+        char *v = cli_copy(text + i + 1, n - i - 1);
+        if (keep_with_value(editor, v)) {
+            splits++;
+            free(*value);
+            *value = v;
+            *at = i;
+        } else {
+            free(v);
+        }
+    }
+    return splits;
+}
+
+// "a:b:c" may be node a, value b:c or node a:b, value c: every colon is tried, exact names before
+// globs, and exactly one reading must name something.
+bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value)
+{
+    bool ok = false;
+    size_t at = 0;
+    *value = NULL;
+    if (quoted_target(editor, text, n, value, &ok))
+        return ok;
+    // A later colon may overwrite what an earlier one found, so the look-up is made again for the
+    // one split that counts.
+    int splits = try_splits(editor, text, n, false, value, &at);
+    bool globs = splits == 0;
+    if (globs)
+        splits = try_splits(editor, text, n, true, value, &at);
+    if (splits == 1) {
+        edit_find_nodes(editor, text, at, globs);
+        keep_with_value(editor, *value);
+        return true;
+    }
+    if (splits > 1)
+        edit_wrong(editor, EXIT_NO,
+                   "'%.*s' can be read in %d ways; write \"NODE\":\"VALUE\" with the quotes",
+                   (int)n, text, splits);
+    else
+        blame(editor, text, n);
+    free(*value);
+    *value = NULL;
+    return false;
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// launch_ranks.c - starts ranks, passes on their lines with the rank's number before each, ends all when one fails.
+//
+// Called by cmd_launch.c alone. One child here for each rank: the rank itself, or a remote shell
+// that runs launch_script on another host. Three phases: `start` forks all of them with pipes for
+// their streams; `watch` passes lines on, takes those that have ended, and ends the others when one
+// has failed; then everything that is still open is closed. After the first failure at second 0 the
+// others get SIGTERM at 10 and SIGKILL at 13; at 16 the launcher goes even if a grandchild holds a
+// pipe.
+//
+// What a rank is told stands in its environment, as torchrun sets it: of `a:2,b` the third rank has
+// RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.
+#include "cli/launch/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GRACE_S 10.0 // after the first failure: the others notice within 5, and say it
+#define KILL_S  3.0  // after being asked to end
+#define LINE    8192 // longer lines are passed on in pieces
+
+// One of the two streams of a rank.
+// `line` holds what has come of a line that has not ended yet, `have` bytes of it.
+struct stream {
+    int fd; // -1: closed
+    FILE *to;
+    char line[LINE];
+    size_t have;
+};
+struct child {
+    pid_t pid; // 0: ended
+    int input; // of a remote shell: open as long as the rank is wanted; -1: none
+    struct stream streams[2];
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// ---- what a remote shell does ----------------------------------------------------------------------------------------
+
+// As one word of a POSIX shell: a quote inside closes, stands escaped, and opens again.
+static void quote(FILE *out, const char *word)
+{
+    fputc('\'', out);
+    for (const char *p = word; *p; p++)
+        if (*p == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*p, out);
+    fputc('\'', out);
+}
+
+// The secret is the first line of the input. The input stays open as long as the rank is wanted: when it ends (the launcher has gone,
+// or the network), the rank is ended, too.
+char *launch_script(const struct launch *launch, const struct launch_rank *rank)
+{
+    char *text = NULL, folder[4096];
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        return NULL;
+    fputs("IFS= read -r TESSERA_SECRET; export TESSERA_SECRET", out);
+    fprintf(out,
+            " RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d MASTER_PORT=%d MASTER_ADDR=",
+            rank->rank, launch->n, rank->local_rank, rank->local_ranks, launch->port);
+    quote(out, launch->master);
+    if (launch->interface) {
+        fputs(" TESSERA_INTERFACE=", out);
+        quote(out, launch->interface);
+    }
+    if (getcwd(folder, sizeof folder)) {
+        fputs("; cd ", out);
+        quote(out, folder);
+        fputs(" || exit 3", out);
+    }
+    // The rank's own input is empty, so the shell's input is kept as descriptor 3 for the watcher,
+    // which reads it to its end and then ends the rank.
+    fputs("; exec 3<&0;", out);
+    for (const char *const *word = launch->command; *word; word++) {
+        fputc(' ', out);
+        quote(out, *word);
+    }
+    fputs(" </dev/null 3<&- & rank=$!; { cat <&3; kill $rank; } >/dev/null 2>&1 & watch=$!; "
+          "wait $rank; code=$?; kill $watch 2>/dev/null; exit $code",
+          out);
+    fclose(out);
+    return text;
+}
+
+// ---- starting --------------------------------------------------------------------------------------------------------
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+// Only where the program cannot be started does it get past execvp; 127 is the shell's code for
+// that.
+static void become_rank(const struct launch *launch, const struct launch_rank *rank)
+{
+    set_number("RANK", rank->rank);
+    set_number("WORLD_SIZE", launch->n);
+    set_number("LOCAL_RANK", rank->local_rank);
+    set_number("LOCAL_WORLD_SIZE", rank->local_ranks);
+    set_number("MASTER_PORT", launch->port);
+    setenv("MASTER_ADDR", launch->master, 1);
+    setenv("TESSERA_SECRET", launch->secret, 1);
+    if (launch->interface)
+        setenv("TESSERA_INTERFACE", launch->interface, 1);
+    execvp(launch->command[0], (char *const *)launch->command);
+    fprintf(stderr, "%s: %s\n", launch->command[0], strerror(errno));
+    _exit(127);
+}
+
+#define SHELL_WORDS 32
+
+static bool is_ssh(const char *program)
+{
+    const char *slash = strrchr(program, '/');
+    return strcmp(slash ? slash + 1 : program, "ssh") == 0;
+}
+
+// "ssh -x" and a host: the words of the remote shell, "--" where it is ssh, the host, the script. Other
+// remote shells get a host and a script only.
+// TESSERA_SECRET of the launcher's own environment is not for the shell: ssh might be told to send
+// it.
+static void become_shell(const struct launch *launch, const struct launch_rank *rank)
+{
+    char *words[SHELL_WORDS + 4], *rest = NULL;
+    int n = 0;
+    char *shell = strdup(launch->shell), *script = launch_script(launch, rank);
+    unsetenv("TESSERA_SECRET");
+    if (!shell || !script)
+        _exit(3);
+    for (char *word = strtok_r(shell, " ", &rest); word && n < SHELL_WORDS;
+         word = strtok_r(NULL, " ", &rest))
+        words[n++] = word;
+    if (n == 0)
+        _exit(127);
+    if (is_ssh(words[0]))
+        words[n++] = (char *)"--";
+    words[n++] = (char *)rank->host;
+    words[n++] = script;
+    words[n] = NULL;
+    execvp(words[0], words);
+    fprintf(stderr, "%s: %s\n", words[0], strerror(errno));
+    _exit(127);
+}
+
+// In the new process: its streams are those of the pipes, and it ends with the launcher.
+// After fork, before exec. Neither of the two calls at its end returns.
+static void become(const struct launch *launch, const struct launch_rank *rank, int in, int out,
+                   int err)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (in < 0)
+        in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)
+        _exit(3);
+    if (rank->local)
+        become_rank(launch, rank);
+    become_shell(launch, rank);
+}
+
+// The secret goes to a remote shell over its input, which nobody else on either host can see.
+static bool tell_secret(const struct launch *launch, int input)
+{
+    size_t length = strlen(launch->secret);
+    return write(input, launch->secret, length) == (ssize_t)length && write(input, "\n", 1) == 1;
+}
+
+// Both ends of a pipe, as far as it was made.
+static void close_pair(int pair[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0)
+            close(pair[i]);
+}
+
+// False: the system has no process or pipe for it; nothing of it is left.
+static bool start(const struct launch *launch, const struct launch_rank *rank, struct child *child)
+{
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
+    bool piped = pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
+    if (piped && !rank->local)
+        piped = pipe2(in, O_CLOEXEC) == 0;
+    // What stdio holds would be in the child, too, and might be written twice.
+    fflush(NULL);
+    pid_t pid = piped ? fork() : -1;
+    if (pid == 0)
+        become(launch, rank, in[0], out[1], err[1]);
+    if (pid < 0) {
+        close_pair(in);
+        close_pair(out);
+        close_pair(err);
+        return false;
+    }
+    // A pipe ends for the reader when all writers have closed it, so the child's ends go at once.
+    close(out[1]);
+    close(err[1]);
+    if (in[0] >= 0)
+        close(in[0]);
+    child->pid = pid;
+    child->input = in[1];
+    child->streams[0] = (struct stream){.fd = out[0], .to = stdout};
+    child->streams[1] = (struct stream){.fd = err[0], .to = stderr};
+    if (in[1] >= 0 && !tell_secret(launch, in[1]))
+        fprintf(stderr, "tessera launch: the shell for rank %d ended at once\n", rank->rank);
+    return true;
+}
+
+// ---- passing on ------------------------------------------------------------------------------------------------------
+
+// The first `length` bytes as a line of that rank; the rest moves to the front. A last line without
+// a newline gets one, or the next rank's would begin behind it.
+static void print_line(const struct launch *launch, int rank, struct stream *stream, size_t length)
+{
+    if (!launch->plain)
+        fprintf(stream->to, "[%d] ", rank);
+    size_t shown = length;
+    while (shown && strchr("\r\n", stream->line[shown - 1]))
+        shown--; // ssh ends its own messages with both
+    fwrite(stream->line, 1, shown, stream->to);
+    fputc('\n', stream->to);
+    fflush(stream->to);
+    stream->have -= length;
+    memmove(stream->line, stream->line + length, stream->have);
+}
+
+// Reads what has come, and prints whole lines; at the end of the stream, or where a line is too long, what there is.
+static void pass_on(const struct launch *launch, int rank, struct stream *stream)
+{
+    ssize_t n = read(stream->fd, stream->line + stream->have, sizeof stream->line - stream->have);
+    if (n < 0 && errno == EINTR)
+        return;
+    if (n > 0)
+        stream->have += (size_t)n;
+    for (;;) {
+        const char *end = memchr(stream->line, '\n', stream->have);
+        if (!end)
+            break;
+        print_line(launch, rank, stream, (size_t)(end - stream->line) + 1);
+    }
+    if (stream->have == sizeof stream->line || (n <= 0 && stream->have))
+        print_line(launch, rank, stream, stream->have);
+    // 0: the rank has closed it. An error other than an interruption ends it as well.
+    if (n <= 0) {
+        close(stream->fd);
+        stream->fd = -1;
+    }
+}
+
+// Waits a moment for lines of any rank; false: all streams are at their end.
+// Two descriptors for each rank. `polls` has room for all; it is filled anew each time, since
+// streams close one by one. At most 50 ms, so that ranks that ended without a word are noticed
+// soon.
+static bool pump(const struct launch *launch, struct child *children, struct pollfd *polls)
+{
+    nfds_t n = 0;
+    for (int i = 0; i < launch->n; i++)
+        for (int k = 0; k < 2; k++)
+            if (children[i].streams[k].fd >= 0)
+                polls[n++] = (struct pollfd){.fd = children[i].streams[k].fd, .events = POLLIN};
+    if (poll(polls, n, 50) > 0)
+        for (nfds_t at = 0; at < n; at++)
+            for (int i = 0; polls[at].revents && i < 2 * launch->n; i++)
+                if (children[i / 2].streams[i % 2].fd == polls[at].fd)
+                    pass_on(launch, launch->ranks[i / 2].rank, &children[i / 2].streams[i % 2]);
+    return n > 0;
+}
+
+// ---- the end ---------------------------------------------------------------------------------------------------------
+
+// 128 and the signal's number for a rank that a signal ended, as shells have it.
+static int code_of(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// Takes the ranks that have ended; the code of the first that failed, or what there was before. *left: those that run.
+static int reap(const struct launch *launch, struct child *children, int code, int *left)
+{
+    *left = 0;
+    for (int i = 0; i < launch->n; i++) {
+        int status;
+        if (children[i].pid && waitpid(children[i].pid, &status, WNOHANG) == children[i].pid) {
+            children[i].pid = 0;
+            if (code_of(status) && !code) {
+                code = code_of(status);
+                fprintf(stderr, "tessera launch: rank %d on %s ended with code %d\n",
+                        launch->ranks[i].rank, launch->ranks[i].host, code);
+            }
+        }
+        *left += children[i].pid != 0;
+    }
+    return code;
+}
+
+// A remote rank ends when its shell's input does.
+// Closing the input makes the remote watcher end its rank, which may still print what it noticed;
+// its shell is killed only by SIGKILL, the second time.
+static void end_all(const struct launch *launch, struct child *children, int signal_number)
+{
+    for (int i = 0; i < launch->n; i++) {
+        if (children[i].input >= 0)
+            close(children[i].input);
+        children[i].input = -1;
+        bool waits = !launch->ranks[i].local && signal_number == SIGTERM;
+        if (children[i].pid && !waits)
+            kill(children[i].pid, signal_number);
+    }
+}
+
+// Ends when all streams are closed and all ranks have been taken, or when time is up. The clock of
+// the end starts with the first failure; `asked` and `killed` let each signal be sent once.
+static int watch(const struct launch *launch, struct child *children, struct pollfd *polls,
+                 int code)
+{
+    double failed_s = 0;
+    bool asked = false, killed = false;
+    int left = launch->n;
+    for (bool open = true; open || left;) {
+        open = pump(launch, children, polls);
+        if (!open)
+            // Nothing to read: ranks that have closed their streams and still run are waited for
+            // without turning.
+            poll(NULL, 0, 20);
+        code = reap(launch, children, code, &left);
+        if (!code)
+            continue;
+        if (failed_s == 0)
+            failed_s = now_s();
+        double since_s = now_s() - failed_s;
+        if (!asked && since_s > GRACE_S) {
+            end_all(launch, children, SIGTERM);
+            asked = true;
+        }
+        if (!killed && since_s > GRACE_S + KILL_S) {
+            end_all(launch, children, SIGKILL);
+            killed = true;
+        }
+        if (left == 0 && since_s > GRACE_S + 2 * KILL_S)
+            break; // somebody's child keeps a stream open
+    }
+    return code;
+}
+
+// Where one rank cannot be started, those that run are ended and waited for like after any failure.
+int launch_ranks(const struct launch *launch)
+{
+    int code = 0;
+    struct child *children = cli_alloc((size_t)launch->n, sizeof *children);
+    struct pollfd *polls = cli_alloc(2 * (size_t)launch->n, sizeof *polls);
+    signal(SIGPIPE, SIG_IGN); // a shell that ended before it took the secret
+    for (int i = 0; i < launch->n; i++)
+        children[i] = (struct child){.input = -1, .streams = {{.fd = -1}, {.fd = -1}}};
+    for (int i = 0; i < launch->n && !code; i++)
+        if (!start(launch, &launch->ranks[i], &children[i])) {
+            fprintf(stderr, "tessera launch: rank %d cannot be started: %s\n", i, strerror(errno));
+            code = EXIT_READ;
+        }
+    if (code)
+        end_all(launch, children, SIGTERM);
+    code = watch(launch, children, polls, code);
+    end_all(launch, children, SIGTERM); // closes what is open
+    free(polls);
+    free(children);
+    return code;
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// dims.c - sizes of symbolic dimensions, as --dim NAME=SIZE gives them.
+//
+// The sizes go to planning, shapes, simulation and random shardings. `--dim batch=8 --dim seq=128`
+// becomes {batch, 8}, {seq, 128}; of a name that is given twice both entries are passed on. The
+// library refuses names that the model lacks. cli_tell_dims says which sizes had to be assumed.
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+// "batch=1" -> name and size; the name is cut off in place.
+// The last sign splits: names may hold one. strtoll would take a sign or a blank before the digits.
+static bool parse_dim(char *text, tsr_dim_size *out)
+{
+    char *sign = strrchr(text, '='), *end;
+    if (!sign || sign == text || sign[1] < '0' || sign[1] > '9')
+        return false;
+    errno = 0;
+    long long size = strtoll(sign + 1, &end, 10);
+    if (errno || *end || size < 1)
+        return false;
+    *sign = 0;
+    *out = (tsr_dim_size){text, size};
+    return true;
+}
+
+// True for "batch=2,seq=9": several sizes in one option.
+static bool is_list(const char *text)
+{
+    const char *sign = strchr(text, '=');
+    size_t digits = sign ? strspn(sign + 1, "0123456789") : 0;
+    return digits && sign[1 + digits] == ',' && strchr(sign + 1 + digits, '=');
+}
+
+// "batch=2,seq=9" -> "--dim batch=2 --dim seq=9".
+static int refuse_list(struct cli *cli, const char *option, const char *list)
+{
+    char text[512] = "";
+    size_t at = 0;
+    while (*list && at < sizeof text) {
+        size_t n = strcspn(list, ",");
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %.*s", cli_text_if(at, " "),
+                               option, (int)n, list);
+        list += n + (list[n] == ',');
+    }
+    return cli_usage(cli, "%s takes one NAME=SIZE; write %s", option, text);
+}
+
+int cli_read_dims(struct cli *cli, struct cli_dims *dims)
+{
+    return cli_read_dims_of(cli, "--dim", dims);
+}
+
+// Every text that was copied is counted in dims->n at once, so that cli_free_dims frees it also
+// after a mistake.
+int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
+{
+    dims->n = 0;
+    for (size_t i = 0; i < cli->n_given; i++) {
+        if (strcmp(cli->given[i].option->name, option) != 0)
+            continue;
+        if (dims->n == CLI_MAX_DIMS)
+            return cli_usage(cli, "too many %s", option);
+        if (is_list(cli->given[i].value))
+            return refuse_list(cli, option, cli->given[i].value);
+        char *text = cli_copy(cli->given[i].value, strlen(cli->given[i].value));
+        dims->texts[dims->n] = text;
+        if (!parse_dim(text, &dims->at[dims->n++]))
+            return cli_usage(cli, "%s wants NAME=SIZE, a size of at least 1, not '%s'", option,
+                             cli->given[i].value);
+    }
+    return EXIT_DONE;
+}
+
+// For commands that take --dim but may not plan: a misspelt name is an error there too.
+tsr_status cli_check_dims(struct cli *cli, tsr_model *model)
+{
+    struct cli_dims dims;
+    tsr_status status = TSR_USAGE;
+    if (cli_read_dims(cli, &dims) == EXIT_DONE)
+        status = tsr_model_check_dims(model, dims.at, dims.n);
+    cli_free_dims(&dims);
+    return status;
+}
+
+tsr_status cli_check_dims_of_file(struct cli *cli, const char *path)
+{
+    tsr_model *model = NULL;
+    if (!cli_flag(cli, "--dim"))
+        return TSR_OK;
+    tsr_status status = tsr_model_load(cli->session, path, &model);
+    if (status == TSR_OK)
+        status = cli_check_dims(cli, model);
+    tsr_model_free(model);
+    return status;
+}
+
+void cli_free_dims(struct cli_dims *dims)
+{
+    for (size_t i = 0; i < dims->n; i++)
+        free(dims->texts[i]);
+}
+
+// ---- remarks -----------------------------------------------------------------------------------
+
+// The sizes that the model's configuration was planned for have a line of that name.
+static bool is_kept(const tsr_model *model, const char *name)
+{
+    char key[512];
+    const char *text = NULL;
+    if (tsr_model_config_count(model) == 1 &&
+        (size_t)snprintf(key, sizeof key, "ai.tessera.dims.%s",
+                         tsr_config_name(tsr_model_config(model, 0))) < sizeof key)
+        text = tsr_model_metadata(model, key);
+    for (size_t n = strlen(name); text && *text; text += strcspn(text, "\n"), text += *text == '\n')
+        if (strncmp(text, name, n) == 0 && text[n] == '=')
+            return true;
+    return false;
+}
+
+// Linear: models have a handful of symbols.
+static bool is_listed(const char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+// Names of the open dimensions of the inputs, each once; returns their number.
+static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        for (int d = 0; d < tsr_value_rank(tsr_graph_input(graph, i)); d++) {
+            const char *name = tsr_value_dim_name(tsr_graph_input(graph, i), d);
+            if (name && n < cap && !is_listed(out, n, name))
+                out[n++] = name;
+        }
+    return n;
+}
+
+// Appends to the text, which is cut off at cap; returns the new length.
+static size_t append(char *text, size_t cap, size_t at, const char *before, const char *name,
+                     const char *after)
+{
+    if (at < cap)
+        at += (size_t)snprintf(text + at, cap - at, "%s%s%s", before, name, after);
+    return at;
+}
+
+// "batch and seq have no size; assuming 128, not sharded. Set --dim batch=N --dim seq=N".
+void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
+                   size_t n)
+{
+    const char *names[64], *given[2 * CLI_MAX_DIMS], *open[64];
+    char list[512] = "", options[512] = "";
+    size_t n_names = open_dims(model, names, 64), n_open = 0, a = 0, b = 0;
+    n = cli_fewer(n, 2 * CLI_MAX_DIMS);
+    for (size_t i = 0; i < n; i++)
+        given[i] = sizes[i].name;
+    for (size_t i = 0; i < n_names; i++)
+        if (!is_listed(given, n, names[i]) && !is_kept(model, names[i]))
+            open[n_open++] = names[i];
+    if (!n_open)
+        return;
+    for (size_t i = 0; i < n_open; i++) {
+        const char *between = i + 1 < n_open ? ", " : " and ";
+        a = append(list, sizeof list, a, cli_between(i, between), open[i], "");
+        b = append(options, sizeof options, b, " --dim ", open[i], "=N");
+    }
+    cli_say(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,
+            n_open == 1 ? "has" : "have", options);
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// guard.c - checks of a command line before anything runs.
+//
+// cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`) or another output
+// (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and other
+// spellings of a path are found. cli_near_* suggest the option or command that was meant.
+#include "cli/cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+// The command's name: `--plan FILE` is written by `plan` and read by `report`.
+static bool is(const struct cli *cli, const char *command)
+{
+    return !strcmp(cli->command->name, command);
+}
+
+// The option names a file that the command writes.
+static bool writes(const struct cli *cli, const char *option)
+{
+    static const char *const names[] = {"-o", "--outputs", "--with-output", "--export-lp"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], option))
+            return true;
+    return (!strcmp(option, "--plan") && is(cli, "plan")) ||
+           (!strcmp(option, "--trace") && !is(cli, "report"));
+}
+
+// Both names lead to one regular file. Pipes and devices may be given twice.
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+// A pipe or device such as /dev/null, which loses nothing when it is written twice.
+static bool is_special(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+static int refuse(const struct cli *cli, const char *path, const char *what)
+{
+    fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: give another name\n",
+            cli->command->name, path, what);
+    return EXIT_WRITE;
+}
+
+// The other options: what they read, and what they write too.
+// `at`: the option that names a result. Of two results that do not exist yet only the names can be
+// compared; the same option given twice is no conflict, for the last one counts.
+static int guard_options(const struct cli *cli, size_t at)
+{
+    const char *out = cli->given[at].value;
+    for (size_t k = 0; k < cli->n_given; k++) {
+        const struct option *option = cli->given[k].option;
+        const char *value = cli->given[k].value;
+        if (option == cli->given[at].option || !value)
+            continue;
+        bool also = writes(cli, option->name);
+        if (also && (same_file(out, value) || (!strcmp(out, value) && !is_special(out))))
+            return refuse(cli, out, "named for two results");
+        if (!also && same_file(out, value))
+            return refuse(cli, out, "an input");
+    }
+    return 0;
+}
+
+int cli_guard(const struct cli *cli)
+{
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *out = cli->given[i].value;
+        if (!out || !writes(cli, cli->given[i].option->name))
+            continue;
+        for (size_t k = 0; k < cli->n_arguments; k++)
+            if (same_file(out, cli->arguments[k]))
+                return refuse(cli, out, "an input");
+        int code = guard_options(cli, i);
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
+// Adds the names of an option table to the list; returns the new length.
+static size_t add_options(const struct option *table, const char **names, size_t n, size_t cap)
+{
+    for (const struct option *option = table; option && option->name && n < cap; option++)
+        names[n++] = option->name;
+    return n;
+}
+
+const char *cli_near_option(const struct command *command, const char *word)
+{
+    const char *names[128];
+    size_t n = add_options(command->options, names, 0, 128);
+    return tsr_nearest(word, names, add_options(cli_common, names, n, 128));
+}
+
+const char *cli_near_command(const char *word)
+{
+    const char *names[64];
+    size_t n = 0;
+    for (; cli_commands[n] && n < 64; n++)
+        names[n] = cli_commands[n]->name;
+    return tsr_nearest(word, names, n);
+}
