@@ -58,14 +58,14 @@ sanitize: ## the tests in C built by clang, under AddressSanitizer and UBSan (pa
 # reshardings carried out on random pairs; all node tests of the onnx package cut on every axis, with the list of those that never ran cut and why; every operator lowered in every set.
 prove: all ## long: every rule cut in every way, reshardings, all node tests
 	@$(BUILD)/tests/sharding/sharding_test_reshard $(or $(PAIRS),100000)
-	@tests/witness tests/rules/prove.py $(BUILD)/tests/rules/print_rule
-	@tests/witness tests/rules/partly.py $(BUILD)/tests/rules/print_rule all
-	@tests/witness tests/e2e/recipes.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule
-	@tests/witness tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
-	@tests/witness tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
-	@tests/witness tests/e2e/node_tests.py $(BUILD)/tessera all
-	@tests/witness tests/e2e/check_says.py $(BUILD)/tessera tests/models all
-	@tests/witness tests/e2e/lowered.py $(BUILD)/tessera all
+	@tests/run-script tests/rules/prove.py $(BUILD)/tests/rules/print_rule
+	@tests/run-script tests/rules/partly.py $(BUILD)/tests/rules/print_rule all
+	@tests/run-script tests/e2e/recipes.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule
+	@tests/run-script tests/e2e/expansions.py $(BUILD)/tessera $(BUILD)/tests/rules/print_rule all
+	@tests/run-script tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
+	@tests/run-script tests/e2e/node_tests.py $(BUILD)/tessera all
+	@tests/run-script tests/e2e/check_says.py $(BUILD)/tessera tests/models all
+	@tests/run-script tests/e2e/lowered.py $(BUILD)/tessera all
 
 # The quantised and vector parts on emulated CPUs: CPUS="Haswell Nehalem qemu64".
 emulate: SETUP := tools/setup emulate
@@ -79,16 +79,16 @@ arm: ## long: the library and the tests in C on 64-bit ARM, emulated
 
 # Longer: TRIALS random shardings (200) of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
 trials: all
-	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
+	@tests/run-script tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
 
 # Out of memory, failing I/O and SIGKILL at every point of every command that writes: 27,000 points, half an hour on two idle cores with TMPDIR in /dev/shm.
 # POINTS=n of each kind of fault in each command only, JOBS=2, ONLY=command, KIND=call.
 torture: all ## long: no memory, failing I/O and SIGKILL at every point of every command that writes
-	@tests/witness tests/torture/torture.py $(BUILD)/tessera $(BUILD)/tests/torture/libshim.so $(BUILD)/tests/torture/careless $(foreach v,POINTS JOBS ONLY KIND,$(if $($(v)),$(v)=$($(v))))
+	@tests/run-script tests/torture/torture.py $(BUILD)/tessera $(BUILD)/tests/torture/libshim.so $(BUILD)/tests/torture/careless $(foreach v,POINTS JOBS ONLY KIND,$(if $($(v)),$(v)=$($(v))))
 
 # Ranks killed, stopped and delayed at random moments, COUNT=1000 times on each transport. SEED=1, TRANSPORT=shm,ucx,openmpi..., MINUTES=m, JOBS=2, TIMEOUT=4.
 nemesis: all ## long: ranks killed, stopped and delayed on every transport
-	@tests/witness tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS TIMEOUT,$(if $($(v)),$(v)=$($(v))))
+	@tests/run-script tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS TIMEOUT,$(if $($(v)),$(v)=$($(v))))
 # Plans against random shardings and stages by hand: 60 of each of 200 small models, none of which may simulate faster than what a
 # plan calls the least.
 hand: all
@@ -97,27 +97,27 @@ hand: all
 
 # Boxes of unlike cards: plans against what an expert draws by hand; prints the table of docs/boxes.md, half a minute.
 boxes: all
-	@tests/witness tests/e2e/boxes.py $(BUILD)/tessera
+	@tests/run-script tests/e2e/boxes.py $(BUILD)/tessera
 
 # Wrong results hunted for: random graphs, each cut in several ways, judged by Python's ONNX Runtime. GRAPHS=1000, SEED=1, MINUTES=m, JOBS=k;
 # the same SEED goes on where it ended. Finds are made smaller and written to build/hunt/SEED.
 HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPHS MINUTES JOBS CUTS,$(if $($(v)),$(v)=$($(v))))
 hunt: all
-	@tests/witness tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
+	@tests/run-script tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
 
 # Models of n and 2 n inputs, nodes, specs ... with every command: twice the size costs at most three times the time. Half an hour; MODEL=name COMMAND=name: those.
 growth: all ## long: every command on models that are large in one way each, at n and 2 n
-	@tests/witness tests/e2e/growth.py $(BUILD)/tessera $(or $(strip $(MODEL) $(COMMAND)),all)
+	@tests/run-script tests/e2e/growth.py $(BUILD)/tessera $(or $(strip $(MODEL) $(COMMAND)),all)
 
 # Models that torch, transformers, timm, torchvision, scikit-learn and xgboost export, with random weights. Needs a package index: about 3 GB of
 # packages go into build/zoo/venv, which the next run uses again. MODELS="llama_dynamo resnet_qoperator": only these.
 zoo: all ## long: models of real exporters, verified on 2, 3, 4 devices and with random shardings
-	@tests/witness tests/zoo/zoo.py $(BUILD)/tessera $(BUILD)/zoo $(MODELS)
+	@tests/run-script tests/zoo/zoo.py $(BUILD)/tessera $(BUILD)/zoo $(MODELS)
 
 # Two hosts as network namespaces with a cable between them: UCX, a real sshd, a real Slurm. What this machine does not allow is skipped with a message.
 hosts: SETUP := tools/setup hosts
 hosts: all ## long: two hosts made of network namespaces, a real sshd and a real Slurm
-	@tests/witness tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
+	@tests/run-script tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
 
 # The tests that need an engine, with the oldest ONNX Runtime that has a wheel with a library and the newest. ORT="1.22.1 1.30.0": others.
 compat: all ## the tests that need an engine, with the oldest and the newest ONNX Runtime

@@ -8,7 +8,7 @@ TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench 
 
 def make(*words):
     """Runs a script that makes models, in this Python if it has onnx, else in the witnesses'."""
-    python = [sys.executable] if importlib.util.find_spec("onnx") else [ROOT + "/tests/witness"]
+    python = [sys.executable] if importlib.util.find_spec("onnx") else [ROOT + "/tests/run-script"]
     made = subprocess.run([*python, *words], capture_output=True, text=True)
     if made.returncode:
         sys.exit("bench: the models could not be made: " + made.stdout + made.stderr)

@@ -26,7 +26,7 @@ def bench(*words):
 
 def main(d):
     model, planned, parts = d + "/model.onnx", d + "/planned.onnx", d + "/parts"
-    made = subprocess.run([ROOT + "/tests/witness", ROOT + "/tools/block", d, "random"], capture_output=True, text=True)
+    made = subprocess.run([ROOT + "/tests/run-script", ROOT + "/tools/block", d, "random"], capture_output=True, text=True)
     if made.returncode:
         sys.exit("bench: the model could not be made: " + made.stdout + made.stderr)
     tessera("plan", model, "--devices", "2", "-o", planned)

@@ -8,7 +8,7 @@ import json, os, sys, tempfile
 
 import onnx
 
-import witness
+import evaluator
 
 TESSERA, MODELS = sys.argv[1], sys.argv[2]
 
@@ -36,9 +36,9 @@ def check(d, name, edits_of, n, want):
     path = os.path.join(MODELS, name, "model.onnx")
     edits, layers = edits_of(onnx.load(path, load_external_data=False), n)
     cut = os.path.join(d, "cut.onnx")
-    rc, _, err = witness.call(TESSERA, "annotate", path, "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)], "-o", cut)
+    rc, _, err = evaluator.call(TESSERA, "annotate", path, "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)], "-o", cut)
     assert rc == 0, err
-    rc, out, err = witness.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"), "--json")
+    rc, out, err = evaluator.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"), "--json")
     assert out.startswith("{"), err
     doc = json.loads(out)
     assert rc == 0 and doc["ok"] and doc["recorded"] and not doc["replicated"], doc

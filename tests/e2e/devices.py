@@ -8,7 +8,7 @@ import json, os, sys, tempfile
 import numpy as np
 import onnx
 
-import witness
+import evaluator
 
 TESSERA, EXAMPLE, OPS = sys.argv[1:4]
 STAND_INS = ["--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--ort-ops", OPS]
@@ -24,7 +24,7 @@ def parts_of(folder):
 
 
 def check(d):
-    rc, out, err = witness.call(EXAMPLE, OPS, d)
+    rc, out, err = evaluator.call(EXAMPLE, OPS, d)
     assert rc == 0, "exit %d: %s" % (rc, err)
     lines = out.splitlines()
     assert lines[0].split() == ["embed", "->", "CPU"] and lines[11].split() == ["lm_head", "->", "GPU"] and lines[1].split()[-1] == "NPU", out
@@ -39,15 +39,15 @@ def check(d):
                                "lm_head.weight": rng.standard_normal((24, 50)).astype("f4")})
     results = []
     for transport in ("threads", "shm"):
-        rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", transport, *STAND_INS)
+        rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", transport, *STAND_INS)
         assert rc == 0, "%s: exit %d %s" % (transport, rc, err)
         results.append(np.load(d + "/out.npz")["logits"])
     assert results[0].shape == (3, 5, 50) and (results[0] == results[1]).all()
-    rc, out, err = witness.call(TESSERA, "verify", d + "/decoder.onnx", "--inputs", d + "/in.npz", "--json", *STAND_INS)
+    rc, out, err = evaluator.call(TESSERA, "verify", d + "/decoder.onnx", "--inputs", d + "/in.npz", "--json", *STAND_INS)
     assert rc == 0 and json.loads(out)["ok"] and json.loads(out)["collectives"] == {"Send": 2}, err
-    rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--ort-ops", OPS)
+    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--ort-ops", OPS)
     assert rc == 7 and "NPU" in err, "without stand-ins: exit %d %s" % (rc, err)
-    rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", *STAND_INS[:4])
+    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", *STAND_INS[:4])
     assert rc == 7 and "DecoderLayer" in err and "--ort-ops" in err, "without the operator: exit %d %s" % (rc, err)
 
 

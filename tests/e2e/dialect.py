@@ -12,7 +12,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-import spine, witness
+import spine, evaluator
 
 TESSERA, MODELS = sys.argv[1], sys.argv[2]
 OPS = ("AllReduce", "AllGather", "AllToAll")
@@ -74,14 +74,14 @@ def run(folder, inputs):
         manifest = json.load(f)
     assert manifest["dialect"] == "com.microsoft"
     n = manifest["ranks"]
-    world, seen = witness.World(n), []
+    world, seen = evaluator.World(n), []
 
     def outputs_of(r):
         onnx.checker.check_model("%s/rank%d.onnx" % (folder, r))
         m = onnx.load("%s/rank%d.onnx" % (folder, r))
         assert not any(o.domain == "ai.tessera" for o in m.opset_import) and not any(k.domain == "ai.tessera" for k in m.graph.node)
         seen.append(chained(m))
-        return witness.evaluate(m, inputs, operators(world, r, n))
+        return evaluator.evaluate(m, inputs, operators(world, r, n))
 
     results = world.run(outputs_of)
     assert all(s == seen[0] for s in seen), seen
@@ -89,9 +89,9 @@ def run(folder, inputs):
 
 
 def partition(model, cut, parts, *edits, want=0):
-    rc, _, err = witness.call(TESSERA, "annotate", model, *edits, "-o", cut)
+    rc, _, err = evaluator.call(TESSERA, "annotate", model, *edits, "-o", cut)
     assert rc == 0, err
-    rc, out, err = witness.call(TESSERA, "partition", cut, "-o", parts, "--dialect", "com.microsoft", "--force", "--json")
+    rc, out, err = evaluator.call(TESSERA, "partition", cut, "-o", parts, "--dialect", "com.microsoft", "--force", "--json")
     assert rc == want, "exit %d: %s" % (rc, err)
     return err
 
@@ -101,11 +101,11 @@ def real_models(d):
         model = os.path.join(MODELS, name, "model.onnx")
         edits = spine.edits(onnx.load(model, load_external_data=False), n)
         partition(model, d + "/cut.onnx", d + "/parts", *edits)
-        inputs, want = witness.recorded(model)
+        inputs, want = evaluator.recorded(model)
         got, seen = run(d + "/parts", inputs)
-        assert witness.apart({k: got[k] for k in want}, want) <= 5e-5, name
+        assert evaluator.apart({k: got[k] for k in want}, want) <= 5e-5, name
         assert seen and set(seen) == {"AllReduce"}, seen
-    rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", os.path.join(MODELS, name, "test_data_set_0"))
+    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", os.path.join(MODELS, name, "test_data_set_0"))
     assert rc == 7 and "NCCL" in err, "exit %d: %s" % (rc, err)
 
 
@@ -159,7 +159,7 @@ def refusals(d):
         err = partition(d + "/made.onnx", d + "/cut.onnx", d + "/parts", *edits, want=5)
         assert err.count("partition-dialect") >= least and words in err, err
         assert not os.path.exists(d + "/parts")
-    rc, _, err = witness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--dialect", "org.nobody")
+    rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--dialect", "org.nobody")
     assert rc == 5 and "org.nobody" in err, "exit %d: %s" % (rc, err)
 
 

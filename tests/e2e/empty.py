@@ -19,7 +19,7 @@ sys.path[:0] = [os.path.join(HERE, "..", "rules"), os.path.join(HERE, "..", "hun
 import api  # noqa: E402
 import cases  # noqa: E402
 import children  # noqa: E402
-import judge  # noqa: E402
+import compare  # noqa: E402
 import partly  # noqa: E402
 import prove  # noqa: E402
 
@@ -148,7 +148,7 @@ def one_task(lib, task):
         got = session.run(os.path.join(d, "parts"), [feeds], optimize=level)[0]
     names = [o.name for o in shown.graph.output]
     for y, w in zip(names, want):
-        gap = judge.apart(got[y], np.asarray(w))
+        gap = compare.apart(got[y], np.asarray(w))
         if gap > 1e-4:
             return "%s is %g apart, %s and %s" % (y, gap, got[y].shape, np.asarray(w).shape)
     return ""

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T, helper, numpy_helper
 
-import witness
+import evaluator
 
 TESSERA = sys.argv[1]
 rng = np.random.default_rng(5)
@@ -27,7 +27,7 @@ def save(path, nodes, inputs, outputs, weights, domains=("com.microsoft",)):
 
 
 def tessera(*words, want=0):
-    rc, out, err = witness.call(TESSERA, *words)
+    rc, out, err = evaluator.call(TESSERA, *words)
     assert rc == want, "exit %d: %s %s" % (rc, out[-600:], err[-1200:])
     return out, err
 
@@ -115,7 +115,7 @@ def domain_not_imported(d):
     staged = annotate(path, "--config", "c:2", "--stage", "gelu=0", "--stage", "tanh=1")
     assert json.loads(tessera("verify", staged, "--json")[0])["ok"]
     crossed = annotate(path, "--config", "c:2", "--shard", "gelu:x={2,1:0,1}", "--shard", "gelu:q={1,2:0,1}")
-    rc, out, err = witness.call(TESSERA, "verify", crossed, "--json")
+    rc, out, err = evaluator.call(TESSERA, "verify", crossed, "--json")
     assert rc == 2 or json.loads(out)["ok"], "exit %d: %s %s" % (rc, out, err)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h
 
-import witness
+import evaluator
 
 TESSERA, SLOW_OPS = sys.argv[1:3]
 PAUSE_S = 0.03  # of an operator in SLOW_OPS
@@ -231,8 +231,8 @@ def sums_in_unequal_parts(d):
                 got = dict(np.load(d + "/out.npz"))
                 os.remove(d + "/out.npz")
                 assert all(got[k].shape == w.shape and (got[k] == w).all() for k, w in want.items()), (n, rows, what)
-            got = witness.run(d + "/parts", inputs)
-            assert all((got[k] == w).all() for k, w in want.items()), (n, rows, "witness")
+            got = evaluator.run(d + "/parts", inputs)
+            assert all((got[k] == w).all() for k, w in want.items()), (n, rows, "evaluator")
 
 
 def sums_in_unequal_groups(d):

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import witness
+import evaluator
 
 TESSERA, MODELS = sys.argv[1], sys.argv[2]
 COUNT, FIRST = int((sys.argv[3:] or [12])[0]), int((sys.argv[4:] or [1])[0])
 
 
 def call(*args):
-    rc, out, err = witness.call(TESSERA, *[str(a) for a in args])
+    rc, out, err = evaluator.call(TESSERA, *[str(a) for a in args])
     return rc, json.loads(out) if out.startswith("{") else {}, err
 
 

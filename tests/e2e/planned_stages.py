@@ -8,7 +8,7 @@ import json, os, sys, tempfile
 
 import onnx
 
-import spine, witness
+import spine, evaluator
 
 TOLERANCE = 5e-5
 # stages, objective, devices; devices that differ: a JSON topology
@@ -48,7 +48,7 @@ def check_places(planned, stages, ranks):
 
 def follow(tessera, planned, devices, dims, doc, objective):
     """The simulation of what partition makes of the plan agrees: of one run, and of many that follow one another."""
-    rc, text, err = witness.call(tessera, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
+    rc, text, err = evaluator.call(tessera, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
     assert rc == 0, "simulate: exit %d %s" % (rc, err)
     seen = json.loads(text)
     for what, told, came in (("latency", doc["latency"], seen["first_s"]), ("period", doc["period"], seen["period_s"])):
@@ -59,12 +59,12 @@ def follow(tessera, planned, devices, dims, doc, objective):
 def check(tessera, model, case, folder):
     stages, objective, devices = case
     planned, parts, unlike = (os.path.join(folder, f) for f in ("planned.onnx", "parts", "unlike.json"))
-    ins, want = witness.recorded(model)
+    ins, want = evaluator.recorded(model)
     if devices == "unlike":
         json.dump(UNLIKE, open(unlike, "w"))
         devices = unlike
     words = ["--devices", devices, "--stages", stages, "--objective", objective, *sizes(model, ins)]
-    rc, text, err = witness.call(tessera, "plan", model, *words, "-o", planned, "--json")
+    rc, text, err = evaluator.call(tessera, "plan", model, *words, "-o", planned, "--json")
     assert rc == 0, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
     # How little crosses between stages of several devices is bounded from below only, and for the pace it counts twice.
@@ -74,17 +74,17 @@ def check(tessera, model, case, folder):
     follow(tessera, planned, devices, sizes(model, ins), doc, objective)
     assert max(own) <= doc["latency"] and doc["period"] <= doc["latency"], text
     assert doc["cost"] >= 0.999 * doc[{"latency": "latency", "throughput": "period"}[objective]], text
-    rc, text, err = witness.call(tessera, "check", planned, "--json")
+    rc, text, err = evaluator.call(tessera, "check", planned, "--json")
     assert rc == 0 and json.loads(text)["warnings"] == 0, "check: exit %d %s" % (rc, text)
-    rc, _, err = witness.call(tessera, "partition", planned, "-o", parts)
+    rc, _, err = evaluator.call(tessera, "partition", planned, "-o", parts)
     assert rc == 0, "partition: exit %d %s" % (rc, err)
-    manifest = witness.check_folder(parts)
+    manifest = evaluator.check_folder(parts)
     check_places(onnx.load(planned, load_external_data=False), doc["stages"],
                  [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in manifest["devices"]])
-    rc, text, err = witness.call(tessera, "verify", planned, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = evaluator.call(tessera, "verify", planned, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     found = json.loads(text) if text else {}
     assert rc == 0 and found["ok"] and found["recorded"] and not found["replicated"], "verify: exit %d %s %s" % (rc, text, err)
-    assert witness.apart(witness.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
+    assert evaluator.apart(evaluator.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
     return len(doc["stages"])
 
 
@@ -97,10 +97,10 @@ def together(tessera, model, folder):
 def plan_together(tessera, model, folder, words):
     """Both hold when run, and store every weight the same, in the same stage."""
     many, one = (os.path.join(folder, f) for f in ("many.onnx", "one.onnx"))
-    ins, _ = witness.recorded(model)
+    ins, _ = evaluator.recorded(model)
     dims = sizes(model, ins)
     small = [w.replace("seq=%s" % w.split("=")[-1], "seq=1") for w in dims[1::2] if w.startswith("seq=")]
-    rc, text, err = witness.call(tessera, "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)],
+    rc, text, err = evaluator.call(tessera, "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)],
                                  "--steps", "64", "-o", many, "--with-output", one, "--json", *words)
     assert rc == 0 and small, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
@@ -114,7 +114,7 @@ def plan_together(tessera, model, folder, words):
 
     assert weights(many) == weights(one), "weights lie differently"
     for path in (many, one):
-        rc, text, err = witness.call(tessera, "verify", path, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+        rc, text, err = evaluator.call(tessera, "verify", path, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
         found = json.loads(text) if text else {}
         assert rc == 0 and found["ok"] and found["recorded"], "verify %s: exit %d %s %s" % (path, rc, text, err)
     return 2
@@ -134,15 +134,15 @@ def by_hand(tessera, model, folder):
         nodes[at].device_configurations.add(configuration_id="hand").pipeline_stage = stage
     start, done = folder + "/hand.onnx", folder + "/done.onnx"
     onnx.save(m, start)
-    rc, text, err = witness.call(tessera, "plan", start, "--devices", "3", "-o", done, "--json")
+    rc, text, err = evaluator.call(tessera, "plan", start, "--devices", "3", "-o", done, "--json")
     assert rc == 0 and len(json.loads(text)["stages"]) == 3, "plan: exit %d %s" % (rc, err)
     found = [stage_in(n) for n in onnx.load(done).graph.node]
     assert all(found[at] == [stage] for at, stage in given.items()), given
     numbers = [f[0] for f in found if f]
     assert numbers == sorted(numbers) and set(numbers) == {1, 4, 9}, numbers
-    rc, text, err = witness.call(tessera, "verify", done, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = evaluator.call(tessera, "verify", done, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     assert rc == 0 and json.loads(text)["ok"] and json.loads(text)["recorded"], "verify: exit %d %s %s" % (rc, text, err)
-    rc, _, err = witness.call(tessera, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
+    rc, _, err = evaluator.call(tessera, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err, "another number of stages: exit %d %s" % (rc, err)
     # Branches may stand in another order than their stages: no ranges, so that is told.
     h, one = onnx.helper, [onnx.helper.make_tensor_value_info(k, 1, [4, 4]) for k in "xyz"]
@@ -151,9 +151,9 @@ def by_hand(tessera, model, folder):
     for node, stage in zip(branches.graph.node, (1, 0)):
         node.device_configurations.add(configuration_id="hand").pipeline_stage = stage
     onnx.save(branches, start)
-    rc, _, err = witness.call(tessera, "plan", start, "--devices", "2", "-o", folder + "/no.onnx")
+    rc, _, err = evaluator.call(tessera, "plan", start, "--devices", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err and "'late'" in err, "branches: exit %d %s" % (rc, err)
-    rc, text, err = witness.call(tessera, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx", "--json")
+    rc, text, err = evaluator.call(tessera, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx", "--json")
     doc = json.loads(text) if text else {}
     assert rc == 0 and doc["choices"] and doc["choices"][0]["chosen"], "explain: exit %d %s" % (rc, err)
     return 3

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-import spine, witness
+import spine, evaluator
 
 VOCABULARY, WIDTH, HEADS, HEAD, LAYERS = 48, 32, 4, 8, 2
 
@@ -83,13 +83,13 @@ def cuts(n):
 
 
 def tokens(decode, *args):
-    rc, text, err = witness.call(decode, *args)
+    rc, text, err = evaluator.call(decode, *args)
     assert rc == 0, "decode: exit %d %s" % (rc, err)
     return text.split()
 
 
 def call(tessera, *args, expect=0):
-    rc, text, err = witness.call(tessera, *args)
+    rc, text, err = evaluator.call(tessera, *args)
     assert rc == expect, "%s: exit %d %s" % (args[0], rc, err)
     return text, err
 
@@ -103,7 +103,7 @@ def decodes(tessera, decode, folder):
     for n in (2, 4):
         call(tessera, "annotate", model, *cuts(n), "-o", cut)
         call(tessera, "partition", cut, "-o", parts, "--force", "--state", "past_*=present_*", "--keep-cut", "logits")
-        manifest = witness.check_folder(parts)
+        manifest = evaluator.check_folder(parts)
         assert [c["op"] for c in manifest["collectives"]] == ["AllReduce"] * (2 * LAYERS), manifest["collectives"]
         assert len(manifest["states"]) == 2 * LAYERS
         ports = {p["name"]: p["sharding"] for p in manifest["inputs"] + manifest["outputs"]}
@@ -126,7 +126,7 @@ def is_planned(tessera, decode, folder):
         doc = json.loads(call(tessera, "plan", model, "--devices", str(n), *sizes, *words, "--state", "past_*=present_*", "-o", cut, "--json")[0])
         assert doc["cost"] < whole, "a cache that stays costs %d, one that moves %d" % (doc["cost"], whole)
         call(tessera, "partition", cut, "-o", parts, "--force")
-        manifest = witness.check_folder(parts)
+        manifest = evaluator.check_folder(parts)
         assert len(manifest["states"]) == 2 * LAYERS
         ports = {p["name"]: p["sharding"] for p in manifest["inputs"] + manifest["outputs"]}
         of = lambda i: doc["stages"][i * len(doc["stages"]) // LAYERS]["devices"] if words else range(n)
@@ -155,12 +155,12 @@ def runs_once(tessera, folder):
     onnx.save(m, marked)
     call(tessera, "annotate", marked, *cuts(2), "-o", cut)
     call(tessera, "partition", cut, "-o", parts)
-    assert len(witness.check_folder(parts)["states"]) == 2 * LAYERS
+    assert len(evaluator.check_folder(parts)["states"]) == 2 * LAYERS
     launchers = [()] + [[*launcher, "-n", 2] for _, launcher in spine.families()]
     for launcher in launchers:
         rc, got, said = spine.run(tessera, parts, data, out, launcher)
-        assert rc == 0 and witness.apart(got, want) <= 5e-5, "%s: exit %d %s" % (launcher, rc, said)
-    rc, text, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json")
+        assert rc == 0 and evaluator.apart(got, want) <= 5e-5, "%s: exit %d %s" % (launcher, rc, said)
+    rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--json")
     assert rc == 0 and json.loads(text)["ok"], err
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
-import witness
+import evaluator
 
 TESSERA, EXAMPLE, CALLS = map(os.path.abspath, sys.argv[1:4])
 BUILD = os.path.dirname(TESSERA)
@@ -26,7 +26,7 @@ def case(name, ok, why=""):
 
 
 def start(words, **variables):
-    return subprocess.Popen([str(w) for w in words], env={**witness.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([str(w) for w in words], env={**evaluator.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def ends(processes, timeout=60):

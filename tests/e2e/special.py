@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-import witness
+import evaluator
 
 info, tensor = helper.make_tensor_value_info, numpy_helper.from_array
 rng = np.random.default_rng(7)
@@ -748,13 +748,13 @@ def check(tessera, name, folder):
         edits += ["--shard", "%s=%s" % (at, text)]
     for at, stage in options.get("stages", {}).items():
         edits += ["--stage", "%s=%d" % (at, stage)]
-    rc, out, err = witness.call(tessera, "annotate", plain, *edits, "-o", cut)
+    rc, out, err = evaluator.call(tessera, "annotate", plain, *edits, "-o", cut)
     assert rc == 0, "annotate: %s" % err
-    rc, out, err = witness.call(tessera, "infer", cut, "-o", full)
+    rc, out, err = evaluator.call(tessera, "infer", cut, "-o", full)
     assert rc == 0, "infer: exit %d %s" % (rc, err)
-    rc, out, err = witness.call(tessera, "check", full)
+    rc, out, err = evaluator.call(tessera, "check", full)
     assert rc == 0, "what infer wrote, check refuses: %s" % out
-    rc, out, err = witness.call(tessera, "partition", cut, "-o", parts)
+    rc, out, err = evaluator.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0 and "error" not in err, "partition: exit %d %s" % (rc, err)
     assert options.get("says", "") in err, "partition says %r" % err
     with open(os.path.join(parts, "manifest.json")) as f:
@@ -765,11 +765,11 @@ def check(tessera, name, folder):
         assert have == ranks, "%s is on ranks %s, expected %s" % (op, have, ranks)
     if options.get("reader", True):  # else: the reference evaluator is wrong about the operator
         want = dict(zip([o.name for o in m.graph.output], ReferenceEvaluator(m).run(None, {**defaults(m), **ins})))
-        far = witness.apart(witness.run(parts, ins), want)
+        far = evaluator.apart(evaluator.run(parts, ins), want)
         assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
     np.savez(data, **ins)
     level = ["--optimize", str(options["optimize"])] if "optimize" in options else []
-    rc, out, err = witness.call(tessera, "verify", cut, "--inputs", data, "--json", *level)
+    rc, out, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--json", *level)
     if rc == 7 and os.environ.get("TESSERA_ORT") and "model.onnx: error[engine-refused]" in err:
         print("%s: left out, this engine does not run the whole model" % name)
         return

@@ -8,7 +8,7 @@ import json, os, shutil, sys, tempfile
 import numpy as np
 import onnx
 
-import witness
+import evaluator
 
 TOLERANCE = 5e-5  # of the largest magnitude
 ELEMENTWISE = "Add Mul Div Erf Tanh Pow Relu Gelu Sigmoid Sub Sqrt Cast Reshape".split()
@@ -64,7 +64,7 @@ def families():
 def run(tessera, parts, data, out, launcher=()):
     if os.path.exists(out):
         os.remove(out)
-    rc, said, err = witness.call(*launcher, tessera, "run", parts, "--inputs", data, "--outputs", out, timeout=300)
+    rc, said, err = evaluator.call(*launcher, tessera, "run", parts, "--inputs", data, "--outputs", out, timeout=300)
     return rc, dict(np.load(out)) if os.path.exists(out) else {}, said + err
 
 
@@ -72,24 +72,24 @@ def check(tessera, model, n, folder, mpi):
     m = onnx.load(model)
     found = blocks(m)
     cut, parts, data, out = (os.path.join(folder, f) for f in ("cut.onnx", "parts", "in.npz", "out.npz"))
-    ins, want = witness.recorded(model)
+    ins, want = evaluator.recorded(model)
     np.savez(data, **ins)
-    rc, _, err = witness.call(tessera, "annotate", model, *edits(m, n), "-o", cut)
+    rc, _, err = evaluator.call(tessera, "annotate", model, *edits(m, n), "-o", cut)
     assert found and rc == 0, "annotate: exit %d %s" % (rc, err)
-    rc, _, err = witness.call(tessera, "partition", cut, "-o", parts)
+    rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0, "partition: exit %d %s" % (rc, err)
     rc, got, said = run(tessera, parts, data, out)
-    assert rc == 0 and witness.apart(got, want) <= TOLERANCE, "threads: exit %d %s" % (rc, said)
+    assert rc == 0 and evaluator.apart(got, want) <= TOLERANCE, "threads: exit %d %s" % (rc, said)
     for family, launcher in families() if mpi else []:
         rc, other, said = run(tessera, parts, data, out, [*launcher, "-n", n])
         assert rc == 0, "%s: exit %d %s" % (family, rc, said)
         assert all(got[k].tobytes() == other[k].tobytes() for k in want), "%s has other bits than threads" % family
     if mpi:
         return
-    manifest = witness.check_folder(parts)
+    manifest = evaluator.check_folder(parts)
     assert [c["op"] for c in manifest["collectives"]] == ["AllReduce"] * len(found), manifest["collectives"]
-    assert witness.apart(witness.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
-    rc, text, err = witness.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    assert evaluator.apart(evaluator.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
+    rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     doc = json.loads(text)
     assert rc == 0 and doc["ok"] and doc["recorded"] and doc["devices"] == n, "verify: exit %d %s %s" % (rc, text, err)
     assert doc["collectives"] == {"AllReduce": len(found)}, doc["collectives"]

@@ -8,7 +8,7 @@ import json, os, sys, tempfile
 import numpy as np
 import onnx
 
-import spine, witness
+import spine, evaluator
 
 TOLERANCE = 5e-5
 
@@ -71,24 +71,24 @@ def check(tessera, model, devices, folder):
     m = onnx.load(model)
     cut, parts = os.path.join(folder, "cut.onnx"), os.path.join(folder, "parts")
     words, cuts = edits(m, devices)
-    rc, _, err = witness.call(tessera, "annotate", model, *words, "-o", cut)
+    rc, _, err = evaluator.call(tessera, "annotate", model, *words, "-o", cut)
     assert rc == 0, "annotate: exit %d %s" % (rc, err)
-    rc, text, err = witness.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     doc = json.loads(text) if text else {}
     assert rc == 0 and doc["ok"] and doc["recorded"], "verify: exit %d %s %s" % (rc, text, err)
     assert doc["collectives"].get("AllReduce", 0) == cuts, doc["collectives"]
-    rc, _, err = witness.call(tessera, "partition", cut, "-o", parts)
+    rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0, "partition: exit %d %s" % (rc, err)
-    manifest = witness.check_folder(parts)
+    manifest = evaluator.check_folder(parts)
     ranks = parts_of(parts, manifest)
     if all(set(a).isdisjoint(b) for i, a in enumerate(devices) for b in devices[:i]):
         check_places(m, devices, ranks)
         check_weights(m, devices, ranks)
-    ins, want = witness.recorded(model)
+    ins, want = evaluator.recorded(model)
     for r, p in enumerate(ranks):
         for i in p.graph.input:
             assert any(i.name in n.input for n in p.graph.node) or r == 0, "rank %d has no use for %s" % (r, i.name)
-    assert witness.apart(witness.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
+    assert evaluator.apart(evaluator.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
     return cuts
 
 
@@ -106,13 +106,13 @@ def unknown_operator(tessera, folder):
     np.savez(data, x=(np.eye(4) * 3 + np.arange(16).reshape(4, 4) / 16).astype("f4"))
     stages = ["--stage", "first=0", "--stage", "odd=1", "--stage", "last=2"]
     for words, where in ((stages, {1}), ([], {0})):  # of those without a stage, rank 0 alone is asked for the result
-        rc, _, err = witness.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
+        rc, _, err = evaluator.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
         assert rc == 0, err
-        rc, text, err = witness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")
+        rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")
         assert rc == 0 and json.loads(text)["ok"], "verify: exit %d %s %s" % (rc, text, err)
-        rc, _, err = witness.call(tessera, "partition", cut, "-o", parts, "--force")
+        rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts, "--force")
         assert rc == 0, err
-        ranks = parts_of(parts, witness.check_folder(parts))
+        ranks = parts_of(parts, evaluator.check_folder(parts))
         assert {r for r, p in enumerate(ranks) if any(n.op_type == "Inverse" for n in p.graph.node)} == where, where
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-import random_cuts, spine, stages, witness
+import random_cuts, spine, stages, evaluator
 
 TESSERA, MODELS = sys.argv[1], sys.argv[2]
 TRIALS = int(sys.argv[3]) if len(sys.argv) > 3 else 25
@@ -83,14 +83,14 @@ def chained(m, rank, ranks):
     """Every communication depends on the values, not the sizes alone, of the one before it, and none is for nothing."""
     after, last, kinds = {}, 0, []
     for n in m.graph.node:
-        at = max([after.get(i, 0) for i in [*n.input, *witness.captured(helper.make_graph([n], "g", [], []))]] or [0])
+        at = max([after.get(i, 0) for i in [*n.input, *evaluator.captured(helper.make_graph([n], "g", [], []))]] or [0])
         if n.op_type == "DistCollective":
             kinds.append((check_node(n, rank, ranks), tuple(attributes(n)["groups"]), attributes(n)["reduce_op"].decode()))
             assert at == last, "%s does not wait for the communication before it" % n.name
             last = at = last + 1
         for o in n.output:
             after[o] = 0 if n.op_type in ("Shape", "Size") else at
-    read = {i for n in m.graph.node for i in n.input} | {o.name for o in m.graph.output} | witness.captured(m.graph)
+    read = {i for n in m.graph.node for i in n.input} | {o.name for o in m.graph.output} | evaluator.captured(m.graph)
     assert all(n.output[0] in read for n in m.graph.node if n.op_type == "DistCollective"), "an engine may drop a communication"
     return kinds
 
@@ -99,7 +99,7 @@ def shuffled(m, rng):
     """The same graph, its nodes in another order that their inputs allow."""
     made = {o: k for k, n in enumerate(m.graph.node) for o in n.output if o}
     nodes = list(m.graph.node)
-    waits = [{made[i] for i in [*n.input, *witness.captured(helper.make_graph([n], "g", [], []))] if i in made} for n in nodes]
+    waits = [{made[i] for i in [*n.input, *evaluator.captured(helper.make_graph([n], "g", [], []))] if i in made} for n in nodes]
     order, done = [], set()
     while len(order) < len(nodes):
         k = rng.choice([k for k in range(len(nodes)) if k not in done and waits[k] <= done])
@@ -128,13 +128,13 @@ def run(folder, inputs, seed=1):
         manifest = json.load(f)
     assert manifest["dialect"] == "tensorrt"
     n = manifest["ranks"]
-    world, seen = witness.World(n), set()
+    world, seen = evaluator.World(n), set()
 
     def outputs_of(r):
         m = onnx.load("%s/rank%d.onnx" % (folder, r))
         check_file(m)
         seen.update(chained(m, r, n))
-        return witness.evaluate(shuffled(m, random.Random(seed * 100 + r)), inputs, [operator(world, r, n)])
+        return evaluator.evaluate(shuffled(m, random.Random(seed * 100 + r)), inputs, [operator(world, r, n)])
 
     results = world.run(outputs_of)
     giver = {o["name"]: int(o["sharding"].split(":")[1].rstrip("}")) for o in manifest["outputs"]}
@@ -142,9 +142,9 @@ def run(folder, inputs, seed=1):
 
 
 def partition(model, d, *edits, want=0):
-    rc, _, err = witness.call(TESSERA, "annotate", model, *edits, "-o", d + "/cut.onnx")
+    rc, _, err = evaluator.call(TESSERA, "annotate", model, *edits, "-o", d + "/cut.onnx")
     assert rc == 0, err
-    rc, _, err = witness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--dialect", "tensorrt", "--force", "--json")
+    rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--dialect", "tensorrt", "--force", "--json")
     assert rc == want, "exit %d: %s" % (rc, err)
     return err
 
@@ -154,15 +154,15 @@ def real_models(d):
     for name, n in (("bert_tiny", 2), ("gpt2_tiny", 4), ("llama_tiny", 2)):
         model = os.path.join(MODELS, name, "model.onnx")
         graph = onnx.load(model, load_external_data=False)
-        inputs, want = witness.recorded(model)
+        inputs, want = evaluator.recorded(model)
         staged, _ = stages.edits(graph, [[0, 1], [2, 3]])
         for edits, groups in ((spine.edits(graph, n), {()}), (staged, None)):
             partition(model, d, *edits)
             got, seen = run(d + "/parts", inputs)
-            assert witness.apart(got, want) <= 5e-5, name
+            assert evaluator.apart(got, want) <= 5e-5, name
             assert groups is None or {g for _, g, _ in seen} == groups, seen
     assert "broadcast" in {k for k, _, _ in seen} and any(g for _, g, _ in seen), seen
-    rc, _, err = witness.call(TESSERA, "run", d + "/parts", "--inputs", os.path.join(MODELS, name, "test_data_set_0"))
+    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", os.path.join(MODELS, name, "test_data_set_0"))
     assert rc == 7 and "TensorRT" in err, "exit %d: %s" % (rc, err)
 
 
@@ -211,18 +211,18 @@ def kinds(d):
                       ["tanh:t={1,1:1}", "soft:t={1,1:0}", "less:l={1,1:1}", "where:l={1,1:0}", "greatest:g={1:1}", "times:g={1:0}"]):  # messages
             partition(d + "/made.onnx", d, "--config", "c:%d" % n, *shards(*edits))
             got, more = run(d + "/parts", inputs)
-            assert witness.apart(got, want) <= 1e-5, (edits, more)
+            assert evaluator.apart(got, want) <= 1e-5, (edits, more)
             seen |= more
     for edits in (["up:w1={1,2}", "down:w2={2,1}", "tanh:s={4,1:0,0,0,1}"], ["up:w1={1,2}", "down:w2={2,1}", "tanh:s={1,3:0,1,1}"]):  # a sum, wanted in unequal parts
         partition(d + "/made.onnx", d, "--config", "c:2", *shards(*edits))
         got, more = run(d + "/parts", inputs)
-        assert witness.apart(got, want) <= 1e-5 and "all_reduce" in {k for k, _, _ in more}, (edits, more)
+        assert evaluator.apart(got, want) <= 1e-5 and "all_reduce" in {k for k, _, _ in more}, (edits, more)
     for edits in (["up:w1={1,2:(0,1),(2,3)}", "down:w2={2,1:(0,1),(2,3)}", "tanh:s={2,1:(0,1),(2,3)}"],
                   ["up:w1={1,2:(0,2),(1,3)}", "up:x={2,1:(0,1),(2,3)}", "up:a={2,2}", "relu:a={2,2}", "down:r={2,2}", "down:w2={2,1:(0,2),(1,3)}"],
                   ["sig:x={2,2}", "sig:v={2,2}", "soft2:v={1,2:(0,1),(2,3)}"], ["up:x={1,1:2,3}", "sig:x={2,1:3,2}", "soft2:v={1,2:2,3}"]):
         partition(d + "/made.onnx", d, "--config", "c:4", *shards(*edits))
         got, more = run(d + "/parts", inputs)
-        assert witness.apart(got, want) <= 1e-5, (edits, more)
+        assert evaluator.apart(got, want) <= 1e-5, (edits, more)
         seen |= more
     assert {k for k, _, _ in seen} == FOLDS | MOVES, seen
     assert {c for _, _, c in seen} >= {"none", "sum", "max"}, seen
@@ -258,10 +258,10 @@ def at_random(d):
         sizes = lambda x: size[x] if isinstance(x, str) else x
         onnx.save(model, d + "/plain.onnx")
         inputs = {i.name: np.random.default_rng(seed).standard_normal([sizes(x) for x in m.shape[i.name]]).astype("f4") for i in m.inputs}
-        rc, _, err = witness.call(TESSERA, "annotate", d + "/plain.onnx", *random_cuts.edits(rng, m, n, sizes), "-o", d + "/cut.onnx")
+        rc, _, err = evaluator.call(TESSERA, "annotate", d + "/plain.onnx", *random_cuts.edits(rng, m, n, sizes), "-o", d + "/cut.onnx")
         assert rc == 0, err
         os.system("rm -rf '%s/parts'" % d)
-        rc, _, err = witness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--dialect", "tensorrt", "--json")
+        rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--dialect", "tensorrt", "--json")
         if rc:
             assert rc == 1 and "partition-refused" in err, "seed %d: exit %d %s" % (seed, rc, err)  # shardings that do not agree
             assert not os.path.exists(d + "/parts")
@@ -269,7 +269,7 @@ def at_random(d):
             continue
         want = dict(zip([o.name for o in model.graph.output], ReferenceEvaluator(model).run(None, inputs)))
         got, _ = run(d + "/parts", inputs, seed)
-        assert witness.apart(got, want) <= 5e-5, "seed %d" % seed
+        assert evaluator.apart(got, want) <= 5e-5, "seed %d" % seed
         counts["held"] += 1
     assert counts["held"] >= 0.8 * TRIALS, counts
 

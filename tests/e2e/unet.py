@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
-import witness
+import evaluator
 
 TESSERA = sys.argv[1]
 node = helper.make_node
@@ -47,9 +47,9 @@ def check(d, grow, n, axis):
     cut = "{1,1,%s}" % ("%d,1" % n if axis == 2 else "1,%d" % n)
     for args in (["annotate", d + "/m.onnx", "--config", "c:%d" % n, "--shard", "conv_a:ca=" + cut, "-o", d + "/cut.onnx"],
                  ["infer", d + "/cut.onnx", "--propagate", "-o", d + "/all.onnx"]):
-        rc, _, err = witness.call(TESSERA, *args)
+        rc, _, err = evaluator.call(TESSERA, *args)
         assert rc == 0, err
-    rc, out, err = witness.call(TESSERA, "verify", d + "/all.onnx", "--inputs", "random:1", "--json")
+    rc, out, err = evaluator.call(TESSERA, "verify", d + "/all.onnx", "--inputs", "random:1", "--json")
     doc = json.loads(out) if out.startswith("{") else {}
     assert rc == 0 and doc["ok"], "%s in %d: exit %d %s %s" % (grow, n, rc, doc, err)
     assert doc["cut_nodes"] == doc["nodes"] and not doc["replicated"], doc

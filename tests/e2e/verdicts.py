@@ -151,7 +151,7 @@ def test_engine_varies(d):
     codes = [f["code"] for f in doc["findings"]]
     check("an engine that differs from itself is not the sharding's fault", rc == 0 and doc["ok"] and "engine-varies" in codes, (rc, doc, err))
     check("both figures are named", doc["outputs"][0]["max_rel"] > 1e-4 and "differs from itself by" in err, err)
-    # Shardings of 5 nodes that compute something else are found all the same: tests/e2e/judged.py.
+    # Shardings of 5 nodes that compute something else are found all the same: tests/e2e/compared.py.
     refused = save(d + "/refused.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="nobody")], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])],
                    (), (("", 17), ("nobody", 1)))
     rc, out, err = call("verify", refused, "--devices", 2, "--allow-unsharded")

@@ -67,14 +67,14 @@ def draw_cuts(seed, count, mpi):
 
 def try_case(lib, tessera, case, count, mpi, out, work):
     """All cuts of one case."""
-    import judge
+    import compare
     import onnx
     path = os.path.join(work, "model.onnx")
     onnx.save(case.model, path)
     done = []
     for number, cut in enumerate(draw_cuts(case.seed, count, mpi)):
         tell(seed=case.seed, cut=number, detail=cut)
-        verdict = judge.attempt(lib, tessera, path, case, cut, work)
+        verdict = compare.attempt(lib, tessera, path, case, cut, work)
         folder = write_find(out, case, cut, verdict, number) if verdict.find else ""
         done.append(dict(kind=verdict.kind, how=cut["kind"], transport=cut["transport"], level=cut["level"], cut_nodes=verdict.cut_nodes,
                          text=verdict.text[:300], folder=folder))

@@ -9,7 +9,7 @@ import cases
 import inside
 import nodes
 import shapes
-import judge
+import compare
 from graph import Maker, as_declared, fits, free_names, run_model
 from lawful import LAWS, LAWS_OF_TURNS, lawful
 from refusals import all_nodes
@@ -92,7 +92,7 @@ def all_lawful(model, feeds):
     model = inside.inlined(model)
     if not any(has_a_law(n) for n in all_nodes(model.graph)):
         return True
-    return nodes_lawful(model, model.graph.node, judge.known_values(model, feeds))
+    return nodes_lawful(model, model.graph.node, compare.known_values(model, feeds))
 
 
 def other_set(maker, model, sizes, names):

@@ -3,7 +3,7 @@
 
 A verdict is one of:
     ok            every result is the whole model's, within the tolerance of its type
-    ill, range    results differ by no more than rounding does (judge.py: noise, terms), or a part leaves the range of its type
+    ill, range    results differ by no more than rounding does (compare.py: noise, terms), or a part leaves the range of its type
     told no       edits drawn by hand that `check` refuses, each with a code of EDITS
     infeasible    a plan within a limit of memory that nothing fits
     engine        the engine refuses or changes the whole model too, or ENGINE knows its mistake
@@ -51,7 +51,7 @@ ENGINE = [
 ]
 
 # The same where an If has a constant for its condition: optimisation puts the branch in its place, and then drops a node that only the branch reads,
-# if constants have taken the place of all its other readers. Seen in whole models too (test_judge.py).
+# if constants have taken the place of all its other readers. Seen in whole models too (test_compare.py).
 CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node|Missing Input: |must contain a constructed tensor"
 
 # The same where the shape of a Reshape is computed, and a size in it comes from another device.

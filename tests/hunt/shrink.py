@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
-import judge  # noqa: E402
+import compare  # noqa: E402
 from graph import as_declared, free_names, info, run_model, type_number  # noqa: E402
 
 MOST_TRIES = 400
@@ -102,7 +102,7 @@ def serve(tessera):
                         told = case.cut
             else:
                 told = case.cut
-            verdict = judge.attempt(lib, tessera, path, case, dict(case.cut), work)
+            verdict = compare.attempt(lib, tessera, path, case, dict(case.cut), work)
             print(json.dumps([verdict.kind, verdict.text, told]), flush=True)
 
 
@@ -175,7 +175,7 @@ def rebuilt(c, nodes=None, outputs=None, inputs=None, sets=None):
 
 def recorded(c):
     """All values of the main graph in every set."""
-    return [judge.known_values(c.model, s) for s in c.sets]
+    return [compare.known_values(c.model, s) for s in c.sets]
 
 
 def given(c, names, values, fixed):

@@ -72,7 +72,7 @@ check("other words are no cases", judged("OK", "okay\nnot okay\nbook 3\n"), (1, 
 
 BUILD = {"tests": [{"name": "wire test_read", "cmd": ["/b/wire_read"], "depends": ["read@exe"]},
                    {"name": "plan test_joint", "cmd": ["/b/joint"], "depends": ["joint@exe", "ucx@sha"]},
-                   {"name": "e2e spine", "cmd": ["/s/tests/witness", "/b/tessera"], "depends": ["tessera@exe"]}],
+                   {"name": "e2e spine", "cmd": ["/s/tests/run-script", "/b/tessera"], "depends": ["tessera@exe"]}],
          "targets": [{"id": "read@exe", "filename": ["/b/wire_read"]}, {"id": "joint@exe", "filename": ["/b/tests/joint"]},
                      {"id": "ucx@sha", "filename": ["/b/libucx.so"]}, {"id": "tessera@exe", "filename": ["/b/tessera"]}]}
 summary.described = lambda build, what: BUILD[what]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the hunter's judge makes of results that differ: what docs/numbers.md does not promise is no find, all else is.
 
-usage: test_judge.py"""
+usage: test_compare.py"""
 import sys
 import types
 
@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
 import graph
-import judge
+import compare
 import lawful
 import make
 import promises
@@ -31,7 +31,7 @@ def case_of(nodes, inputs, outputs, constants=(), opset=18):
 
 def verdict(case, **changed):
     """The judge's word where these outputs are others."""
-    return judge.compare(case, CUT, [{**case.wanted[0], **changed}]).kind
+    return compare.compare(case, CUT, [{**case.wanted[0], **changed}]).kind
 
 
 def product(x):
@@ -117,8 +117,8 @@ def refused_for_a_nan():
     """A node refuses a NaN that MaxPool gives or not by its place: no find. One that a sum gives is."""
     said = "Non-zero status code returned while running Binarizer node. Name:'bin' Status Message: Input data with index: 0 is NaN"
     behind = lambda op, x: case_of([h.make_node(op, ["x"], ["m"]), h.make_node("Neg", ["m"], ["y"], name="bin")], dict(x=np.array([[x]], "f4")), ["y"])
-    assert judge.failing_is_open(behind("GlobalMaxPool", [NAN, 1]), said)
-    assert not judge.failing_is_open(behind("GlobalMaxPool", [2, 1]), said) and not judge.failing_is_open(behind("GlobalAveragePool", [NAN, 1]), said)
+    assert compare.failing_is_open(behind("GlobalMaxPool", [NAN, 1]), said)
+    assert not compare.failing_is_open(behind("GlobalMaxPool", [2, 1]), said) and not compare.failing_is_open(behind("GlobalAveragePool", [NAN, 1]), said)
 
 
 def wide_integers():
@@ -264,7 +264,7 @@ def pixels_that_cancel_out():
 def sizes_of_what_is_greatest():
     """The NonZero of an ArgMax has more elements or fewer where a NaN is among those that it compares."""
     found = lambda *x: case_of([h.make_node("ArgMax", ["x"], ["i"], axis=1), h.make_node("NonZero", ["i"], ["y"])], dict(x=np.array([x], "f4")), ["y"])
-    assert judge.failing_is_open(found(NAN, 1), "Reshard_1") and not judge.failing_is_open(found(2, 1), "Reshard_1")
+    assert compare.failing_is_open(found(NAN, 1), "Reshard_1") and not compare.failing_is_open(found(2, 1), "Reshard_1")
 
 
 def names_that_slices_keep():
@@ -289,7 +289,7 @@ def sizes_that_rounding_decides():
     close = case_of([h.make_node("ReduceSum", ["x", "one"], ["s"], keepdims=0), h.make_node("Unique", ["s"], ["y"])], dict(x=np.array([[1 / 3, 1 / 7], [1 / 7, 1 / 3]], "f4")),
                     ["y"], [("one", np.array([1]))])
     apart = case_of([h.make_node("Neg", ["x"], ["y"])], dict(x=f4(1, 2)), ["y"])
-    assert judge.failing_is_rounding(close) and not judge.failing_is_rounding(apart)
+    assert compare.failing_is_rounding(close) and not compare.failing_is_rounding(apart)
 
 
 def operators_of_later_sets():
@@ -412,8 +412,8 @@ def sets_after_an_excuse():
     case.sets.append(dict(a=f4(2, 1)))
     case.wanted.append(graph.run_model(case.model, case.sets[1]))
     wrong = dict(y0=np.float32(77).reshape(()))
-    assert judge.compare(case, CUT, [wrong, case.wanted[1]]).kind == "open"
-    assert judge.compare(case, CUT, [wrong, wrong]).kind == "different"
+    assert compare.compare(case, CUT, [wrong, case.wanted[1]]).kind == "open"
+    assert compare.compare(case, CUT, [wrong, wrong]).kind == "different"
 
 
 def scales_of_nothing():
@@ -437,7 +437,7 @@ def inside_of_bodies():
                         [h.make_tensor_value_info("on", T.BOOL, []), h.make_tensor_value_info("w", T.FLOAT, None)])
     looped = lambda *x: case_of([h.make_node("Loop", ["n", "", "x"], ["y"], body=body)], dict(x=f4(*x)), ["y"], [("n", np.array(3)), ("zero", np.float32(0))])
     assert verdict(looped(NAN, 1), y=f4(7, 7)) == "open" and verdict(looped(2, 1), y=f4(7, 7)) == "different"
-    assert judge.failing_is_open(looped(NAN, 1), "") and not judge.failing_is_open(looped(2, 1), "") and not judge.failing_is_open(looped(INF, 1), "")
+    assert compare.failing_is_open(looped(NAN, 1), "") and not compare.failing_is_open(looped(2, 1), "") and not compare.failing_is_open(looped(INF, 1), "")
     side = h.make_graph([h.make_node("ReduceProd", ["k"], ["p"], keepdims=0)], "side", [], [h.make_tensor_value_info("p", T.INT64, [])])
     branches = lambda *k: case_of([h.make_node("If", ["c"], ["y"], then_branch=side, else_branch=side)], dict(c=np.array(True)), ["y"], [("k", np.array(k))])
     assert verdict(branches(2 ** 40, 2 ** 40), y=np.array(5)) == "range" and verdict(branches(2, 3), y=np.array(5)) == "different"
@@ -462,8 +462,8 @@ def outputs_quantised_too():
         nodes = [h.make_node("Abs", ["x"], ["v"]), h.make_node(*behind), h.make_node("QuantizeLinear", ["t", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["d"])]
         return case_of(nodes, dict(x=f4(1.1, 2.3, -3.1, 4).reshape(2, 2)), ["v", "d"], [("s", np.float32(0.4)), ("z", np.uint8(0))])
     turned, kept = chain("Transpose", ["v"], ["t"]), chain("Neg", ["v"], ["t"])
-    assert judge.apart(graph.run_model(turned.model, turned.sets[0], 1)["v"], turned.wanted[0]["v"]) > 0.01, "mended: promise it"
-    word = lambda case, level, name: judge.compare(case, dict(level=level), [{**case.wanted[0], name: case.wanted[0][name] + np.float32(0.1)}]).kind
+    assert compare.apart(graph.run_model(turned.model, turned.sets[0], 1)["v"], turned.wanted[0]["v"]) > 0.01, "mended: promise it"
+    word = lambda case, level, name: compare.compare(case, dict(level=level), [{**case.wanted[0], name: case.wanted[0][name] + np.float32(0.1)}]).kind
     assert word(turned, 1, "v") == "engine" and word(turned, 0, "v") == word(turned, 1, "d") == word(kept, 1, "v") == "different"
 
 
@@ -491,12 +491,12 @@ def values_quantised_twice():
              h.make_node("DequantizeLinear", ["c", "t", "z"], ["y"])]
     numbers = dict(x=np.linspace(-1.3, 1.3, 35).astype("f4"))
     case = case_of(nodes, numbers, ["y"], [("s", np.float32(0.11087)), ("t", np.float32(0.109155)), ("z", np.int8(3))])
-    assert judge.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
-    word = lambda level: judge.compare(case, dict(level=level), [dict(y=case.wanted[0]["y"] + np.float32(0.1))]).kind
+    assert compare.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
+    word = lambda level: compare.compare(case, dict(level=level), [dict(y=case.wanted[0]["y"] + np.float32(0.1))]).kind
     assert word(0) == "different" and promises.quantised_twice(case.model, 1) == {"c", "y"} and not promises.quantised_twice(case.model, 0)
     between = [h.make_node("Dropout", ["b"], ["d", "mask"]), h.make_node("QuantizeLinear", ["d", "t", "z"], ["c"])]
     case = case_of(nodes[:2] + between + nodes[3:], numbers, ["y"], [("s", np.float32(0.11087)), ("t", np.float32(0.109155)), ("z", np.int8(3))])
-    assert judge.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
+    assert compare.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
     assert promises.quantised_twice(case.model, 1) == {"c", "y"}
 
 

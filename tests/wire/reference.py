@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds `wire` against Python's onnx: witness.py TOOL verdict|model|rename|roundtrip [CASES [SEED]].
+"""Holds `wire` against Python's onnx: reference.py TOOL verdict|model|rename|roundtrip [CASES [SEED]].
 
 verdict: random damage to real models; wire and the protobuf library must agree on what can be parsed.
 model: the same for loading models as a whole, and on how many nodes and constants they have.

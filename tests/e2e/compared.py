@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How `verify` judges numbers, and what docs/numbers.md promises where cut and whole may differ.
 
-usage: judged.py TESSERA [CASE...]"""
+usage: compared.py TESSERA [CASE...]"""
 import json, os, subprocess, sys, tempfile
 
 import numpy as np
