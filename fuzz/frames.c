@@ -4,7 +4,7 @@
 #include "fuzz.h"
 #include "runtime/internal.h"
 #include "runtime/spawn.h"
-#include "transport/internal.h"
+#include "transport/common/internal.h"
 
 static void compare_headers(const uint8_t *data, size_t n)
 {

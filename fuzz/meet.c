@@ -2,7 +2,7 @@
 // meet.c - fuzzes what comes over the connections of a meeting: words, lists of hosts, and frames that a rank reads from its
 // socket, as rank 0 and as another. The first byte chooses.
 #include "fuzz.h"
-#include "transport/meet_wire.h"
+#include "transport/meeting/meet_wire.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

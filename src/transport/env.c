@@ -9,7 +9,7 @@
 //
 // The memory serves as the meeting, too: once all have it, they count each other's cores in its
 // head (count_cores). After that nothing of the sockets is left.
-#include "transport/shm.h"
+#include "transport/shm/shm.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -7,7 +7,7 @@
 //
 // Requests are MPI's, kept in the 64 bits of the link's. Each channel is a communicator of its own,
 // so messages of calls, signs of life and gifts never match each other, and need no tags.
-#include "transport/link.h"
+#include "transport/common/link.h"
 
 #include <limits.h>
 #include <errno.h>

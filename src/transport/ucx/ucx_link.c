@@ -8,7 +8,7 @@
 // Nothing moves in UCX by itself: whoever calls link_step or link_flush also drives the messages of
 // everybody else in this process. net_beat.c calls every 10 ms, so a rank that computes still
 // answers.
-#include "transport/link.h"
+#include "transport/common/link.h"
 #include "transport/ucx/listeners.h"
 
 #include <glob.h>

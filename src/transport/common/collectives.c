@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// collectives.c - collectives that are made of exchanges, for all transports alike.
+//
+// Who is root and how a tensor is divided must agree like everything else, so it goes into the
+// fingerprint of the call. Buffers of small groups live on the stack.
+//
+// A reduce to rank 2 of {0, 2, 5} is an exchange in which everybody sends its tensor to 2 and
+// nothing to the others; 2 folds the three in the order 0, 2, 5. A broadcast from 2 sends the same
+// memory to 0 and 5. All of these wait like an exchange: nobody returns before all members have
+// come.
+#include "transport/common/internal.h"
+
+#include <stdlib.h>
+
+#define FEW 32
+
+// Buffers for every member: send, then recv.
+// send and recv are n entries each, zeroed: a member that is not named sends and gets nothing.
+struct parts {
+    struct comm_buffer few[2 * FEW];
+    struct comm_buffer *send, *recv;
+    bool allocated;
+};
+
+// A rank without memory fails the job: the others are about to wait for it.
+static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *call,
+                             struct parts *parts, struct comm_trouble *why)
+{
+    size_t n = call->n_group > 0 ? (size_t)call->n_group : 0;
+    parts->allocated = n > FEW;
+    if (parts->allocated)
+        parts->send = calloc(2 * n, sizeof *parts->send);
+    else
+        parts->send = memset(parts->few, 0, sizeof parts->few);
+    parts->recv = parts->send + n;
+    if (parts->send)
+        return TSR_OK;
+    tsr_status st =
+        tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory", endpoint->rank);
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    return st;
+}
+
+static void parts_close(struct parts *parts)
+{
+    if (parts->allocated)
+        free(parts->send);
+}
+
+// The hash of what must agree, over what the caller's own detail is.
+static struct comm_call with_detail(const struct comm_call *call, const void *p, size_t bytes)
+{
+    struct comm_call d = *call;
+    d.detail = tsr__hash64(p, bytes, call->detail);
+    return d;
+}
+
+static tsr_status not_member(struct endpoint *endpoint, const struct comm_call *call, int rank,
+                             struct comm_trouble *why)
+{
+    tsr_status st =
+        tsr__trouble(why, TSR_INVALID, endpoint->rank, "%s '%s': rank %d is not in the group",
+                     call->op, call->node, rank);
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    return st;
+}
+
+static int place_of(const struct comm_call *call, int rank)
+{
+    for (int i = 0; i < call->n_group; i++)
+        if (call->group[i] == rank)
+            return i;
+    return -1;
+}
+
+tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
+                                    const void *in, const int64_t *counts, void *out,
+                                    struct comm_trouble *why)
+{
+    struct parts parts;
+    size_t unit = tsr__elem_bytes(call->type), at = 0;
+    int self = place_of(call, endpoint->rank);
+    tsr_status st = self < 0 ? not_member(endpoint, call, endpoint->rank, why)
+                             : parts_open(endpoint, call, &parts, why);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < call->n_group; i++) {
+        parts.send[i] =
+            (struct comm_buffer){.p = (char *)in + at, .bytes = (size_t)counts[i] * unit};
+        at += parts.send[i].bytes;
+    }
+    parts.recv[0].bytes = parts.send[self].bytes;
+    struct comm_call d = with_detail(call, counts, (size_t)call->n_group * sizeof *counts);
+    struct comm_exchange x = {.send = parts.send, .recv = parts.recv, .folded = out};
+    st = tsr__comm_exchange(endpoint, &d, &x, why);
+    parts_close(&parts);
+    return st;
+}
+
+tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *call, int root,
+                            const void *in, void *out, struct comm_trouble *why)
+{
+    struct parts parts;
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    int at = place_of(call, root), self = place_of(call, endpoint->rank);
+    if (at < 0 || self < 0)
+        return not_member(endpoint, call, at < 0 ? root : endpoint->rank, why);
+    tsr_status st = parts_open(endpoint, call, &parts, why);
+    if (st != TSR_OK)
+        return st;
+    parts.send[at] = (struct comm_buffer){.p = (void *)in, .bytes = bytes};
+    // Only the root folds. The others give &parts as `folded`, which marks the call as a fold and
+    // is never written, as they get 0 bytes.
+    parts.recv[0].bytes = at == self ? bytes : 0;
+    struct comm_call d = with_detail(call, &root, sizeof root);
+    struct comm_exchange x = {
+        .send = parts.send, .recv = parts.recv, .folded = at == self ? out : &parts};
+    st = tsr__comm_exchange(endpoint, &d, &x, why);
+    parts_close(&parts);
+    return st;
+}
+
+tsr_status tsr__comm_all_to_all(struct endpoint *endpoint, const struct comm_call *call,
+                                const struct comm_buffer *send, struct comm_buffer *recv,
+                                struct comm_trouble *why)
+{
+    struct comm_exchange x = {.send = send, .recv = recv};
+    return tsr__comm_exchange(endpoint, call, &x, why);
+}
+
+tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call *call, int root,
+                               void *p, size_t bytes, struct comm_trouble *why)
+{
+    struct parts b;
+    int at = place_of(call, root);
+    tsr_status st =
+        at < 0 ? not_member(endpoint, call, root, why) : parts_open(endpoint, call, &b, why);
+    if (st != TSR_OK)
+        return st;
+    if (root != endpoint->rank)
+        b.recv[at] = (struct comm_buffer){.p = p, .bytes = bytes};
+    else
+        for (int i = 0; i < call->n_group; i++)
+            if (i != at)
+                b.send[i] = (struct comm_buffer){.p = p, .bytes = bytes};
+    struct comm_call d = with_detail(call, &root, sizeof root);
+    struct comm_exchange x = {.send = b.send, .recv = b.recv};
+    st = tsr__comm_exchange(endpoint, &d, &x, why);
+    parts_close(&b);
+    return st;
+}
+
+// ---- two ranks ---------------------------------------------------------------------------------
+
+// The call as the two of them see it; group has room for 2.
+// Two ranks, in ascending order whoever sends; the direction is in the detail, so that two who both
+// send find out.
+static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
+{
+    int64_t way[2] = {from, to};
+    struct comm_call d = with_detail(call, way, sizeof way);
+    group[0] = from < to ? from : to;
+    group[1] = from < to ? to : from;
+    d.group = group;
+    d.n_group = from == to ? 1 : 2;
+    return d;
+}
+
+tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *call, int to,
+                          const void *p, size_t bytes, const int64_t *notes,
+                          struct comm_trouble *why)
+{
+    int64_t group[2];
+    struct comm_buffer send[2] = {{0}}, recv[2] = {{0}};
+    struct comm_call d = between(call, endpoint->rank, to, group);
+    if (to == endpoint->rank)
+        return not_member(endpoint, call, to, why);
+    send[to > endpoint->rank] = (struct comm_buffer){.p = (void *)p, .bytes = bytes};
+    struct comm_exchange x = {.send = send, .recv = recv};
+    if (notes)
+        memcpy(x.notes, notes, sizeof x.notes);
+    return tsr__comm_exchange(endpoint, &d, &x, why);
+}
+
+// What a receiver's `arrived` needs of the exchange: where the sender is in the group of two, and
+// its buffer.
+struct taking {
+    struct comm_incoming *in;
+    struct comm_buffer *into;
+    int place; // of the sender
+};
+
+static tsr_status taking_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
+                                 struct comm_trouble *why)
+{
+    struct taking *taking = data;
+    if (!taking->in->arrived)
+        return TSR_OK;
+    tsr_status st =
+        taking->in->arrived(taking->in->data, notes[taking->place], &taking->in->into, why);
+    *taking->into = taking->in->into;
+    return st;
+}
+
+tsr_status tsr__comm_recv(struct endpoint *endpoint, const struct comm_call *call, int from,
+                          struct comm_incoming *in, struct comm_trouble *why)
+{
+    int64_t group[2];
+    struct comm_buffer send[2] = {{0}}, recv[2] = {{0}};
+    struct comm_call d = between(call, from, endpoint->rank, group);
+    if (from == endpoint->rank)
+        return not_member(endpoint, call, from, why);
+    int place = from > endpoint->rank;
+    recv[place] = in->into;
+    struct taking taking = {.in = in, .into = &recv[place], .place = place};
+    struct comm_exchange x = {
+        .send = send, .recv = recv, .arrived = taking_arrived, .data = &taking};
+    return tsr__comm_exchange(endpoint, &d, &x, why);
+}
+
+// ---- beside the calls --------------------------------------------------------------------------
+
+tsr_status tsr__comm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                          size_t bytes, struct comm_trouble *why)
+{
+    return endpoint->transport->give(endpoint, call, fd, bytes, why);
+}
+
+tsr_status tsr__comm_settle(struct endpoint *endpoint, const struct comm_call *call,
+                            struct comm_trouble *why)
+{
+    return endpoint->transport->settle(endpoint, call, why);
+}
+
+tsr_status tsr__comm_take(struct endpoint *endpoint, const struct comm_call *call, int from,
+                          int *fd, size_t *bytes, struct comm_trouble *why)
+{
+    return endpoint->transport->take(endpoint, call, from, fd, bytes, why);
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// cores.c - the cores that this process may use, and which of them each rank of a host keeps to.
+//
+// Ranks that are no more than the cores get equal shares of them, in the order of the machine's packages and cores, so
+// that the two threads of a core and the cores of a package stay together. A share has all cores that are a rank's by
+// count, not as many as it has threads: nothing is left idle, and two jobs side by side meet on a few cores at worst.
+// What a control group allows in time bounds the number of threads, not where they run.
+#include "transport/common/internal.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define MAX_CORES 4096
+#define MAX_DEPTH 64 // of control groups in each other
+
+// ---- time --------------------------------------------------------------------------------------
+
+// The first bytes of a small file as text; false: there is none.
+static bool read_text(const char *path, char *out, size_t cap)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, out, cap - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    out[n > 0 ? n : 0] = 0;
+    return n > 0;
+}
+
+// Whole cores that a quota amounts to; 0: it says nothing.
+static int quota_cores(double quota, double period)
+{
+    if (quota <= 0 || period <= 0 || quota / period > MAX_CORES)
+        return 0;
+    int n = (int)(quota / period);
+    return n < quota / period ? n + 1 : n;
+}
+
+// The quota of one group: "200000 100000" in cpu.max, or two files of the older kind.
+static int group_cores(const char *folder)
+{
+    char path[1200], text[128], *end;
+    snprintf(path, sizeof path, "%s/cpu.max", folder);
+    if (read_text(path, text, sizeof text)) {
+        double quota = strtod(text, &end);
+        return end > text ? quota_cores(quota, strtod(end, NULL)) : 0;
+    }
+    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+    if (!read_text(path, text, sizeof text))
+        return 0;
+    double quota = strtod(text, NULL);
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    if (read_text(path, text, sizeof text))
+        return quota_cores(quota, strtod(text, NULL));
+    return 0;
+}
+
+// The least of a group and those around it, up to the root; 0: none has a limit.
+static int least_of(const char *root, const char *group)
+{
+    char path[1024];
+    int least = 0;
+    size_t top = strlen(root);
+    snprintf(path, sizeof path, "%s%s", root, group);
+    for (int depth = 0; depth < MAX_DEPTH; depth++) {
+        int n = group_cores(path);
+        least = n && (!least || n < least) ? n : least;
+        char *slash = strrchr(path, '/');
+        if (!slash || (size_t)(slash - path) < top)
+            break;
+        *slash = 0;
+    }
+    return least;
+}
+
+// Lines of /proc/self/cgroup: "0::/user.slice" (the newer kind), "4:cpu,cpuacct:/a" (the older
+// one). The least limit of all counts.
+int tsr__cores_quota(const char *root, const char *groups)
+{
+    char folder[512];
+    int least = 0;
+    for (const char *line = groups; *line;) {
+        size_t n = strcspn(line, "\n");
+        const char *name = memchr(line, ':', n);
+        const char *group = name ? memchr(name + 1, ':', n - (size_t)(name + 1 - line)) : NULL;
+        if (group && line + n - group < 256) {
+            bool newer = group == name + 1,
+                 cpu = strncmp(name, ":cpu:", 5) == 0 || strncmp(name, ":cpu,cpuacct:", 13) == 0;
+            char path[256];
+            snprintf(path, sizeof path, "%.*s", (int)(line + n - group - 1), group + 1);
+            snprintf(folder, sizeof folder, "%s%s", root, newer ? "" : "/cpu");
+            int here = newer || cpu ? least_of(folder, path) : 0;
+            least = here && (!least || here < least) ? here : least;
+        }
+        line += n + (line[n] == '\n');
+    }
+    return least;
+}
+
+// ---- places ------------------------------------------------------------------------------------
+
+struct core {
+    int number;
+    long package, core;
+};
+
+static long place_of(int number, const char *what)
+{
+    char path[128], text[32];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", number, what);
+    if (read_text(path, text, sizeof text))
+        return strtol(text, NULL, 10);
+    return 0;
+}
+
+// Packages, then cores in them, then the threads of a core.
+static int by_place(const void *a, const void *b)
+{
+    const struct core *x = a, *y = b;
+    if (x->package != y->package)
+        return x->package < y->package ? -1 : 1;
+    if (x->core != y->core)
+        return x->core < y->core ? -1 : 1;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+// Cores that this process may run on, those of a package side by side.
+static int allowed(struct core *out, int cap)
+{
+    cpu_set_t set;
+    int n = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 0;
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET(i, &set))
+            continue;
+        if (n == cap)
+            break;
+        out[n++] = (struct core){i, place_of(i, "physical_package_id"), place_of(i, "core_id")};
+    }
+    qsort(out, (size_t)n, sizeof *out, by_place);
+    return n;
+}
+
+int tsr__cores(void)
+{
+    cpu_set_t set;
+    char groups[4096] = "";
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    read_text("/proc/self/cgroup", groups, sizeof groups);
+    int most = tsr__cores_quota("/sys/fs/cgroup", groups);
+    n = most && most < n ? most : n;
+    return n > 0 ? n : 1;
+}
+
+// 8 cores, 3 parts: 0 and 1, 2 to 4, 5 to 7 of the sorted list.
+int tsr__cores_share(int part, int parts, int *out, int cap)
+{
+    struct core all[CPU_SETSIZE];
+    int n = allowed(all, CPU_SETSIZE), k = 0;
+    if (part < 0 || part >= parts || parts > n || parts < 2)
+        return 0;
+    int64_t from = (int64_t)part * n / parts, to = ((int64_t)part + 1) * n / parts;
+    for (int64_t i = from; i < to; i++, k++)
+        if (k < cap)
+            out[k] = all[i].number;
+    return k;
+}
+
+// For the calling thread alone; threads that it starts later inherit it.
+bool tsr__cores_keep(int part, int parts)
+{
+    cpu_set_t set;
+    int mine[CPU_SETSIZE], n = tsr__cores_share(part, parts, mine, CPU_SETSIZE);
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++)
+        CPU_SET(mine[i], &set);
+    return n > 0 && sched_setaffinity(0, sizeof set, &set) == 0;
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// launcher.c - this process's place in a job, as its launcher wrote it into the environment.
+//
+// One row per launcher; the first whose variables are all there counts. Slurm sets its variables
+// for batch scripts too, so only those of a job step are looked at; a step of one task may be a
+// shell, and is no launcher.
+#include "transport/common/internal.h"
+
+#include <stdlib.h>
+
+enum speaks_mpi { ALWAYS, ON_SEVERAL_HOSTS, NEVER };
+
+static const struct launcher {
+    const char *family, *rank, *size;
+    const char *also;       // must be set too, or NULL
+    enum speaks_mpi mpi;    // the same for all rows of a family
+    bool one_task_is_shell; // a job of one rank may be somebody's shell
+} launchers[] = {
+    {.family = "openmpi", .rank = "OMPI_COMM_WORLD_RANK", .size = "OMPI_COMM_WORLD_SIZE"},
+    {.family = "mpich", .rank = "PMI_RANK", .size = "PMI_SIZE"},
+    {.family = "openmpi",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .also = "PMIX_RANK",
+     .one_task_is_shell = true},
+    {.family = "mpich",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .also = "PMI_FD",
+     .one_task_is_shell = true},
+    {.family = "slurm",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .mpi = ON_SEVERAL_HOSTS,
+     .one_task_is_shell = true},
+    {.family = "slurm",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_NTASKS",
+     .also = "SLURM_STEP_ID",
+     .mpi = ON_SEVERAL_HOSTS,
+     .one_task_is_shell = true},
+    {.family = "torchrun",
+     .rank = "RANK",
+     .size = "WORLD_SIZE",
+     .also = "MASTER_ADDR",
+     .mpi = NEVER},
+    {.family = "leaderworkerset",
+     .rank = "LWS_WORKER_INDEX",
+     .size = "LWS_GROUP_SIZE",
+     .also = "LWS_LEADER_ADDRESS",
+     .mpi = NEVER},
+};
+
+// False: not set, or no whole number.
+static bool number(const char *variable, int64_t *out)
+{
+    const char *text = getenv(variable);
+    return text && tsr__str_int(str_of(text), out);
+}
+
+// The place that a launcher gave this process; false: its variables are not there, or are no place.
+static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
+{
+    int64_t number_of_rank, count;
+    if (!number(launcher->rank, &number_of_rank) || !number(launcher->size, &count) ||
+        (launcher->also && !getenv(launcher->also)))
+        return false;
+    if (count < 1 || count > COMM_MAX_RANKS || number_of_rank < 0 || number_of_rank >= count)
+        return false;
+    if (count == 1 && launcher->one_task_is_shell)
+        return false;
+    *rank = (int)number_of_rank;
+    *ranks = (int)count;
+    return true;
+}
+
+// The rows are in the order of how sure they are: what mpirun sets comes before what Slurm sets
+// around it.
+bool tsr_launcher(int *rank, int *ranks, const char **family)
+{
+    for (size_t i = 0; i < TSR_COUNT(launchers); i++) {
+        int own, all;
+        if (!place_of(&launchers[i], &own, &all))
+            continue;
+        if (rank)
+            *rank = own;
+        if (ranks)
+            *ranks = all;
+        if (family)
+            *family = launchers[i].family;
+        return true;
+    }
+    return false;
+}
+
+// A Slurm step on one host; false where it does not say.
+static bool one_node(void)
+{
+    static const char *const names[] = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES",
+                                        "SLURM_JOB_NUM_NODES"};
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        int64_t n;
+        if (number(names[i], &n))
+            return n == 1;
+    }
+    return false;
+}
+
+// Slurm on one host needs no MPI: the ranks share memory.
+bool tsr__launcher_is_mpi(const char *family)
+{
+    enum speaks_mpi speaks = ALWAYS; // a family that is in no row has a plug-in of its own
+    for (size_t i = 0; i < TSR_COUNT(launchers); i++)
+        if (strcmp(launchers[i].family, family) == 0)
+            speaks = launchers[i].mpi;
+    if (speaks == ON_SEVERAL_HOSTS)
+        return !one_node();
+    return speaks == ALWAYS;
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// reduce.c - folding elements of several ranks, in group order, in blocks that stay in the cache.
+//
+// The result of an element depends on its inputs and their order alone, not on how the tensor was
+// sliced: that is what makes all transports give the same bits. Blocks of fixed length let the
+// compiler use vectors.
+//
+// Three ranks with 1e8, 1 and -1e8 as float32: (1e8 + 1) - 1e8 is 0 in this order, and 1 in the
+// order 1e8, -1e8, 1. That is why the order is the group's everywhere.
+#include "transport/common/internal.h"
+
+#define BLOCK 1024 // elements folded at a time
+#define STEP  16   // elements of the innermost loop
+
+// ---- conversions -------------------------------------------------------------------------------
+
+static float bits_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static uint32_t float_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+// Exact: every half is a float. Exponents are biased by 15 and by 127, hence 112.
+static float half_to_float(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023;
+    if (exponent == 31)
+        return bits_float(sign | 0x7F800000 | mantissa << 13);
+    if (exponent)
+        return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);
+    float f = (float)mantissa * bits_float(0x33800000); // 2^-24, exact
+    return bits_float(sign | float_bits(f));
+}
+
+// To nearest, ties to even. 1.0F is 0x3F800000 -> 0x3C00; 65520 and more is infinity.
+uint16_t tsr__float_to_half(float f)
+{
+    uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
+    u &= 0x7FFFFFFF;
+    if (u > 0x7F800000)
+        return (uint16_t)(sign | 0x7E00); // one NaN
+    if (u >= 0x477FF000)
+        return (uint16_t)(sign | 0x7C00); // rounds to infinity
+    if (u < 0x38800000) {                 // subnormal: adding 0.5 rounds at the right bit
+        float r = bits_float(u) + 0.5F;
+        return (uint16_t)(sign | (float_bits(r) - 0x3F000000));
+    }
+    u += 0xC8000FFF + (u >> 13 & 1);
+    return (uint16_t)(sign | u >> 13);
+}
+
+static float bfloat_to_float(uint16_t b)
+{
+    return bits_float((uint32_t)b << 16);
+}
+
+// The upper half of the float, rounded to nearest, ties to even: 0x3F808000 (a tie) -> 0x3F80,
+// 0x3F818000 -> 0x3F82.
+uint16_t tsr__float_to_bfloat(float f)
+{
+    uint32_t u = float_bits(f);
+    if ((u & 0x7FFFFFFF) > 0x7F800000)
+        return (uint16_t)((u >> 16 & 0x8000) | 0x7FC0);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+// ---- one block: acc[i] := acc[i] op x[i] -------------------------------------------------------
+
+#define FADD(a, x) ((a) + (x))
+#define FMUL(a, x) ((a) * (x))
+#define FMAX(a, x) ((x) > (a) || ((x) != (x) && (a) == (a)) ? (x) : (a))
+#define FMIN(a, x) ((x) < (a) || ((x) != (x) && (a) == (a)) ? (x) : (a))
+#define IADD(a, x) ((uint64_t)(a) + (uint64_t)(x)) // wraps, whatever the sign
+#define IMUL(a, x) ((uint64_t)(a) * (uint64_t)(x))
+#define IMAX(a, x) ((x) > (a) ? (x) : (a))
+#define IMIN(a, x) ((x) < (a) ? (x) : (a))
+#define OR(a, x)   ((a) | (x))
+#define AND(a, x)  ((a) & (x))
+
+#define LOOP(T, OP)                                                                                \
+    do {                                                                                           \
+        size_t i = 0;                                                                              \
+        for (; i + STEP <= n; i += STEP)                                                           \
+            for (size_t k = i; k < i + STEP; k++)                                                  \
+                acc[k] = (T)OP(acc[k], x[k]);                                                      \
+        for (; i < n; i++)                                                                         \
+            acc[i] = (T)OP(acc[i], x[i]);                                                          \
+    } while (0)
+
+#define FOLD(name, T, ADD, MUL, MAX, MIN)                                                          \
+    static void name(void *to, const void *from, size_t n, enum comm_reduce op)                    \
+    {                                                                                              \
+        T *restrict acc = to;                                                                      \
+        const T *restrict x = from;                                                                \
+        switch (op) {                                                                              \
+        case COMM_MAX:                                                                             \
+            LOOP(T, MAX);                                                                          \
+            break;                                                                                 \
+        case COMM_MIN:                                                                             \
+            LOOP(T, MIN);                                                                          \
+            break;                                                                                 \
+        case COMM_PROD:                                                                            \
+            LOOP(T, MUL);                                                                          \
+            break;                                                                                 \
+        default:                                                                                   \
+            LOOP(T, ADD);                                                                          \
+            break;                                                                                 \
+        }                                                                                          \
+    }
+#define FOLD_FLOAT(name, T) FOLD(name, T, FADD, FMUL, FMAX, FMIN)
+#define FOLD_INT(name, T)   FOLD(name, T, IADD, IMUL, IMAX, IMIN)
+
+FOLD_FLOAT(fold_float, float)
+FOLD_FLOAT(fold_double, double)
+FOLD_INT(fold_int8, int8_t)
+FOLD_INT(fold_uint8, uint8_t)
+FOLD_INT(fold_int16, int16_t)
+FOLD_INT(fold_uint16, uint16_t)
+FOLD_INT(fold_int32, int32_t)
+FOLD_INT(fold_uint32, uint32_t)
+FOLD_INT(fold_int64, int64_t)
+FOLD_INT(fold_uint64, uint64_t)
+FOLD(fold_bool, uint8_t, OR, AND, OR, AND)
+
+// ---- how a type is loaded, folded and stored ---------------------------------------------------
+
+static void load_half(float *out, const void *from, size_t n)
+{
+    const uint16_t *x = from;
+    for (size_t i = 0; i < n; i++)
+        out[i] = half_to_float(x[i]);
+}
+
+static void store_half(void *to, const float *x, size_t n)
+{
+    uint16_t *out = to;
+    for (size_t i = 0; i < n; i++)
+        out[i] = tsr__float_to_half(x[i]);
+}
+
+static void load_bfloat(float *out, const void *from, size_t n)
+{
+    const uint16_t *x = from;
+    for (size_t i = 0; i < n; i++)
+        out[i] = bfloat_to_float(x[i]);
+}
+
+static void store_bfloat(void *to, const float *x, size_t n)
+{
+    uint16_t *out = to;
+    for (size_t i = 0; i < n; i++)
+        out[i] = tsr__float_to_bfloat(x[i]);
+}
+
+struct kernel {
+    void (*fold)(void *acc, const void *x, size_t n, enum comm_reduce op);
+    void (*load)(float *out, const void *from, size_t n); // NULL: folded as it is stored
+    void (*store)(void *to, const float *x, size_t n);
+};
+// Types without a row cannot be reduced (tsr__reduce_ok).
+static const struct kernel kernels[TSR_DTYPE_COUNT] = {
+    [TSR_FLOAT] = {.fold = fold_float},
+    [TSR_DOUBLE] = {.fold = fold_double},
+    [TSR_INT8] = {.fold = fold_int8},
+    [TSR_UINT8] = {.fold = fold_uint8},
+    [TSR_INT16] = {.fold = fold_int16},
+    [TSR_UINT16] = {.fold = fold_uint16},
+    [TSR_INT32] = {.fold = fold_int32},
+    [TSR_UINT32] = {.fold = fold_uint32},
+    [TSR_INT64] = {.fold = fold_int64},
+    [TSR_UINT64] = {.fold = fold_uint64},
+    [TSR_BOOL] = {.fold = fold_bool},
+    [TSR_FLOAT16] = {.fold = fold_float, .load = load_half, .store = store_half},
+    [TSR_BFLOAT16] = {.fold = fold_float, .load = load_bfloat, .store = store_bfloat},
+};
+
+bool tsr__reduce_ok(tsr_dtype type, enum comm_reduce op)
+{
+    return (unsigned)type < TSR_DTYPE_COUNT && kernels[type].fold && op > COMM_NONE &&
+           op < COMM_REDUCE_COUNT;
+}
+
+size_t tsr__elem_bytes(tsr_dtype type)
+{
+    int bits = tsr_dtype_bits(type);
+    return bits > 0 && bits % 8 == 0 ? (size_t)bits / 8 : 0;
+}
+
+// Folds n <= BLOCK elements at byte offset `at` of every input into acc, ready to be copied out.
+static void fold_block(const struct kernel *kernel, enum comm_reduce op, const void *const *in,
+                       int n_in, size_t at, size_t bytes, size_t n, void *acc)
+{
+    if (!kernel->load) {
+        memcpy(acc, (const char *)in[0] + at, n * bytes);
+        for (int r = 1; r < n_in; r++)
+            kernel->fold(acc, (const char *)in[r] + at, n, op);
+        return;
+    }
+    float sum[BLOCK], x[BLOCK];
+    kernel->load(sum, (const char *)in[0] + at, n);
+    for (int r = 1; r < n_in; r++) {
+        kernel->load(x, (const char *)in[r] + at, n);
+        kernel->fold(sum, x, n, op);
+    }
+    kernel->store(acc, sum, n);
+}
+
+// Of its own, because its frame is large and small sums do without it.
+static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, enum comm_reduce op,
+                                                  const void *const *in, int n, void *const *out,
+                                                  int n_out, size_t bytes, int64_t first,
+                                                  int64_t count)
+{
+    uint64_t acc[BLOCK]; // the widest element has 8 bytes
+    for (int64_t i = first; i < first + count; i += BLOCK) {
+        size_t m = (size_t)(first + count - i < BLOCK ? first + count - i : BLOCK);
+        size_t at = (size_t)i * bytes;
+        fold_block(kernel, op, in, n, at, bytes, m, acc);
+        for (int o = 0; o < n_out; o++)
+            memcpy((char *)out[o] + at, acc, m * bytes);
+    }
+}
+
+// Bytes from which on outputs are written past the caches: of a slice, and of an output that is
+// written in pieces. Both are measured: below, the caches are faster.
+#define LARGE_SLICE  ((size_t)4 << 20)
+#define LARGE_OUTPUT ((size_t)16 << 20)
+
+// Vectors do what they can from the start; the rest, and types without vectors, go through blocks.
+// in and out may be the same memory: each step reads all of its inputs before it writes.
+static void reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                   void *const *out, int n_out, int64_t first, int64_t count, bool large)
+{
+    size_t bytes = tsr__elem_bytes(type);
+    size_t from = (size_t)first * bytes, end = from + (size_t)count * bytes;
+    size_t done = tsr__reduce_wide(tsr__reduce_level(), type, op, (const char *const *)in, n,
+                                   (char *const *)out, n_out, from, end, large);
+    first += (int64_t)((done - from) / bytes);
+    count -= (int64_t)((done - from) / bytes);
+    if (count > 0)
+        fold_blocks(&kernels[type], op, in, n, out, n_out, bytes, first, count);
+}
+
+void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                 void *const *out, int n_out, int64_t first, int64_t count)
+{
+    bool large = (size_t)count * tsr__elem_bytes(type) >= LARGE_SLICE;
+    reduce(type, op, in, n, out, n_out, first, count, large);
+}
+
+void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
+                       int64_t count, int64_t count_of_all)
+{
+    bool large = (size_t)count_of_all * tsr__elem_bytes(type) >= LARGE_OUTPUT;
+    reduce(type, op, in, n, &out, 1, 0, count, large);
+}

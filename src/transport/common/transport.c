@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// transport.c - the calls of the seam, and what all transports share: headers, messages, patience.
+//
+// Every collective comes through tsr__comm_all_reduce or tsr__comm_exchange, which check what this
+// rank alone can check and measure time. Behind them the endpoint's transport compares the ranks'
+// headers.
+#include "transport/common/internal.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
+
+// Of a number that another rank sent: it may be any.
+static const char *kind_name(uint32_t kind)
+{
+    if (kind == COMM_HANDSHAKE)
+        return "handshake";
+    if (kind > COMM_HANDSHAKE)
+        return "?";
+    const struct collective *row = tsr__collective((int)kind);
+    return row->both_ends ? row->both_ends : row->op;
+}
+
+static const char *reduce_name(uint32_t r)
+{
+    return r < COMM_REDUCE_COUNT ? reduce_names[r] : "?";
+}
+
+tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
+                        ...)
+{
+    why->status = status;
+    why->rank = rank;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why->text, sizeof why->text, format, args);
+    va_end(args);
+    return status;
+}
+
+void tsr__name_copy(char *out, size_t n, const char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    if (length >= n) {
+        length = n - 1;
+        while (length && ((unsigned char)text[length] & 0xC0) == 0x80)
+            length--; // not in the middle of a character
+    }
+    if (length)
+        memcpy(out, text, length);
+    memset(out + length, 0, n - length);
+}
+
+// The same, but memory that others have in their caches is not written where nothing changes.
+// Names hardly change from run to run, so usually nothing is written.
+static void name_write(char *out, size_t n, const char *text)
+{
+    if (strncmp(out, text, n) != 0 || out[n - 1])
+        tsr__name_copy(out, n, text);
+}
+
+// Notes are read only in calls that send some: what is left over of an earlier call does no harm.
+void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out)
+{
+    out->magic = HEADER_MAGIC;
+    out->kind = (uint32_t)call->kind;
+    out->reduce = (uint32_t)call->reduce;
+    out->type = (uint32_t)call->type;
+    out->plan = call->plan;
+    out->id = call->id;
+    out->run = call->run;
+    out->count = call->count;
+    out->detail = call->detail;
+    out->group = tsr__hash64(call->group, (size_t)call->n_group * sizeof *call->group, 0);
+    if (notes)
+        memcpy(out->notes, notes, sizeof out->notes);
+    else if (out->notes[0] || out->notes[COMM_NOTES - 1])
+        memset(out->notes, 0, sizeof out->notes);
+    out->bytes = 0;
+    name_write(out->op, sizeof out->op, call->op ? call->op : kind_name(out->kind));
+    name_write(out->node, sizeof out->node, call->node ? call->node : "");
+}
+
+// What differs, as "mine against theirs"; the order is from the most telling to the least.
+static bool difference(const struct comm_header *a, const struct comm_header *b, char *out,
+                       size_t n)
+{
+    if (a->plan != b->plan)
+        snprintf(out, n, "another plan (%016llx against %016llx)", (unsigned long long)a->plan,
+                 (unsigned long long)b->plan);
+    else if (a->kind != b->kind)
+        snprintf(out, n, "another operator (%s against %s)", kind_name(a->kind),
+                 kind_name(b->kind));
+    else if (a->id != b->id)
+        snprintf(out, n, "another id (%lld against %lld)", (long long)a->id, (long long)b->id);
+    else if (a->run != b->run)
+        snprintf(out, n, "another run (%llu against %llu)", (unsigned long long)a->run,
+                 (unsigned long long)b->run);
+    else if (a->group != b->group)
+        snprintf(out, n, "another group");
+    else if (a->type != b->type)
+        snprintf(out, n, "another element type (%s against %s)", tsr_dtype_name((tsr_dtype)a->type),
+                 tsr_dtype_name((tsr_dtype)b->type));
+    else if (a->reduce != b->reduce)
+        snprintf(out, n, "another reduction (%s against %s)", reduce_name(a->reduce),
+                 reduce_name(b->reduce));
+    else if (a->count != b->count)
+        snprintf(out, n, "another number of elements (%lld against %lld)", (long long)a->count,
+                 (long long)b->count);
+    else if (a->detail != b->detail)
+        snprintf(out, n, "other attributes");
+    else
+        return false;
+    return true;
+}
+
+// "rank 1 AllReduce 'fc' (id 3)"
+static void describe(const struct comm_header *header, int rank, char *out, size_t n)
+{
+    snprintf(out, n, "rank %d is at %.*s '%.*s' (id %lld)", rank, (int)sizeof header->op - 1,
+             header->op, COMM_NAME - 1, header->node, (long long)header->id);
+}
+
+tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
+                               const struct comm_header *theirs, int their_rank,
+                               struct comm_trouble *why)
+{
+    if (theirs->magic != HEADER_MAGIC)
+        return tsr__trouble(why, TSR_PEER, their_rank,
+                            "rank %d does not speak this protocol: another version of Tessera, or "
+                            "another kind of processor",
+                            their_rank);
+    char what[128], a[128], b[128];
+    if (!difference(mine, theirs, what, sizeof what))
+        return TSR_OK;
+    describe(mine, my_rank, a, sizeof a);
+    describe(theirs, their_rank, b, sizeof b);
+    return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
+}
+
+// Of what must agree, and of the number of the meeting, so that two calls that are alike are told
+// apart.
+uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
+{
+    return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;
+}
+
+tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
+                                const struct comm_header *theirs, int their_rank,
+                                struct comm_trouble *why)
+{
+    char a[128];
+    tsr_status st = tsr__header_compare(mine, my_rank, theirs, their_rank, why);
+    if (st != TSR_OK)
+        return st;
+    describe(mine, my_rank, a, sizeof a); // it has gone on meanwhile, or never came there
+    return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, rank %d is not", a,
+                        their_rank);
+}
+
+void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
+                       const void *in, void *out)
+{
+    const void *ins[2] = {in, theirs}; // the member of the lower place first
+    if (higher) {
+        ins[0] = theirs;
+        ins[1] = in;
+    }
+    tsr__reduce(call->type, call->reduce, ins, 2, &out, 1, 0, call->count);
+}
+
+double tsr__now_s(void)
+{
+    struct timespec timespec;
+    clock_gettime(CLOCK_MONOTONIC, &timespec);
+    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
+}
+
+#define HOT_ROUNDS   64   // at first without a pause, which takes longer than a peer that is there
+#define SPIN_ROUNDS  400  // about 10 us: a peer on another core arrives within that, or is at work
+#define YIELD_ROUNDS 4000 // then a few ms of giving the core away
+#define SLEEP_NS     50000
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+// Spins, then yields, then sleeps; with more ranks than cores it yields at once, because the rank
+// that is waited for needs the core. True at most once a millisecond: then the caller looks
+// round.
+bool tsr__patience(struct patience *patience, bool crowded)
+{
+    unsigned round = patience->rounds++;
+    if (round < SPIN_ROUNDS && !crowded) {
+        if (round >= HOT_ROUNDS)
+            relax();
+        return false;
+    }
+    if (round < YIELD_ROUNDS) {
+        sched_yield();
+    } else {
+        struct timespec nap = {0, SLEEP_NS};
+        nanosleep(&nap, NULL);
+    }
+    if (round % 32)
+        return false;
+    double now = tsr__now_s();
+    if (patience->started_s == 0)
+        patience->started_s = patience->looked_s = now;
+    if (now - patience->looked_s < 1e-3)
+        return false;
+    patience->looked_s = now;
+    return true;
+}
+
+// 1000 floats for 2 members: units of 64 elements (256 bytes), 16 of them, 8 each: 0..511 and
+// 512..999. With 3 members: 0..319, 320..639, 640..999. Unit sizes follow from the type alone, so
+// all members compute the same bounds.
+void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
+{
+    int64_t unit =
+        elem_bytes < 256 ? (int64_t)(256 / elem_bytes) : 1; // small tensors: one member folds
+    int64_t units = count / unit + (count % unit != 0);
+    int64_t a = units / n * k + units % n * k / n;
+    int64_t b = units / n * (k + 1) + units % n * (k + 1) / n;
+    *first = a * unit < count ? a * unit : count;
+    *length = (b * unit < count ? b * unit : count) - *first;
+}
+
+// A call that this endpoint can make at all: its own mistakes are told before others wait.
+static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_call *call,
+                          struct comm_trouble *why)
+{
+    bool mine = false;
+    for (int i = 0; i < call->n_group; i++) {
+        if (call->group[i] < 0 || call->group[i] >= endpoint->size ||
+            (i && call->group[i] <= call->group[i - 1]))
+            return tsr__trouble(why, TSR_INVALID, endpoint->rank,
+                                "%s '%s': the group is not an ascending list of ranks below %d",
+                                call->op, call->node, endpoint->size);
+        mine |= call->group[i] == endpoint->rank;
+    }
+    if (!mine)
+        return tsr__trouble(why, TSR_INVALID, endpoint->rank,
+                            "%s '%s': rank %d is not in the group", call->op, call->node,
+                            endpoint->rank);
+    return TSR_OK;
+}
+
+// A call that cannot be made ends the job: the other members wait in it.
+static tsr_status check_call(struct endpoint *endpoint, const struct comm_call *call, bool folds,
+                             struct comm_trouble *why)
+{
+    tsr_status st = call_ok(endpoint, call, why);
+    if (st != TSR_OK)
+        goto fail_job;
+    if (!folds || tsr__reduce_ok(call->type, call->reduce))
+        return TSR_OK;
+    st =
+        tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank, "%s '%s': %s elements cannot be reduced",
+                     call->op, call->node, tsr_dtype_name(call->type));
+fail_job:
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    return st;
+}
+
+tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                const void *in, void *out, struct comm_trouble *why)
+{
+    tsr_status st = check_call(endpoint, call, true, why);
+    if (st != TSR_OK)
+        return st;
+    double began = endpoint->timed ? tsr__now_s() : 0;
+    st = endpoint->transport->all_reduce(endpoint, call, in, out, why);
+    if (endpoint->timed)
+        endpoint->comm_s += tsr__now_s() - began;
+    return st;
+}
+
+tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                              struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    tsr_status st = check_call(endpoint, call, exchange->folded != NULL, why);
+    if (st != TSR_OK)
+        return st;
+    double began = endpoint->timed ? tsr__now_s() : 0;
+    st = endpoint->transport->exchange(endpoint, call, exchange, why);
+    if (endpoint->timed)
+        endpoint->comm_s += tsr__now_s() - began;
+    return st;
+}
+
+#define BARRIER_BLOCK 64 // ranks that meet at a time
+
+// One step of a barrier: this rank meets those of its block, which are `apart` from each other. 200 ranks, rank 64: with 1 the
+// ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
+static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
+                             struct comm_trouble *why)
+{
+    int64_t group[BARRIER_BLOCK];
+    struct comm_buffer none[BARRIER_BLOCK] = {{0}}, got[BARRIER_BLOCK] = {{0}};
+    struct comm_exchange nothing = {.send = none, .recv = got};
+    int64_t rank = endpoint->rank / apart / BARRIER_BLOCK * BARRIER_BLOCK * (int64_t)apart;
+    call->n_group = 0;
+    call->group = group;
+    for (; rank < endpoint->size; rank += apart) {
+        if (call->n_group == BARRIER_BLOCK)
+            break;
+        group[call->n_group++] = rank;
+    }
+    return tsr__comm_exchange(endpoint, call, &nothing, why);
+}
+
+// Everybody meeting everybody would be n * n messages, so blocks of 64 meet, then the heads of 64 blocks, and so on, and then the same
+// way back. 100 ranks: {0..63} and {64..99} meet, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
+tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
+                             struct comm_trouble *why)
+{
+    struct comm_call call = {.plan = plan, .kind = COMM_HANDSHAKE, .op = "handshake", .node = what};
+    int apart = 1, levels = 1;
+    for (int64_t reach = BARRIER_BLOCK; reach < endpoint->size; reach *= BARRIER_BLOCK)
+        levels++;
+    for (int step = 0; step < 2 * levels - 1; step++) {
+        call.id = step;
+        if (endpoint->rank % apart == 0) {
+            tsr_status st = meet_block(endpoint, &call, apart, why);
+            if (st != TSR_OK)
+                return st;
+        }
+        if (step + 1 < levels)
+            apart *= BARRIER_BLOCK;
+        else
+            apart /= BARRIER_BLOCK;
+    }
+    return TSR_OK;
+}
+
+void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text)
+{
+    endpoint->transport->fail(endpoint, status, endpoint->rank, text);
+}
+
+const char *tsr__comm_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    if (endpoint->transport->way)
+        return endpoint->transport->way(endpoint, group, n);
+    return endpoint->transport->name;
+}
+
+void tsr__comm_close(struct endpoint *endpoint)
+{
+    if (endpoint)
+        endpoint->transport->close(endpoint);
+}
+
+// Interrupted by a signal, it goes on with what is left of the time.
+bool tsr__wait_readable(int fd, double until)
+{
+    struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+    for (double now = tsr__now_s(); now < until; now = tsr__now_s())
+        if (poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) > 0)
+            return true;
+    return false;
+}

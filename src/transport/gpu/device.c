@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// device.c - endpoints of ranks that may be on GPUs: cards are exchanged, a way is chosen, the way works.
+//
+// Calls that are plain go to the endpoint below as they are. For others all members compare their fingerprints there and
+// tell where their memory lies. If all of it is the host's, the endpoint below does the call. If all of it lies on GPUs
+// that reach each other, ranks read and write each other's memory (own), or NCCL does it; else each brings its part to the
+// host and the endpoint below does the call there. Nobody waits for a GPU except on that last way.
+//
+// Locks: this file takes none. A rank's endpoint belongs to its thread; only failing (device_fail)
+// comes from other threads, and device_nccl.c guards what that touches. Arrays of struct device are
+// for the largest group, and are written anew in each call.
+#include "transport/gpu/device.h"
+
+#include <stdio.h>
+
+enum { STEP_CARDS = 1, STEP_HOST = 2 };
+
+static const char *const way_names[WAY_COUNT] = {"auto", "own", "nccl", "host"};
+
+const char *tsr__way_name(enum comm_way way)
+{
+    return way_names[way];
+}
+
+bool tsr__way_of(const char *name, enum comm_way *out)
+{
+    for (int i = 0; i < WAY_COUNT; i++)
+        if (strcmp(name, way_names[i]) == 0) {
+            *out = (enum comm_way)i;
+            return true;
+        }
+    return false;
+}
+
+// ---- cards -------------------------------------------------------------------------------------
+
+static bool same_process(const struct device *device, int64_t rank)
+{
+    return device->ranks[rank].process == device->mine.process &&
+           device->ranks[rank].host == device->mine.host;
+}
+
+// NULL: nobody expected this group, so it has no communicator.
+static const struct device_group *group_of(const struct device *device,
+                                           const struct comm_call *call)
+{
+    for (size_t i = 0; i < device->groups.n; i++) {
+        const struct device_group *group = &device->groups.at[i];
+        if (group->n == call->n_group &&
+            memcmp(group->group, call->group, (size_t)group->n * sizeof *group->group) == 0)
+            return group;
+    }
+    return NULL;
+}
+
+// Handles of memory that a member in another process is to open; false: the driver gives none.
+static bool export_to(struct device *device, const void *p, struct gpu_block *block,
+                      uint64_t *offset)
+{
+    size_t at = 0;
+    if (!p)
+        return true;
+    if (tsr__seat_export(device->seat, p, block, &at) != 0)
+        return false;
+    *offset = at;
+    return true;
+}
+
+// What member i alone is told; false: it cannot open this rank's memory. Handles are made for other processes alone: they
+// cost a call of the driver.
+static bool fill_card(const struct device_call *call, int i, const struct comm_buffer *send,
+                      const void *out)
+{
+    struct device *device = call->device;
+    struct call_card *card = &device->cards_out[i];
+    int64_t rank = call->call->group[i];
+    card->in = (uint64_t)(uintptr_t)send->p;
+    card->out = (uint64_t)(uintptr_t)out;
+    card->bytes = send->bytes;
+    if (!on_device(call) || same_process(device, rank))
+        return true;
+    if (device->ranks[rank].host != device->mine.host)
+        return false;
+    return export_to(device, send->bytes ? send->p : NULL, &card->in_block, &card->in_offset) &&
+           export_to(device, out, &card->out_block, &card->out_offset);
+}
+
+// Every card of this rank says the same of it (place, reaches, NCCL), but addresses and sizes are
+// for one reader each.
+static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
+                       const void *out)
+{
+    struct device *device = call->device;
+    const struct device_group *group = group_of(device, call->call);
+    bool reaches = on_device(call);
+    uint64_t most = 0;
+    for (int i = 0; i < call->call->n_group; i++) {
+        reaches =
+            fill_card(call, i, &send[i], out) && reaches && device->reached[call->call->group[i]];
+        most = send[i].bytes > most ? send[i].bytes : most;
+    }
+    for (int i = 0; i < call->call->n_group; i++) {
+        struct call_card *card = &device->cards_out[i];
+        card->place = (int32_t)call->call->place;
+        card->reaches = reaches;
+        card->has_nccl = group && group->comm;
+        card->most_bytes = most;
+    }
+}
+
+// Exchanges cards; the caller's notes and its `arrived` go along. exchange NULL: an all-reduce.
+static tsr_status exchange_cards(const struct device_call *call, struct comm_exchange *exchange)
+{
+    struct device *device = call->device;
+    struct comm_call comm_call = tsr__device_step(call->call, STEP_CARDS);
+    struct comm_buffer *send = device->buffers, *recv = device->buffers + device->endpoint.size;
+    for (int i = 0; i < comm_call.n_group; i++) {
+        send[i] = (struct comm_buffer){&device->cards_out[i], sizeof *device->cards_out};
+        recv[i] = (struct comm_buffer){&device->cards[i], sizeof *device->cards};
+    }
+    struct comm_exchange cards = {.send = send, .recv = recv};
+    if (exchange) {
+        memcpy(cards.notes, exchange->notes, sizeof exchange->notes);
+        cards.arrived = exchange->arrived;
+        cards.data = exchange->data;
+    }
+    return device->base->transport->exchange(device->base, &comm_call, &cards, call->why);
+}
+
+// ---- choosing ----------------------------------------------------------------------------------
+
+// Whether two members of the group share a GPU.
+static bool shares_gpu(const struct device *device, const int64_t *group, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (memcmp(device->ranks[group[i]].gpu, device->ranks[group[j]].gpu, GPU_ID_BYTES) == 0)
+                return true;
+    return false;
+}
+
+// All members see the same cards, so all choose the same. WAY_AUTO: all memory is the host's.
+static enum comm_way choose(const struct device_call *call)
+{
+    const struct device *device = call->device;
+    int devices = 0, n = call->call->n_group;
+    bool own = n <= GPU_MAX_MEMBERS, nccl = true;
+    enum comm_way asked = (enum comm_way)device->ranks[call->call->group[0]].way;
+    for (int i = 0; i < n; i++) {
+        const struct call_card *card = &device->cards[i];
+        devices += card->place == COMM_DEVICE;
+        own = own && card->reaches;
+        nccl = nccl && card->has_nccl;
+    }
+    if (devices == 0)
+        return WAY_AUTO;
+    if (devices < n || asked == WAY_HOST)
+        return WAY_HOST;
+    // Ranks on one GPU do better without NCCL, whose kernels would wait for each other on it.
+    bool first_nccl = asked == WAY_NCCL || !own || !shares_gpu(device, call->call->group, n);
+    if (nccl && asked != WAY_OWN && first_nccl)
+        return WAY_NCCL;
+    return own ? WAY_OWN : WAY_HOST;
+}
+
+// Fails the job if the call did.
+// Other members may be waiting, in the endpoint below or in a kernel of NCCL: device_fail ends
+// both.
+static tsr_status ended(const struct device_call *call, tsr_status st)
+{
+    if (st != TSR_OK) {
+        call->device->endpoint.transport->fail(&call->device->endpoint, call->why->status,
+                                               call->why->rank, call->why->text);
+    }
+    return st;
+}
+
+// The start of every call: this rank's stream is marked as having made what it sends, and cards go round.
+static tsr_status begin(struct device_call *call, const struct comm_buffer *send, const void *out,
+                        struct comm_exchange *exchange)
+{
+    struct device *device = call->device;
+    while (call->call->group[call->self] != device->endpoint.rank)
+        call->self++;
+    if (device->watched)
+        tsr__watch_waits(device, NULL);
+    tsr_status st = TSR_OK;
+    // What the stream has been given before this call makes the data; READY stands behind it.
+    if (on_device(call)) {
+        st = tsr__device_code(call, tsr__seat_enter(device->seat), "its context");
+        if (st == TSR_OK)
+            st = tsr__device_code(
+                call, tsr__seat_record(device->seat, EVENT_READY, call->call->stream), "an event");
+    }
+    const struct device_group *group = group_of(device, call->call);
+    // Before the cards: after them others may already have a kernel on this GPU that waits for this
+    // rank.
+    if (st == TSR_OK && on_device(call) && group && group->comm)
+        st = tsr__nccl_way_reserve(call, exchange);
+    if (st != TSR_OK)
+        return st;
+    fill_cards(call, send, out);
+    return exchange_cards(call, exchange);
+}
+
+// begin() tells all members what each has; with that they choose the same way, each by itself.
+static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                    const void *in, void *out, struct comm_trouble *why)
+{
+    struct device *device = device_of(endpoint);
+    if (call->place == COMM_PLAIN)
+        return device->base->transport->all_reduce(device->base, call, in, out, why);
+    struct device_call k = {device, call, why, 0};
+    struct comm_buffer *send = device->buffers + 2 * endpoint->size;
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    for (int i = 0; i < call->n_group; i++)
+        send[i] = (struct comm_buffer){(void *)in, bytes};
+    tsr_status st = begin(&k, send, out, NULL);
+    if (st != TSR_OK)
+        return ended(&k, st);
+    switch (choose(&k)) {
+    case WAY_OWN:
+        return ended(&k, tsr__own_all_reduce(&k, in, out));
+    case WAY_NCCL:
+        return ended(&k, tsr__nccl_way_all_reduce(&k, group_of(device, call)->comm, in, out));
+    case WAY_HOST:
+        return ended(&k, tsr__host_all_reduce(&k, in, out));
+    default:
+        break;
+    }
+    // All memory is the host's after all. Another step in the fingerprint, so that it is not taken
+    // for the cards.
+    struct comm_call below = tsr__device_step(call, STEP_HOST);
+    return device->base->transport->all_reduce(device->base, &below, in, out, why);
+}
+
+static tsr_status device_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                                  struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    struct device *device = device_of(endpoint);
+    if (call->place == COMM_PLAIN)
+        return device->base->transport->exchange(device->base, call, exchange, why);
+    struct device_call k = {device, call, why, 0};
+    tsr_status st = begin(&k, exchange->send, NULL, exchange);
+    if (st != TSR_OK)
+        return ended(&k, st);
+    exchange->arrived = NULL; // it has been told
+    switch (choose(&k)) {
+    case WAY_OWN:
+        return ended(&k, tsr__own_exchange(&k, exchange));
+    case WAY_NCCL:
+        return ended(&k, tsr__nccl_way_exchange(&k, group_of(device, call)->comm, exchange));
+    case WAY_HOST:
+        return ended(&k, tsr__host_exchange(&k, exchange));
+    default:
+        break;
+    }
+    struct comm_call below = tsr__device_step(call, STEP_HOST);
+    return device->base->transport->exchange(device->base, &below, exchange, why);
+}
+
+// ---- the endpoint ------------------------------------------------------------------------------
+
+static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    struct device *device = device_of(endpoint);
+    device->base->transport->fail(device->base, status, rank, text);
+    tsr__nccl_way_abort(device);
+}
+
+// The rank leaves the job; the struct itself is freed by tsr__device_close, when the rank's session
+// is gone.
+static void device_close(struct endpoint *endpoint)
+{
+    struct device *device = device_of(endpoint);
+    device->base->transport->close(device->base);
+}
+
+// Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} communicate by "own", or "ipc" where they are processes; {0, 2} by
+// "host", because rank 0 brings its part there.
+static const char *device_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    const struct device *device = (const struct device *)endpoint;
+    struct comm_call call = {.group = group, .n_group = n};
+    const struct device_group *known = group_of(device, &call);
+    bool here = true, any_gpu = false;
+    for (int i = 0; device->ranks && i < n; i++) {
+        here = here && same_process(device, group[i]);
+        any_gpu = any_gpu || device->ranks[group[i]].on_gpu;
+    }
+    if (!any_gpu || !known)
+        return tsr__comm_way(device->base, group, n);
+    if (known->way == WAY_OWN && !here)
+        return "ipc";
+    return tsr__way_name(known->way);
+}
+
+static const struct transport device_transport = {
+    .name = "gpu",
+    .all_reduce = device_all_reduce,
+    .exchange = device_exchange,
+    .fail = device_fail,
+    .close = device_close,
+    .way = device_way,
+};
+bool tsr__device_is(const struct endpoint *endpoint)
+{
+    return endpoint && endpoint->transport == &device_transport;
+}
+
+struct gpu_seat *tsr__device_seat(struct endpoint *endpoint)
+{
+    if (tsr__device_is(endpoint))
+        return device_of(endpoint)->seat;
+    return NULL;
+}
+
+void *tsr__device_stand_in(struct endpoint *endpoint)
+{
+    struct gpu_seat *seat = tsr__device_seat(endpoint);
+    if (seat && tsr__gpu_stands_in(device_of(endpoint)->gpu))
+        return tsr__seat_stream(seat);
+    return NULL;
+}
+
+static bool make_lists(struct device *device)
+{
+    size_t n = (size_t)device->endpoint.size;
+    device->cards_out = ARENA_ARRAY(&device->arena, struct call_card, n);
+    device->cards = ARENA_ARRAY(&device->arena, struct call_card, n);
+    device->buffers = ARENA_ARRAY(&device->arena, struct comm_buffer, 3 * n);
+    device->from = ARENA_ARRAY(&device->arena, const void *, n);
+    device->to = ARENA_ARRAY(&device->arena, void *, n);
+    device->words = ARENA_ARRAY(&device->arena, uint64_t, n);
+    device->reached = ARENA_ARRAY(&device->arena, bool, n);
+    device->events = (void *(*)[GPU_EVENTS])ARENA_ARRAY(&device->arena, void *, n *GPU_EVENTS);
+    return !device->arena.failed;
+}
+
+// The endpoint looks like the one below it, but for the calls that GPUs take part in.
+tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
+                            const struct device_options *options, struct endpoint **out,
+                            struct comm_trouble *why)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    struct device *device = ARENA_NEW(&arena, struct device);
+    if (!device)
+        return tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);
+    device->arena = arena;
+    device->endpoint = *base;
+    device->endpoint.transport = &device_transport;
+    device->base = base;
+    device->options = *options;
+    device->gpu = options->gpu;
+    tsr__nccl_way_init(device);
+    struct device_call k = {device, &(struct comm_call){.op = "opening", .node = "GPU"}, why, 0};
+    tsr_status st = TSR_OK;
+    if (!make_lists(device))
+        st = tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);
+    else if (options->gpu)
+        st = tsr__device_code(
+            &k, tsr__seat_open(session, options->gpu, options->card, &device->seat), "opening it");
+    if (st == TSR_OK)
+        *out = &device->endpoint;
+    else
+        tsr__device_close(&device->endpoint);
+    return st;
+}
+
+void tsr__device_expect(struct endpoint *endpoint, const int64_t *group, int n)
+{
+    if (!tsr__device_is(endpoint))
+        return;
+    struct device *device = device_of(endpoint);
+    struct comm_call call = {.group = group, .n_group = n};
+    if (n < 2 || group_of(device, &call))
+        return;
+    int64_t *kept = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
+    struct device_group *device_group = kept ? vec_push(&device->arena, &device->groups) : NULL;
+    if (!device_group)
+        return; // that group does without a communicator of NCCL
+    memcpy(kept, group, (size_t)n * sizeof *kept);
+    *device_group = (struct device_group){.group = kept, .n = n};
+}
+
+bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct device_group_info *out)
+{
+    if (!tsr__device_is(endpoint))
+        return false;
+    const struct device *device = (const struct device *)endpoint;
+    if (i >= device->groups.n)
+        return false;
+    const struct device_group *group = &device->groups.at[i];
+    *out = (struct device_group_info){group->group, group->n, group->way};
+    return true;
+}
+
+// The watch first: its thread would abort what is closed next.
+void tsr__device_close(struct endpoint *endpoint)
+{
+    if (!endpoint)
+        return;
+    struct device *device = device_of(endpoint);
+    tsr__watch_end(device);
+    tsr__nccl_way_close(device);
+    if (device->seat) {
+        tsr__seat_enter(device->seat);
+        tsr__seat_free(device->seat, device->probe);
+    }
+    tsr__seat_close(device->seat);
+    struct arena arena = device->arena; // it holds the device itself
+    tsr__arena_free(&arena);
+}
+
+tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    char text[GIVEN_UP_BYTES];
+    if (!tsr__device_is(endpoint) || !device_of(endpoint)->watched)
+        return TSR_OK;
+    struct device *device = device_of(endpoint);
+    tsr__watch_waits(device, NULL);
+    pthread_mutex_lock(&device->nccl_lock);
+    memcpy(text, device->given_up, sizeof text);
+    pthread_mutex_unlock(&device->nccl_lock);
+    if (!text[0])
+        return TSR_OK;
+    return tsr__trouble(why, TSR_PEER, endpoint->rank, "%s", text);
+}

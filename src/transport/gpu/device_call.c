@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_call.c - what all ways of GPUs to communicate do in a call: steps over the endpoint below, and words for what
+// went wrong.
+#include "transport/gpu/device.h"
+
+// 2 is the driver's "out of memory": then the finding says how much is free.
+tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
+{
+    if (code == 0)
+        return TSR_OK;
+    char words[160];
+    int64_t available = 0, all = 0;
+    int rank = call->device->endpoint.rank;
+    tsr__gpu_words(call->device->gpu, code, words, sizeof words);
+    if (code == 2 && call->device->seat &&
+        tsr__seat_free_memory(call->device->seat, &available, &all) == 0)
+        return tsr__trouble(call->why, TSR_PEER, rank,
+                            "%s '%s' (id %lld): GPU %d of rank %d has no memory left for %s: %lld "
+                            "MiB of %lld MiB are free",
+                            call->call->op, call->call->node, (long long)call->call->id,
+                            call->device->options.card, rank, doing, (long long)(available >> 20),
+                            (long long)(all >> 20));
+    return tsr__trouble(call->why, TSR_PEER, rank, "%s '%s' (id %lld): GPU %d of rank %d, %s: %s",
+                        call->call->op, call->call->node, (long long)call->call->id,
+                        call->device->options.card, rank, doing, words);
+}
+
+// The step becomes part of the detail, so that members who are at different steps of one call find
+// out.
+struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
+{
+    struct comm_call below = *call;
+    below.detail = tsr__hash64(&step, sizeof step, call->detail);
+    below.place = COMM_PLAIN;
+    return below;
+}
+
+tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected)
+{
+    const struct comm_call *comm_call = call->call;
+    int rank = (int)comm_call->group[member];
+    return tsr__trouble(call->why, TSR_PEER, rank,
+                        "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
+                        comm_call->op, comm_call->node, (long long)comm_call->id, rank,
+                        (unsigned long long)call->device->cards[member].bytes,
+                        call->device->endpoint.rank, expected);
+}
+
+// theirs has room for every member; it is also a meeting: nobody returns before all have come to
+// this step.
+tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
+                             uint64_t *theirs)
+{
+    struct device *device = call->device;
+    struct comm_call comm_call = tsr__device_step(call->call, step);
+    struct comm_buffer *send = device->buffers, *recv = device->buffers + device->endpoint.size;
+    for (int i = 0; i < comm_call.n_group; i++) {
+        send[i] = (struct comm_buffer){&mine, sizeof mine};
+        recv[i] = (struct comm_buffer){&theirs[i], sizeof mine};
+    }
+    struct comm_exchange words = {.send = send, .recv = recv};
+    return device->base->transport->exchange(device->base, &comm_call, &words, call->why);
+}

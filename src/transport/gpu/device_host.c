@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_host.c - groups whose memory does not all lie on GPUs that reach each other: through the host, over the endpoint
+// below.
+//
+// Everything goes in chunks through pinned memory. In an all-reduce three chunks are under way: one comes down from the
+// GPU, one is added up, one goes up again. Members that are on the host give their memory as it lies. All members make the
+// same calls below, because the number of chunks follows from what all of them know.
+//
+// 5 MiB of float32 are chunks of 2, 2 and 1 MiB in places 0, 1, 2 of the pinned memory. While the
+// host adds up chunk 0, chunk 1 comes down; chunk 0 goes up while chunk 1 is added up. Chunk 3
+// would use place 0 again, once what lay there is up.
+#include "transport/gpu/device.h"
+
+#define CHUNK_BYTES ((size_t)2 << 20)
+#define IN_FLIGHT   3
+
+enum { STEP_CHUNK = 16 }; // and those after it
+
+// Chunk number n of a tensor: where it begins and how many elements it has.
+struct chunks {
+    int64_t each, all, n;
+};
+
+static struct chunks chunks_of(const struct comm_call *call)
+{
+    struct chunks s = {.each = (int64_t)(CHUNK_BYTES / tsr__elem_bytes(call->type)),
+                       .all = call->count};
+    s.n = s.all / s.each + (s.all % s.each != 0);
+    return s;
+}
+
+static int64_t length_of(const struct chunks *chunks, int64_t i)
+{
+    int64_t left = chunks->all - i * chunks->each;
+    return left < chunks->each ? left : chunks->each;
+}
+
+// The endpoint below waits for the other members; each chunk is a step of its own in the
+// fingerprint.
+static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
+                               const void *in, void *out)
+{
+    struct comm_call comm_call = tsr__device_step(call->call, (uint64_t)(STEP_CHUNK + i));
+    comm_call.count = count;
+    return call->device->base->transport->all_reduce(call->device->base, &comm_call, in, out,
+                                                     call->why);
+}
+
+// A chunk is on its way down; its step is noted.
+static int bring_down(const struct device_call *call, const struct chunks *chunks, int64_t i,
+                      const char *in, char *pinned)
+{
+    size_t unit = tsr__elem_bytes(call->call->type), at = (size_t)(i * chunks->each) * unit;
+    int place = (int)(i % IN_FLIGHT);
+    int code = 0;
+    if (i >= IN_FLIGHT) // what lay there must have gone up
+        code = tsr__seat_step_wait(call->device->seat, IN_FLIGHT + place);
+    if (code == 0)
+        code = tsr__seat_down(call->device->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
+                              (size_t)length_of(chunks, i) * unit, call->call->stream);
+    if (code == 0)
+        return tsr__seat_step(call->device->seat, place, call->call->stream);
+    return code;
+}
+
+// A chunk is on its way up, on the seat's own stream, so that it does not queue behind what comes down.
+static int bring_up(const struct device_call *call, const struct chunks *chunks, int64_t i,
+                    char *out, const char *pinned)
+{
+    size_t unit = tsr__elem_bytes(call->call->type), at = (size_t)(i * chunks->each) * unit;
+    int place = (int)(i % IN_FLIGHT);
+    void *own = tsr__seat_upwards(call->device->seat);
+    int code = tsr__seat_up(call->device->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
+                            (size_t)length_of(chunks, i) * unit, own);
+    if (code == 0)
+        return tsr__seat_step(call->device->seat, IN_FLIGHT + place, own);
+    return code;
+}
+
+static tsr_status reduce_chunks(const struct device_call *call, const struct chunks *chunks,
+                                const void *in, void *out, char *pinned)
+{
+    int code = chunks->n ? bring_down(call, chunks, 0, in, pinned) : 0;
+    for (int64_t i = 0; i < chunks->n; i++) {
+        if (code == 0 && i + 1 < chunks->n)
+            code = bring_down(call, chunks, i + 1, in, pinned);
+        if (code == 0)
+            code = tsr__seat_step_wait(call->device->seat, (int)(i % IN_FLIGHT));
+        if (code != 0)
+            break;
+        char *chunk = pinned + (size_t)(i % IN_FLIGHT) * CHUNK_BYTES;
+        tsr_status st = reduce_below(call, i, length_of(chunks, i), chunk, chunk);
+        if (st != TSR_OK)
+            return st;
+        code = bring_up(call, chunks, i, out, pinned);
+    }
+    if (code == 0 && chunks->n) // the caller's stream goes on when everything is up
+        code = tsr__seat_step_await(
+            call->device->seat, IN_FLIGHT + (int)((chunks->n - 1) % IN_FLIGHT), call->call->stream);
+    return tsr__device_code(call, code, "copying through the host");
+}
+
+// A member on the host, whose memory the endpoint below reads as it is, makes the same calls chunk by chunk.
+static tsr_status reduce_from_host(const struct device_call *call, const struct chunks *chunks,
+                                   const char *in, char *out)
+{
+    size_t unit = tsr__elem_bytes(call->call->type);
+    for (int64_t i = 0; i < chunks->n; i++) {
+        size_t at = (size_t)(i * chunks->each) * unit;
+        tsr_status st = reduce_below(call, i, length_of(chunks, i), in + at, out + at);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out)
+{
+    struct chunks s = chunks_of(call->call);
+    if (tsr__staged_fits(call))
+        return tsr__staged_all_reduce(call, in, out);
+    if (!on_device(call))
+        return reduce_from_host(call, &s, in, out);
+    void *pinned = NULL;
+    int code = tsr__seat_wait(call->device->seat,
+                              tsr__seat_upwards(call->device->seat)); // chunks of the call before
+    if (code == 0)
+        code = tsr__seat_pinned(call->device->seat, IN_FLIGHT * CHUNK_BYTES, call->call->stream,
+                                &pinned);
+    if (code != 0)
+        return tsr__device_code(call, code, "memory of the host");
+    return reduce_chunks(call, &s, in, out, pinned);
+}
+
+// ---- exchange ----------------------------------------------------------------------------------
+
+// One round of an exchange: bytes [at, at + CHUNK_BYTES) of every message. send and recv are lists of the round.
+struct round {
+    size_t at;
+    struct comm_buffer *send, *recv;
+    char *pinned;
+};
+
+// 0 beyond the end: a short message takes part in later rounds with nothing.
+static size_t left_of(size_t bytes, size_t at)
+{
+    size_t left = bytes > at ? bytes - at : 0;
+    return left < CHUNK_BYTES ? left : CHUNK_BYTES;
+}
+
+// What a round moves of `whole`: the bytes from `at` on, one chunk at most. Parts that are folded have a size and no place.
+static struct comm_buffer chunk_of(struct comm_buffer whole, size_t at)
+{
+    size_t bytes = left_of(whole.bytes, at);
+    if (bytes == 0 || !whole.p)
+        return (struct comm_buffer){NULL, bytes};
+    return (struct comm_buffer){(char *)whole.p + at, bytes};
+}
+
+// Sets the round's buffers. Places in the pinned memory: n for what is sent, which is copied down to it, n for what
+// comes, one for a fold. Members on the host have no pinned memory and give their own.
+static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
+                            struct round *round)
+{
+    int n = call->call->n_group;
+    for (int i = 0; i < n; i++) {
+        round->send[i] = chunk_of(exchange->send[i], round->at);
+        round->recv[i] = chunk_of(exchange->recv[i], round->at);
+    }
+    if (!on_device(call))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        void *from = round->send[i].p;
+        round->send[i].p = round->pinned + (size_t)i * CHUNK_BYTES;
+        round->recv[i].p = round->pinned + (size_t)(n + i) * CHUNK_BYTES;
+        int code = tsr__seat_down(call->device->seat, round->send[i].p, from, round->send[i].bytes,
+                                  call->call->stream);
+        if (code != 0)
+            return code;
+    }
+    return tsr__seat_wait(call->device->seat, call->call->stream);
+}
+
+static int bring_round_up(const struct device_call *call, const struct comm_exchange *exchange,
+                          const struct round *round, void *folded)
+{
+    if (!on_device(call))
+        return 0;
+    int code = 0;
+    if (folded)
+        code = tsr__seat_up(call->device->seat, (char *)exchange->folded + round->at, folded,
+                            left_of(exchange->recv[0].bytes, round->at), call->call->stream);
+    for (int i = 0; i < call->call->n_group; i++)
+        if (!folded && code == 0 && round->recv[i].bytes)
+            code = tsr__seat_up(call->device->seat, (char *)exchange->recv[i].p + round->at,
+                                round->recv[i].p, round->recv[i].bytes, call->call->stream);
+    if (code == 0)
+        return tsr__seat_wait(call->device->seat, call->call->stream);
+    return code;
+}
+
+// The sizes that are told must be those expected, before chunks hide it.
+static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
+{
+    for (int i = 0; i < call->call->n_group; i++) {
+        size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
+        if (call->device->cards[i].bytes != expected)
+            return tsr__device_other_size(call, i, expected);
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_round(const struct device_call *call, struct comm_exchange *exchange,
+                            struct round *round, uint64_t number)
+{
+    struct comm_call comm_call = tsr__device_step(call->call, STEP_CHUNK + number);
+    tsr_status st =
+        tsr__device_code(call, bring_round_down(call, exchange, round), "copying to the host");
+    if (st != TSR_OK)
+        return st;
+    void *folded = NULL; // behind all messages of the round
+    if (exchange->folded)
+        folded = on_device(call) ? round->pinned + 2 * (size_t)call->call->n_group * CHUNK_BYTES
+                                 : (char *)exchange->folded + round->at;
+    struct comm_exchange below = {.send = round->send, .recv = round->recv, .folded = folded};
+    st = call->device->base->transport->exchange(call->device->base, &comm_call, &below, call->why);
+    if (st != TSR_OK)
+        return st;
+    return tsr__device_code(call, bring_round_up(call, exchange, round, folded),
+                            "copying from the host");
+}
+
+tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange)
+{
+    struct device *device = call->device;
+    size_t n = (size_t)call->call->n_group;
+    uint64_t most = 1; // one round at least: all meet, and nobody hides a size
+    tsr_status st = check_sizes(call, exchange);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < n; i++)
+        most = device->cards[i].most_bytes > most ? device->cards[i].most_bytes : most;
+    struct round round = {.send = device->buffers, .recv = device->buffers + device->endpoint.size};
+    void *pinned = NULL;
+    if (on_device(call)) {
+        int code =
+            tsr__seat_pinned(device->seat, (2 * n + 1) * CHUNK_BYTES, call->call->stream, &pinned);
+        if (code != 0)
+            return tsr__device_code(call, code, "memory of the host");
+    }
+    round.pinned = pinned;
+    for (uint64_t number = 0; number * CHUNK_BYTES < most; number++) {
+        round.at = (size_t)number * CHUNK_BYTES;
+        st = run_round(call, exchange, &round, number);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}

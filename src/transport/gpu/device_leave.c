@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_leave.c - a rank that fails in the middle of a call leaves only when no other rank of its process is inside its memory.
+//
+// After the cards others know where a rank's memory lies, and put copies and kernels on their streams that read and write it. One
+// that finds a mistake in the cards (another size) must not return to a caller who frees that memory meanwhile:
+//
+//     rank 0: touching, looks whether rank 1 has left: no        rank 1: finds another size
+//     rank 0: puts a copy from rank 1's memory on its stream     rank 1: fails the job, has left, waits for rank 0's touching
+//     rank 0: no longer touching                                 rank 1: waits for the GPU, which does the copy; returns
+//
+// Either rank 0 sees that rank 1 has left, or rank 1 sees that rank 0 touches: both write before they read. A rank of another process
+// reads memory that the driver keeps for it until the owner frees it; then its copy fails, in a job that has failed.
+#include "transport/gpu/device.h"
+
+// The device of a member in this process; NULL: it is this rank, or in another one.
+static struct device *neighbour(const struct device_call *call, int member)
+{
+    const struct device *device = call->device;
+    const struct rank_card *card = &device->ranks[call->call->group[member]];
+    if (member == call->self || !card->on_gpu || card->process != device->mine.process ||
+        card->host != device->mine.host)
+        return NULL;
+    return (struct device *)(uintptr_t)card->address;
+}
+
+bool tsr__device_touch(const struct device_call *call)
+{
+    atomic_store(&call->device->touching, true);
+    for (int i = 0; i < call->call->n_group; i++) {
+        struct device *other = neighbour(call, i);
+        if (other && atomic_load(&other->left)) {
+            tsr__device_touched(call);
+            return false;
+        }
+    }
+    return true;
+}
+
+void tsr__device_touched(const struct device_call *call)
+{
+    atomic_store(&call->device->touching, false);
+}
+
+// Failing first: others that wait for this rank in a meeting, or in NCCL's kernels, go on. Then every GPU on which a member could have
+// put work is waited for; what the driver says there no longer matters.
+tsr_status tsr__device_leave(const struct device_call *call, tsr_status st)
+{
+    struct device *device = call->device;
+    if (st == TSR_OK)
+        return TSR_OK;
+    device->endpoint.transport->fail(&device->endpoint, call->why->status, call->why->rank,
+                                     call->why->text);
+    atomic_store(&device->left, true);
+    for (int i = 0; i < call->call->n_group; i++) {
+        struct device *other = neighbour(call, i);
+        struct patience patience = {0};
+        if (!other)
+            continue;
+        while (atomic_load(&other->touching))
+            tsr__patience(&patience, true);
+        tsr__seat_settle(other->seat);
+    }
+    tsr__seat_settle(device->seat);
+    return st;
+}

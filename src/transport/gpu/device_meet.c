@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_meet.c - what ranks learn of each other once, before they run: who is on which GPU, whose memory can be reached,
+// and communicators of NCCL for the groups that will use them.
+#include "transport/gpu/device.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+// What is the same for all processes that can open each other's handles: the running kernel, and the names of processes.
+static uint64_t host_id(void)
+{
+    char text[256] = "";
+    size_t n = 0;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t got = read(fd, text, 64);
+        n = got > 0 ? (size_t)got : 0;
+        close(fd);
+    }
+    ssize_t more = readlink("/proc/self/ns/pid", text + n, sizeof text - n);
+    n += more > 0 ? (size_t)more : 0;
+    return tsr__hash64(text, n, 0);
+}
+
+// exports is false where the driver gives no handles: then only ranks of this process reach it.
+static void describe_self(struct device *device)
+{
+    struct rank_card *card = &device->mine;
+    size_t offset;
+    card->host = host_id();
+    card->process = getpid();
+    card->address = (uint64_t)(uintptr_t)device;
+    card->way = (int32_t)device->options.way;
+    card->deterministic = device->options.deterministic;
+    if (!device->seat)
+        return;
+    card->on_gpu = 1;
+    card->nccl = tsr__nccl_version(device->gpu);
+    memcpy(card->gpu, tsr__seat_id(device->seat), sizeof card->gpu);
+    card->exports = tsr__seat_alloc(device->seat, GPU_OWN_PAGE, &device->probe) == 0 &&
+                    tsr__seat_export(device->seat, device->probe, &card->probe, &offset) == 0;
+    for (int i = 0; i < GPU_EVENTS; i++)
+        card->exports =
+            card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
+}
+
+// One exchange by the transport below: every rank gives its own card and receives all cards.
+static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_trouble *why)
+{
+    int n = device->endpoint.size;
+    // Zeros until the cards are here: a rank that fails before finds nobody in it
+    // (tsr__nccl_way_abort).
+    device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
+    int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
+    if (device->arena.failed)
+        return tsr__trouble(why, TSR_NOMEM, device->endpoint.rank, "rank %d is out of memory",
+                            device->endpoint.rank);
+    struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
+    for (int i = 0; i < n; i++) {
+        group[i] = i;
+        send[i] = (struct comm_buffer){&device->mine, sizeof device->mine};
+        recv[i] = (struct comm_buffer){&device->ranks[i], sizeof device->mine};
+    }
+    struct comm_call call = {.plan = plan,
+                             .kind = COMM_HANDSHAKE,
+                             .op = "handshake",
+                             .node = "devices",
+                             .id = -3,
+                             .group = group,
+                             .n_group = n};
+    struct comm_exchange x = {.send = send, .recv = recv};
+    return device->base->transport->exchange(device->base, &call, &x, why);
+}
+
+// Every rank tells which GPU it is on; one on the host tells zeros. What is free is read before: nobody loads until all have told.
+tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
+                             struct comm_trouble *why)
+{
+    struct device *device = device_of(endpoint);
+    int n = endpoint->size;
+    struct gpu_id {
+        char bytes[GPU_ID_BYTES];
+    } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)n);
+    int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
+    // A rank on the host tells zeros and counts nobody.
+    *out = (struct device_share){0};
+    if (device->arena.failed)
+        return tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory",
+                            endpoint->rank);
+    if (device->seat) {
+        memcpy(mine.bytes, tsr__seat_id(device->seat), sizeof mine.bytes);
+        if (tsr__seat_enter(device->seat) != 0 ||
+            tsr__seat_free_memory(device->seat, &out->free, &whole) != 0)
+            out->free = 0;
+    }
+    struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
+    for (int i = 0; i < n; i++) {
+        group[i] = i;
+        send[i] = (struct comm_buffer){&mine, sizeof mine};
+        recv[i] = (struct comm_buffer){&all[i], sizeof mine};
+    }
+    struct comm_call call = {.plan = plan,
+                             .kind = COMM_HANDSHAKE,
+                             .op = "handshake",
+                             .node = "GPUs",
+                             .id = -5,
+                             .group = group,
+                             .n_group = n};
+    struct comm_exchange exchange = {.send = send, .recv = recv};
+    tsr_status st = device->base->transport->exchange(device->base, &call, &exchange, why);
+    if (st != TSR_OK || !device->seat)
+        return st;
+    for (int i = 0; i < n; i++)
+        out->ranks += memcmp(all[i].bytes, mine.bytes, sizeof mine.bytes) == 0;
+    return TSR_OK;
+}
+
+// Opens what a rank of another process has; false: it cannot be reached.
+static bool import_rank(struct device *device, int rank)
+{
+    const struct rank_card *card = &device->ranks[rank];
+    void *probe;
+    if (!card->exports || !device->mine.exports || card->host != device->mine.host)
+        return false;
+    if (tsr__seat_import(device->seat, &card->probe, &probe) != 0)
+        return false;
+    for (int i = 0; i < GPU_EVENTS; i++)
+        if (tsr__seat_import_event(device->seat, &card->events[i], &device->events[rank][i]) != 0)
+            return false;
+    return true;
+}
+
+// In this process the other's struct is read directly: it lives until all ranks have ended.
+static bool reach_rank(struct device *device, int rank)
+{
+    const struct rank_card *card = &device->ranks[rank];
+    if (!device->seat || !card->on_gpu)
+        return false;
+    if (card->process != device->mine.process || card->host != device->mine.host)
+        return import_rank(device, rank);
+    const struct device *other = (const struct device *)(uintptr_t)card->address;
+    for (int i = 0; i < GPU_EVENTS; i++)
+        device->events[rank][i] = tsr__seat_event(other->seat, i);
+    return tsr__seat_reach(device->seat, other->seat) == 0;
+}
+
+static bool shares_gpu(const struct device *device, const struct device_group *group)
+{
+    for (int i = 0; i < group->n; i++)
+        for (int j = 0; j < i; j++)
+            if (memcmp(device->ranks[group->group[i]].gpu, device->ranks[group->group[j]].gpu,
+                       GPU_ID_BYTES) == 0)
+                return true;
+    return false;
+}
+
+// From what all members know alike: NCCL serves groups that have a GPU for each member, or that were told to use it.
+// All members must come to the same answer, or one would wait in NCCL for another: so only cards
+// are looked at, and the way asked for is the first member's.
+static bool wants_nccl(const struct device *device, const struct device_group *group)
+{
+    enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
+    for (int i = 0; i < group->n; i++)
+        if (!device->ranks[group->group[i]].on_gpu || !device->ranks[group->group[i]].nccl)
+            return false;
+    if (asked == WAY_NCCL)
+        return true;
+    return asked == WAY_AUTO && !shares_gpu(device, group);
+}
+
+static int compare_groups(const struct device_group *a, const struct device_group *b)
+{
+    int shorter = a->n < b->n ? a->n : b->n;
+    for (int i = 0; i < shorter; i++)
+        if (a->group[i] != b->group[i])
+            return a->group[i] < b->group[i] ? -1 : 1;
+    return a->n - b->n;
+}
+
+// In one order on all ranks: two that have several groups in common must not wait in different ones.
+static void sort_groups(struct device *device)
+{
+    for (size_t i = 1; i < device->groups.n; i++)
+        for (size_t k = i; k > 0; k--) {
+            struct device_group *a = &device->groups.at[k - 1], *b = &device->groups.at[k];
+            if (compare_groups(a, b) <= 0)
+                break;
+            struct device_group kept = *a;
+            *a = *b;
+            *b = kept;
+        }
+}
+
+// What will be chosen for calls whose memory all lies on GPUs, as far as this rank can say it.
+// For reports; a call may still go through the host, if some of its memory lies there.
+static enum comm_way expected_way(const struct device *device, const struct device_group *group)
+{
+    bool own = group->n <= GPU_MAX_MEMBERS, on_gpus = true;
+    enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
+    for (int i = 0; i < group->n; i++) {
+        own = own && device->reached[group->group[i]];
+        on_gpus = on_gpus && device->ranks[group->group[i]].on_gpu;
+    }
+    if (!on_gpus || asked == WAY_HOST)
+        return WAY_HOST;
+    if (group->comm)
+        return WAY_NCCL;
+    return own ? WAY_OWN : WAY_HOST;
+}
+
+// The order matters: groups are sorted, then cards, then who reaches whom; NCCL opens communicators in
+// the sorted order of the groups, which is the same on all ranks, so that nobody waits in
+// another's group.
+tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
+{
+    if (!tsr__device_is(endpoint))
+        return TSR_OK;
+    struct device *device = device_of(endpoint);
+    if (device->seat)
+        tsr__seat_enter(device->seat);
+    describe_self(device);
+    sort_groups(
+        device); // before others know where this device is: they read its groups when they fail
+    tsr_status st = tell_all(device, plan, why);
+    if (st != TSR_OK)
+        return st;
+    for (int rank = 0; rank < endpoint->size; rank++)
+        device->reached[rank] = reach_rank(device, rank);
+    for (size_t i = 0; i < device->groups.n; i++) {
+        struct device_group *group = &device->groups.at[i];
+        if (wants_nccl(device, group)) {
+            st = tsr__nccl_way_open(device, group, plan, why);
+            if (st != TSR_OK) { // others may wait for this rank inside of NCCL
+                endpoint->transport->fail(endpoint, why->status, why->rank, why->text);
+                return st;
+            }
+        }
+        group->way = expected_way(device, group);
+    }
+    tsr__watch_start(device);
+    return TSR_OK;
+}

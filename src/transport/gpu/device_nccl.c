@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_nccl.c - groups that NCCL serves: its all-reduce, and messages in groups for everything else.
+//
+// NCCL's kernels wait on the GPU until all members have started theirs. The hosts have met just before (the cards), so all
+// do; should one fail between, the communicators of this process are aborted.
+#include "transport/gpu/device.h"
+
+#include <time.h>
+
+enum { STEP_TOGETHER = 4 };
+
+static tsr_status nccl_code(const struct device_call *call, int code, const char *doing)
+{
+    if (code == 0)
+        return TSR_OK;
+    int rank = call->device->endpoint.rank;
+    return tsr__trouble(call->why, TSR_PEER, rank, "%s '%s' (id %lld): NCCL on rank %d, %s: %s",
+                        call->call->op, call->call->node, (long long)call->call->id, rank, doing,
+                        tsr__nccl_words(call->device->gpu, code));
+}
+
+// ---- who may use a communicator ------------------------------------------------------------------
+//
+// A rank that fails aborts the communicators of all ranks of its process, because their kernels would wait for it for ever. An
+// aborted communicator is freed memory. So a rank's thread is inside of NCCL only between enter() and leave(); another thread
+// aborts while it is outside, or leaves it to the rank itself to abort as soon as it comes out.
+
+#define ABORT_PATIENCE_S 2 // for a rank that is inside: calls of NCCL only start kernels
+
+void tsr__nccl_way_init(struct device *device)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&device->nccl_lock, NULL);
+    pthread_cond_init(&device->nccl_left, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+// With the lock held.
+// Once: whoever comes first, the rank itself or one that aborts it.
+static void drop_comms(struct device *device, bool abort)
+{
+    if (device->dropped)
+        return;
+    device->dropped = true;
+    for (size_t i = 0; i < device->groups.n; i++)
+        tsr__nccl_leave(device->gpu, device->groups.at[i].comm, abort);
+}
+
+// TSR_OK: the rank is inside, and leave() must follow. Else the job has failed, and the endpoint below says why.
+static tsr_status enter(const struct device_call *call)
+{
+    struct device *device = call->device;
+    pthread_mutex_lock(&device->nccl_lock);
+    bool aborted = device->aborted;
+    device->inside = !aborted;
+    pthread_mutex_unlock(&device->nccl_lock);
+    if (!aborted)
+        return TSR_OK;
+    // The job has failed, so this returns with the reason that was told; it waits for nobody.
+    tsr_status st = tsr__device_words(call, STEP_TOGETHER, 0, device->words);
+    if (st != TSR_OK)
+        return st;
+    return tsr__trouble(call->why, TSR_PEER, device->endpoint.rank,
+                        "%s '%s' (id %lld): another rank has failed", call->call->op,
+                        call->call->node, (long long)call->call->id);
+}
+
+static void leave(struct device *device)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    device->inside = false;
+    if (device->aborted)
+        drop_comms(device, true);
+    pthread_cond_broadcast(&device->nccl_left);
+    pthread_mutex_unlock(&device->nccl_lock);
+}
+
+// A rank that does not come out waits inside of NCCL for one that failed. There NCCL wants to be aborted from another thread, and
+// after that the rank touches the communicator no more.
+static void abort_rank(struct device *device)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ABORT_PATIENCE_S;
+    pthread_mutex_lock(&device->nccl_lock);
+    device->aborted = true;
+    int waited = 0;
+    while (device->inside && waited == 0)
+        waited = pthread_cond_timedwait(&device->nccl_left, &device->nccl_lock, &until);
+    drop_comms(device, true);
+    pthread_mutex_unlock(&device->nccl_lock);
+}
+
+// All ranks of this process, this one included: their kernels wait for one that will not come.
+// Ranks of other processes abort their own, when they hear of the failure.
+void tsr__nccl_way_abort(struct device *device)
+{
+    for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
+        const struct rank_card *card = &device->ranks[rank];
+        bool here = card->process == device->mine.process && card->host == device->mine.host;
+        if (here && card->on_gpu)
+            abort_rank((struct device *)(uintptr_t)card->address);
+    }
+}
+
+// The rank's thread has ended, so nobody is inside. Without a failure the communicators are ended
+// in order.
+void tsr__nccl_way_close(struct device *device)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    drop_comms(device, false);
+    pthread_mutex_unlock(&device->nccl_lock);
+    pthread_cond_destroy(&device->nccl_left);
+    pthread_mutex_destroy(&device->nccl_lock);
+}
+
+// Where members share a GPU the hosts meet, before NCCL's kernels are started and after. Before: nobody starts a kernel that waits while another
+// still has memory to get for its output. After: nobody goes on, perhaps to a kernel that must be loaded first, while another has its own still
+// to start; getting memory and loading may wait for all that runs on the GPU, and what runs there waits for them.
+static tsr_status together(const struct device_call *call)
+{
+    const struct comm_call *comm_call = call->call;
+    bool shared = false;
+    for (int i = 1; i < comm_call->n_group; i++)
+        for (int j = 0; j < i; j++)
+            shared =
+                shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
+                                 call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
+    if (shared)
+        return tsr__device_words(call, STEP_TOGETHER, 0, call->device->words);
+    return TSR_OK;
+}
+
+// NCCL has started this rank's kernel, or refused to (code).
+// From here on the watch counts the seconds, until the rank's next call or rest.
+static tsr_status started(const struct device_call *call, int code, const char *doing)
+{
+    if (code != 0)
+        return nccl_code(call, code, doing);
+    tsr__watch_waits(call->device, call->call->node);
+    return together(call);
+}
+
+static tsr_status exchange_parts(const struct device_call *call, void *comm,
+                                 const struct nccl_part *parts, const char *doing)
+{
+    const struct comm_call *comm_call = call->call;
+    tsr_status st = together(call);
+    if (st != TSR_OK)
+        return st;
+    st = enter(call);
+    if (st != TSR_OK)
+        return st;
+    int code = tsr__nccl_exchange(call->device->gpu, comm, parts, comm_call->n_group, call->self,
+                                  comm_call->stream);
+    leave(call->device);
+    return started(call, code, doing);
+}
+
+// ---- joining -------------------------------------------------------------------------------------
+
+#define JOIN_LOOK_MS 50 // between looks whether another rank of this process has failed
+
+static bool is_aborted(struct device *device)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    bool aborted = device->aborted;
+    pthread_mutex_unlock(&device->nccl_lock);
+    return aborted;
+}
+
+// Joining waits for all members. One that does not come, because it failed after the name was told, is not waited for for ever: a rank
+// of this process that fails says so (aborted), and for others there is a deadline.
+static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
+                               const struct device_group *group, void **comm)
+{
+    struct device *device = call->device;
+    double join_s = device->options.join_s > 0 ? device->options.join_s : DEVICE_JOIN_S;
+    double until = tsr__now_s() + join_s;
+    struct nccl_joining *joining = tsr__nccl_join_start(device->seat, id, group->n, call->self);
+    int rank = device->endpoint.rank;
+    if (!joining)
+        return tsr__trouble(call->why, TSR_NOMEM, rank, "rank %d could not start a thread", rank);
+    while (!tsr__nccl_join_wait(joining, JOIN_LOOK_MS)) {
+        bool aborted = is_aborted(device);
+        if (!aborted && tsr__now_s() < until)
+            continue;
+        tsr__nccl_join_abandon(joining);
+        if (aborted)
+            return tsr__trouble(call->why, TSR_PEER, rank,
+                                "NCCL on rank %d, joining: another rank has failed", rank);
+        return tsr__trouble(call->why, TSR_PEER, rank,
+                            "NCCL on rank %d, joining: not all of %d ranks came within %.0f s; "
+                            "--gpu-way own or host do without NCCL",
+                            rank, group->n, join_s);
+    }
+    return nccl_code(call, tsr__nccl_join_take(joining, comm), "joining");
+}
+
+static tsr_status join(const struct device_call *call, const struct nccl_id *id,
+                       struct device_group *group)
+{
+    struct device *device = call->device;
+    void *comm = NULL;
+    pthread_mutex_lock(&device->nccl_lock);
+    device->inside = true;
+    pthread_mutex_unlock(&device->nccl_lock);
+    tsr_status st = join_in_time(call, id, group, &comm);
+    pthread_mutex_lock(&device->nccl_lock);
+    // Another rank failed while this one joined: the new communicator is aborted here, because
+    // nobody else knows of it.
+    bool late = device->dropped; // the others of this rank are gone already
+    group->comm = late ? NULL : comm;
+    pthread_mutex_unlock(&device->nccl_lock);
+    if (late)
+        tsr__nccl_leave(device->gpu, comm, true);
+    leave(device);
+    return st;
+}
+
+// The group's first member makes the name of the communicator and broadcasts it over the
+// transport below; joining then waits for all members.
+tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
+                              struct comm_trouble *why)
+{
+    struct comm_call call = {.plan = plan,
+                             .kind = COMM_BROADCAST,
+                             .op = "NCCL",
+                             .node = "communicator",
+                             .id = -4,
+                             .group = group->group,
+                             .n_group = group->n};
+    struct device_call k = {device, &call, why, 0};
+    while (group->group[k.self] != device->endpoint.rank)
+        k.self++;
+    struct nccl_id id = {{0}};
+    if (k.self == 0) {
+        tsr_status st = nccl_code(&k, tsr__nccl_id(device->gpu, &id), "its name");
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st =
+        tsr__comm_broadcast(device->base, &call, (int)group->group[0], &id, sizeof id, why);
+    if (st != TSR_OK)
+        return st;
+    return join(&k, &id, group);
+}
+
+// Where slice i of the tensor begins, and how long it is, in bytes.
+struct slice {
+    size_t at, bytes;
+};
+// The same slices as on the host (tsr__slice), and so the same order of sums.
+static struct slice slice_of(const struct comm_call *call, int i)
+{
+    int64_t first, length;
+    size_t unit = tsr__elem_bytes(call->type);
+    tsr__slice(call->count, unit, call->n_group, i, &first, &length);
+    return (struct slice){(size_t)first * unit, (size_t)length * unit};
+}
+
+// Memory and kernels that a call will need. A GPU may give or take no memory and load no kernel while another rank's kernel
+// waits on it for this one, so they are had before the hosts meet.
+tsr_status tsr__nccl_way_reserve(const struct device_call *call,
+                                 const struct comm_exchange *exchange)
+{
+    const struct comm_call *comm_call = call->call;
+    void *scratch;
+    size_t bytes = 0;
+    if (exchange && exchange->folded)
+        bytes = exchange->recv[0].bytes;
+    else if (!exchange)
+        bytes = slice_of(comm_call, call->self).bytes;
+    if (bytes == 0 || comm_call->n_group > GPU_MAX_MEMBERS)
+        return TSR_OK;
+    tsr_status st = tsr__device_prepare(&call->device->endpoint, comm_call, call->why);
+    if (st != TSR_OK)
+        return st;
+    return tsr__device_code(call,
+                            tsr__seat_scratch(call->device->seat, 1,
+                                              bytes * (size_t)comm_call->n_group, comm_call->stream,
+                                              &scratch),
+                            "adding up");
+}
+
+// ---- sums in group order -----------------------------------------------------------------------
+
+// Each member gets its slice of all inputs, folds it in group order, and sends it to all: the same bits as anywhere else.
+static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
+                                  void *out)
+{
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
+    struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
+    struct slice mine = slice_of(comm_call, call->self);
+    void *scratch = NULL;
+    tsr_status st =
+        tsr__device_code(call,
+                         tsr__seat_scratch(device->seat, 1, mine.bytes * (size_t)comm_call->n_group,
+                                           comm_call->stream, &scratch),
+                         "adding up");
+    if (st != TSR_OK)
+        return st;
+    struct gpu_fold fold =
+        gpu_fold_of(comm_call, 1, (int64_t)(mine.bytes / tsr__elem_bytes(comm_call->type)));
+    fold.out[0] = (char *)out + mine.at;
+    for (int i = 0; i < comm_call->n_group; i++) {
+        struct slice theirs = slice_of(comm_call, i);
+        char *place = (char *)scratch + (size_t)i * mine.bytes;
+        parts[i] =
+            (struct nccl_part){(const char *)in + theirs.at, place, theirs.bytes, mine.bytes};
+        fold.in[i] = i == call->self ? (const char *)in + mine.at : place;
+    }
+    st = exchange_parts(call, comm, parts, "exchanging slices");
+    if (st == TSR_OK && fold.count)
+        st = tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
+                              "adding up");
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < comm_call->n_group; i++) {
+        struct slice theirs = slice_of(comm_call, i);
+        parts[i] = (struct nccl_part){(const char *)out + mine.at, (char *)out + theirs.at,
+                                      mine.bytes, theirs.bytes};
+    }
+    return exchange_parts(call, comm, parts, "bringing slices together");
+}
+
+// NCCL adds in an order of its own. Where results must be the same bits each time, or where NCCL
+// does not have the type, parts are gathered and folded in group order; groups too large for that
+// go by way of the host.
+tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
+                                    void *out)
+{
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
+    bool ordered =
+        device->ranks[comm_call->group[0]].deterministic || !tsr__nccl_has(comm_call->type);
+    if (comm_call->count == 0)
+        return TSR_OK;
+    if (ordered && comm_call->n_group <= GPU_MAX_MEMBERS)
+        return reduce_in_order(call, comm, in, out);
+    if (ordered)
+        return tsr__host_all_reduce(call, in, out);
+    tsr_status st = together(call);
+    if (st != TSR_OK)
+        return st;
+    struct gpu_fold fold = {.type = comm_call->type,
+                            .reduce = gpu_reduce_of(comm_call->reduce),
+                            .in = {in},
+                            .out = {out},
+                            .count = comm_call->count};
+    st = enter(call);
+    if (st != TSR_OK)
+        return st;
+    int code = tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream);
+    leave(device);
+    return started(call, code, "AllReduce");
+}
+
+// ---- messages ----------------------------------------------------------------------------------
+
+// All parts arrive side by side in scratch memory, part i at i * bytes, and are folded in group
+// order; the member's own part is read where it is.
+static tsr_status fold_messages(const struct device_call *call, void *comm,
+                                struct comm_exchange *exchange, struct nccl_part *parts)
+{
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
+    size_t bytes = exchange->recv[0].bytes;
+    void *scratch = NULL;
+    tsr_status st =
+        tsr__device_code(call,
+                         tsr__seat_scratch(device->seat, 1, bytes * (size_t)comm_call->n_group,
+                                           comm_call->stream, &scratch),
+                         "adding up");
+    if (st != TSR_OK)
+        return st;
+    struct gpu_fold fold =
+        gpu_fold_of(comm_call, 1, (int64_t)(bytes / tsr__elem_bytes(comm_call->type)));
+    fold.out[0] = exchange->folded;
+    for (int i = 0; i < comm_call->n_group; i++) {
+        char *place = (char *)scratch + (size_t)i * bytes;
+        parts[i].recv = place;
+        parts[i].recv_bytes = bytes;
+        fold.in[i] = i == call->self ? exchange->send[i].p : place;
+    }
+    st = exchange_parts(call, comm, parts, "exchanging");
+    if (st != TSR_OK || bytes == 0)
+        return st;
+    return tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
+                            "adding up");
+}
+
+// Sizes are compared before anything moves: a member that sends other than what is expected is
+// named instead of waited for.
+tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
+                                  struct comm_exchange *exchange)
+{
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
+    struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
+    if (comm_call->n_group > GPU_MAX_MEMBERS)
+        return tsr__host_exchange(call, exchange);
+    for (int i = 0; i < comm_call->n_group; i++) {
+        size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
+        if (device->cards[i].bytes != expected)
+            return tsr__device_other_size(call, i, expected);
+        parts[i] = (struct nccl_part){exchange->send[i].p, exchange->recv[i].p,
+                                      exchange->send[i].bytes, expected};
+    }
+    if (exchange->folded)
+        return fold_messages(call, comm, exchange, parts);
+    tsr_status st = exchange_parts(call, comm, parts, "exchanging");
+    if (st != TSR_OK)
+        return st;
+    const struct comm_buffer *own = &exchange->send[call->self];
+    return tsr__device_code(call,
+                            tsr__seat_copy(device->seat, exchange->recv[call->self].p, own->p,
+                                           own->bytes, comm_call->stream),
+                            "copying");
+}

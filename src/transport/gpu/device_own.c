@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_own.c - ranks whose GPUs reach each other's memory: nobody copies but whoever needs the data, and the hosts only
+// tell each other addresses and events.
+//
+// A rank's stream waits for the READY event of everybody whose memory it touches, works, and records a DONE event; after a
+// second meeting of the hosts every stream waits for the DONE events of those who touched its memory, so that what comes
+// next on it may use that memory again. READY is recorded anew only in the next call, when all have put their waits on
+// their streams; DONE has three events in turn, because the wait for it comes after the last meeting.
+#include "transport/gpu/device.h"
+
+enum { STEP_DONE = 3 };
+#define NOT_TOUCHED UINT64_MAX
+
+// An address that a member gave, as this process sees it.
+// In one process an address is an address. Else the block was exported by its owner, is imported
+// here (once, the seat keeps it), and the offset leads to the place in it.
+static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
+{
+    const struct call_card *card = &call->device->cards[member];
+    const struct rank_card *rank = &call->device->ranks[call->call->group[member]];
+    uint64_t there = out ? card->out : card->in;
+    if (rank->process == call->device->mine.process && rank->host == call->device->mine.host) {
+        *p = (void *)(uintptr_t)there;
+        return TSR_OK;
+    }
+    void *block = NULL;
+    int code =
+        tsr__seat_import(call->device->seat, out ? &card->out_block : &card->in_block, &block);
+    if (code != 0)
+        return tsr__device_code(call, code, "opening the memory of another process");
+    *p = (char *)block + (out ? card->out_offset : card->in_offset);
+    return TSR_OK;
+}
+
+// Puts the wait on this rank's stream; the host goes on at once.
+static tsr_status await_event(const struct device_call *call, int member, int event)
+{
+    void *const *events = call->device->events[call->call->group[member]];
+    return tsr__device_code(call,
+                            tsr__seat_await(call->device->seat, events[event], call->call->stream),
+                            "waiting for another rank");
+}
+
+// Waits until all members have made what they send.
+static tsr_status await_all_ready(const struct device_call *call)
+{
+    for (int i = 0; i < call->call->n_group; i++) {
+        tsr_status st = i == call->self ? TSR_OK : await_event(call, i, EVENT_READY);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Tells which DONE event says that this rank is done with the others' memory, and waits for theirs.
+tsr_status tsr__own_finish(const struct device_call *call, bool touched)
+{
+    struct device *device = call->device;
+    // The largest group that takes this way (choose in device.c).
+    uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
+    if (touched) {
+        mine = EVENT_DONE + device->turn++ % N_DONE;
+        tsr_status st = tsr__device_code(
+            call, tsr__seat_record(device->seat, (int)mine, call->call->stream), "an event");
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = tsr__device_words(call, STEP_DONE, mine, few);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < call->call->n_group; i++) {
+        if (i == call->self || few[i] >= GPU_EVENTS)
+            continue;
+        st = await_event(call, i, (int)few[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static bool one_gpu(const struct device_call *call)
+{
+    const struct rank_card *ranks = call->device->ranks;
+    const int64_t *group = call->call->group;
+    for (int i = 1; i < call->call->n_group; i++)
+        if (memcmp(ranks[group[i]].gpu, ranks[group[0]].gpu, GPU_ID_BYTES) != 0)
+            return false;
+    return true;
+}
+
+// Elements [first, first + count) of all inputs become those of all outputs.
+static tsr_status fold_slice(const struct device_call *call, const void *in, void *out,
+                             int64_t first, int64_t count)
+{
+    const struct comm_call *comm_call = call->call;
+    size_t skip = (size_t)first * tsr__elem_bytes(comm_call->type);
+    struct gpu_fold fold = gpu_fold_of(comm_call, comm_call->n_group, count);
+    for (int i = 0; i < comm_call->n_group; i++) {
+        void *from = (void *)in, *to = out;
+        if (i != call->self) {
+            tsr_status st = address_of(call, i, false, &from);
+            if (st != TSR_OK)
+                return st;
+            st = address_of(call, i, true, &to);
+            if (st != TSR_OK)
+                return st;
+        }
+        fold.in[i] = (const char *)from + skip;
+        fold.out[i] = (char *)to + skip;
+    }
+    return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
+                            "adding up");
+}
+
+// On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part. Ranks 0 and
+// 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..511 of both and writes the sums to both, rank 1 does so with 512..999.
+// touched: others' memory is read or written.
+static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
+                             bool *touched)
+{
+    const struct comm_call *comm_call = call->call;
+    int64_t first = 0, count = comm_call->count;
+    if (one_gpu(call))
+        count = call->self == 0 ? count : 0;
+    else
+        tsr__slice(comm_call->count, tsr__elem_bytes(comm_call->type), comm_call->n_group,
+                   call->self, &first, &count);
+    *touched = count > 0;
+    if (count == 0)
+        return TSR_OK;
+    tsr_status st = await_all_ready(call);
+    if (st != TSR_OK)
+        return st;
+    return fold_slice(call, in, out, first, count);
+}
+
+tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
+{
+    bool touched = false;
+    tsr_status st = TSR_OK;
+    if (tsr__device_touch(call))
+        st = reduce_own(call, in, out, &touched);
+    tsr__device_touched(call);
+    if (st == TSR_OK)
+        st = tsr__own_finish(call, touched); // where a member has left, this tells why
+    return tsr__device_leave(call, st);
+}
+
+// Every member reads the others' parts where they are and folds them in group order;
+// await_all_ready() holds it back until all of them have written theirs.
+static tsr_status fold_parts(const struct device_call *call, struct comm_exchange *exchange)
+{
+    const struct comm_call *comm_call = call->call;
+    size_t bytes = exchange->recv[0].bytes;
+    struct gpu_fold fold =
+        gpu_fold_of(comm_call, 1, (int64_t)(bytes / tsr__elem_bytes(comm_call->type)));
+    fold.out[0] = exchange->folded;
+    for (int i = 0; i < comm_call->n_group; i++) {
+        void *from = exchange->send[call->self].p;
+        if (call->device->cards[i].bytes != bytes)
+            return tsr__device_other_size(call, i, bytes);
+        tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
+        if (st != TSR_OK)
+            return st;
+        fold.in[i] = from;
+    }
+    if (bytes == 0)
+        return TSR_OK;
+    tsr_status st = await_all_ready(call);
+    if (st != TSR_OK)
+        return st;
+    return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
+                            "adding up");
+}
+
+// Waits on the stream only for the member whose part it copies.
+static tsr_status copy_part(const struct device_call *call, const struct comm_exchange *exchange,
+                            int i)
+{
+    const struct comm_buffer *to = &exchange->recv[i];
+    void *from = exchange->send[call->self].p;
+    if (call->device->cards[i].bytes != to->bytes)
+        return tsr__device_other_size(call, i, to->bytes);
+    if (to->bytes == 0)
+        return TSR_OK;
+    if (i != call->self) {
+        tsr_status st = address_of(call, i, false, &from);
+        if (st != TSR_OK)
+            return st;
+        st = await_event(call, i, EVENT_READY);
+        if (st != TSR_OK)
+            return st;
+    }
+    return tsr__device_code(
+        call, tsr__seat_copy(call->device->seat, to->p, from, to->bytes, call->call->stream),
+        "copying");
+}
+
+static tsr_status exchange_own(const struct device_call *call, struct comm_exchange *exchange,
+                               bool *touched)
+{
+    if (exchange->folded) {
+        *touched = exchange->recv[0].bytes > 0;
+        return fold_parts(call, exchange);
+    }
+    for (int i = 0; i < call->call->n_group; i++) {
+        tsr_status st = copy_part(call, exchange, i);
+        if (st != TSR_OK)
+            return st;
+        *touched = *touched || (i != call->self && exchange->recv[i].bytes > 0);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
+{
+    bool touched = false;
+    tsr_status st = TSR_OK;
+    if (tsr__device_touch(call))
+        st = exchange_own(call, exchange, &touched);
+    tsr__device_touched(call);
+    if (st == TSR_OK)
+        st = tsr__own_finish(call, touched); // where a member has left, this tells why
+    return tsr__device_leave(call, st);
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_staged.c - all-reduce through the host between ranks of one process: pinned memory carries, the GPUs add up.
+//
+// GPUs that do not reach each other all reach pinned memory. Each member folds its slice of the tensor: it gets the others' parts of
+// that slice from their pinned memory, adds them up in group order on its GPU, and lays the sum where the others get it. No host
+// touches a number; hosts meet three times to tell that events were recorded, and streams wait for the events.
+//
+// 64 MiB of ranks 0 and 1: each sends 32 MiB down (the half that the other folds), gets 32 MiB up, sends its sums down and gets the
+// other half up, in PIECES pieces that follow each other: while piece 1 comes down, piece 0 goes up. `down` is the call's stream,
+// `up` another of the seat, so that both directions of the link are used at once. Rank 0's pinned memory in a round:
+//     [ sums of slice 0 | rank 0's part of slice 1 ]
+#include "transport/gpu/device.h"
+
+#define STAGED_LEAST                                                                               \
+    ((size_t)1 << 20) // bytes of a tensor; with less, meeting costs more than adding up
+#define ROUND_BYTES ((size_t)64 << 20) // of a tensor that go at once: so much pinned memory is had
+#define PIECES      8
+#define SCRATCH     2 // block of the seat's memory for what comes
+
+enum { STEP_SENT = 8, STEP_SUMS = 9 };
+// Steps of a seat: those of device_host.c, which has other calls, may be the same.
+enum { SENT = 0, FOLDED = PIECES, SUMS = 2 * PIECES, LAST = 3 * PIECES };
+
+// Elements [at, at + count) of the tensor, of which member i folds slice i.
+struct staged {
+    const struct device_call *call;
+    int64_t at, count;
+    const char *in;
+    char *out, *pinned, *incoming;
+    uint64_t theirs[GPU_MAX_MEMBERS]; // pinned memory of the members
+    void *down, *up;
+};
+
+// Where a piece lies: bytes from the start of the round, and how many.
+struct extent {
+    size_t at, bytes;
+    int64_t count;
+};
+
+static struct extent extent_of(const struct staged *staged, int member, int piece)
+{
+    const struct comm_call *call = staged->call->call;
+    size_t unit = tsr__elem_bytes(call->type);
+    int64_t first, length, begin, count;
+    tsr__slice(staged->count, unit, call->n_group, member, &first, &length);
+    tsr__slice(length, unit, PIECES, piece, &begin, &count);
+    return (struct extent){(size_t)(first + begin) * unit, (size_t)count * unit, count};
+}
+
+static bool same_process(const struct device *device, const struct rank_card *card)
+{
+    return card->on_gpu && card->process == device->mine.process && card->host == device->mine.host;
+}
+
+// From what all members know alike, so that all take this path or none does.
+bool tsr__staged_fits(const struct device_call *call)
+{
+    const struct comm_call *comm_call = call->call;
+    size_t bytes = (size_t)comm_call->count * tsr__elem_bytes(comm_call->type);
+    if (bytes < STAGED_LEAST || comm_call->n_group > GPU_MAX_MEMBERS ||
+        !tsr__fold_has(comm_call->type))
+        return false;
+    for (int i = 0; i < comm_call->n_group; i++)
+        if (call->device->cards[i].place != COMM_DEVICE ||
+            !same_process(call->device, &call->device->ranks[comm_call->group[i]]))
+            return false;
+    return true;
+}
+
+static struct gpu_seat *seat_of(const struct staged *staged, int member)
+{
+    const struct device *device = staged->call->device;
+    uint64_t address = device->ranks[staged->call->call->group[member]].address;
+    return ((const struct device *)(uintptr_t)address)->seat;
+}
+
+// This rank's parts of what the others fold, on their way down.
+static int send_down(const struct staged *staged)
+{
+    const struct device_call *call = staged->call;
+    struct gpu_seat *seat = call->device->seat;
+    for (int piece = 0; piece < PIECES; piece++) {
+        for (int i = 0; i < call->call->n_group; i++) {
+            struct extent part = extent_of(staged, i, piece);
+            if (i == call->self)
+                continue;
+            int code = tsr__seat_down(seat, staged->pinned + part.at, staged->in + part.at,
+                                      part.bytes, staged->down);
+            if (code != 0)
+                return code;
+        }
+        int code = tsr__seat_step(seat, SENT + piece, staged->down);
+        if (code != 0)
+            return code;
+    }
+    return 0;
+}
+
+// The others' parts of a piece of this rank's slice come up and are folded with its own, in group order.
+static int fold_piece(const struct staged *staged, int piece)
+{
+    const struct device_call *call = staged->call;
+    struct gpu_seat *seat = call->device->seat;
+    struct extent part = extent_of(staged, call->self, piece);
+    struct extent first = extent_of(staged, call->self, 0);
+    size_t slice = first.bytes * (PIECES + 1); // room between members: pieces differ by 256 bytes
+    struct gpu_fold fold = gpu_fold_of(call->call, 1, part.count);
+    fold.out[0] = staged->out + part.at;
+    for (int i = 0; i < call->call->n_group; i++) {
+        fold.in[i] = staged->in + part.at;
+        if (i == call->self)
+            continue;
+        char *to = staged->incoming + (size_t)i * slice + (part.at - first.at);
+        const char *from = (const char *)(uintptr_t)staged->theirs[i] + part.at;
+        fold.in[i] = to;
+        int code = tsr__seat_await(seat, tsr__seat_step_event(seat_of(staged, i), SENT + piece),
+                                   staged->up);
+        if (code == 0)
+            code = tsr__seat_up(seat, to, from, part.bytes, staged->up);
+        if (code != 0)
+            return code;
+    }
+    if (part.count == 0)
+        return 0;
+    return tsr__seat_fold(seat, &fold, staged->up);
+}
+
+// Each piece of sums follows its fold down.
+static int fold_and_send(const struct staged *staged)
+{
+    const struct device_call *call = staged->call;
+    struct gpu_seat *seat = call->device->seat;
+    int code = tsr__seat_await(seat, tsr__seat_event(seat, EVENT_READY), staged->up);
+    for (int piece = 0; piece < PIECES; piece++) {
+        struct extent part = extent_of(staged, call->self, piece);
+        if (code == 0)
+            code = fold_piece(staged, piece);
+        if (code == 0)
+            code = tsr__seat_step(seat, FOLDED + piece, staged->up);
+        if (code == 0)
+            code = tsr__seat_step_await(seat, FOLDED + piece, staged->down);
+        if (code == 0)
+            code = tsr__seat_down(seat, staged->pinned + part.at, staged->out + part.at, part.bytes,
+                                  staged->down);
+        if (code == 0)
+            code = tsr__seat_step(seat, SUMS + piece, staged->down);
+    }
+    return code;
+}
+
+// The others' sums come up; then the call's stream goes on.
+static int take_sums(const struct staged *staged)
+{
+    const struct device_call *call = staged->call;
+    struct gpu_seat *seat = call->device->seat;
+    for (int piece = 0; piece < PIECES; piece++)
+        for (int i = 0; i < call->call->n_group; i++) {
+            struct extent part = extent_of(staged, i, piece);
+            const char *from = (const char *)(uintptr_t)staged->theirs[i] + part.at;
+            if (i == call->self)
+                continue;
+            void *sums = tsr__seat_step_event(seat_of(staged, i), SUMS + piece);
+            int code = tsr__seat_await(seat, sums, staged->up);
+            if (code == 0)
+                code = tsr__seat_up(seat, staged->out + part.at, from, part.bytes, staged->up);
+            if (code != 0)
+                return code;
+        }
+    int code = tsr__seat_step(seat, LAST, staged->up);
+    if (code != 0)
+        return code;
+    return tsr__seat_step_await(seat, LAST, staged->down);
+}
+
+// Work that touches others' memory; nothing where one of them has left, which the next meeting tells.
+static tsr_status touching(const struct staged *staged, int (*work)(const struct staged *))
+{
+    int code = 0;
+    if (tsr__device_touch(staged->call))
+        code = work(staged);
+    tsr__device_touched(staged->call);
+    return tsr__device_code(staged->call, code, "copying through the host");
+}
+
+// Memory first: nobody waits for this rank on a GPU yet.
+static int have_memory(struct staged *staged)
+{
+    const struct device_call *call = staged->call;
+    struct gpu_seat *seat = call->device->seat;
+    struct extent first = extent_of(staged, call->self, 0);
+    size_t incoming = (size_t)call->call->n_group * first.bytes * (PIECES + 1) + 1;
+    size_t bytes = (size_t)staged->count * tsr__elem_bytes(call->call->type);
+    void *pinned = NULL, *at = NULL;
+    int code = tsr__seat_pinned(seat, bytes, staged->down, &pinned);
+    if (code == 0)
+        code = tsr__seat_scratch(seat, SCRATCH, incoming, staged->up, &at);
+    staged->pinned = pinned;
+    staged->incoming = at;
+    return code;
+}
+
+// Hosts meet twice. When they leave the first meeting, all copies down are queued, so each GPU may wait for the others' and fold its slice;
+// when they leave the second, all sums are queued, so each may wait for those of the others. Memory is had before the first.
+static tsr_status reduce_round(struct staged *staged, uint64_t round)
+{
+    const struct device_call *call = staged->call;
+    uint64_t ignored[GPU_MAX_MEMBERS];
+    int code = have_memory(staged);
+    if (code == 0)
+        code = send_down(staged);
+    tsr_status st = tsr__device_code(call, code, "copying to the host");
+    if (st != TSR_OK)
+        return st;
+    st = tsr__device_words(call, STEP_SENT + 2 * round, (uint64_t)(uintptr_t)staged->pinned,
+                           staged->theirs);
+    if (st != TSR_OK)
+        return st;
+    st = touching(staged, fold_and_send);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__device_words(call, STEP_SUMS + 2 * round, 0, ignored);
+    if (st != TSR_OK)
+        return st;
+    st = touching(staged, take_sums);
+    if (st != TSR_OK)
+        return st;
+    return tsr__own_finish(call, true);
+}
+
+tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in, void *out)
+{
+    size_t unit = tsr__elem_bytes(call->call->type);
+    int64_t most = (int64_t)(ROUND_BYTES / unit);
+    tsr_status st = TSR_OK;
+    struct staged staged = {
+        .call = call, .down = call->call->stream, .up = tsr__seat_upwards(call->device->seat)};
+    for (uint64_t round = 0; staged.at < call->call->count; round++) {
+        int64_t left = call->call->count - staged.at;
+        staged.count = left < most ? left : most;
+        staged.in = (const char *)in + (size_t)staged.at * unit;
+        staged.out = (char *)out + (size_t)staged.at * unit;
+        st = reduce_round(&staged, round);
+        if (st != TSR_OK)
+            break;
+        staged.at += staged.count;
+    }
+    return tsr__device_leave(call, st);
+}

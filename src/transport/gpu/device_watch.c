@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_watch.c - gives up a rank whose work on its GPU waits for another rank for too long.
+//
+// NCCL's kernels wait on the GPU, and the engine's thread waits for the GPU, in calls that have no deadline. A thread of this process
+// looks once in a while whether a rank that has started such a kernel has got any further: to its next communication, or to the end of
+// its run. If not, the communicators are aborted, which ends the kernels, and the job fails with words for it. The thread makes no call of
+// the driver before that: they may wait too.
+#include "transport/gpu/device.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+
+#define WATCH_LOOK_S 0.25
+
+// With the lock held: seconds since the rank started what it has not got beyond; 0: it waits for nothing.
+static double waited_s(const struct device *device)
+{
+    return device->waits_since > 0 ? tsr__now_s() - device->waits_since : 0;
+}
+
+// Tells all ranks of this process why their communicators end, before they do.
+static void tell_here(struct device *device, const char *text)
+{
+    for (int rank = 0; rank < device->endpoint.size; rank++) {
+        const struct rank_card *card = &device->ranks[rank];
+        if (!card->on_gpu || card->process != device->mine.process ||
+            card->host != device->mine.host)
+            continue;
+        struct device *other = (struct device *)(uintptr_t)card->address;
+        pthread_mutex_lock(&other->nccl_lock);
+        if (!other->given_up[0])
+            snprintf(other->given_up, sizeof other->given_up, "%s", text);
+        pthread_mutex_unlock(&other->nccl_lock);
+    }
+}
+
+// The text is written for all ranks of this process before the abort: a rank that comes out of NCCL
+// then finds it (tsr__device_rest).
+static void give_up(struct device *device, const char *node, double limit_s)
+{
+    char text[GIVEN_UP_BYTES];
+    int rank = device->endpoint.rank;
+    snprintf(text, sizeof text,
+             "NCCL on rank %d: '%.64s' did not end within %.0f s; --gpu-way own or host do without "
+             "NCCL, --timeout gives it more",
+             rank, node, limit_s);
+    tell_here(device, text);
+    device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);
+}
+
+// One thread per rank that has communicators. The lock is not held while it gives up: that takes
+// the locks of other ranks.
+static void *watch_main(void *data)
+{
+    struct device *device = data;
+    double limit_s = device->options.watch_s > 0 ? device->options.watch_s : DEVICE_WATCH_S;
+    bool late = false;
+    char node[COMM_NAME];
+    pthread_mutex_lock(&device->nccl_lock);
+    while (!device->unwatched && !late) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(WATCH_LOOK_S * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&device->nccl_left, &device->nccl_lock, &until);
+        late = waited_s(device) > limit_s;
+    }
+    memcpy(node, device->waits_node, sizeof node);
+    pthread_mutex_unlock(&device->nccl_lock);
+    if (late)
+        give_up(device, node, limit_s);
+    return NULL;
+}
+
+// ---- what others say to it ---------------------------------------------------------------------
+
+// Without a thread to be had, nobody watches: the job is as it would be without this file.
+void tsr__watch_start(struct device *device)
+{
+    bool any = false;
+    for (size_t i = 0; i < device->groups.n; i++)
+        any = any || device->groups.at[i].comm;
+    if (any && !device->watched)
+        device->watched = pthread_create(&device->watch, NULL, watch_main, device) == 0;
+}
+
+void tsr__watch_end(struct device *device)
+{
+    if (!device->watched)
+        return;
+    pthread_mutex_lock(&device->nccl_lock);
+    device->unwatched = true;
+    pthread_cond_broadcast(&device->nccl_left);
+    pthread_mutex_unlock(&device->nccl_lock);
+    pthread_join(device->watch, NULL);
+    device->watched = false;
+}
+
+void tsr__watch_waits(struct device *device, const char *node)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    device->waits_since = node ? tsr__now_s() : 0;
+    snprintf(device->waits_node, sizeof device->waits_node, "%s", node ? node : "");
+    pthread_mutex_unlock(&device->nccl_lock);
+}

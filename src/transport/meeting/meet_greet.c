@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// meet_greet.c - rank 0 of a meeting: it greets everyone who connects, all at the same time, and admits the ranks of its job.
+//
+// A connection that says nothing costs one of HALF_OPEN places and delays nobody. When all places are in use, the oldest
+// connection is dropped: a rank answers within a round trip, so it is never the oldest for long.
+#include "transport/common/internal.h"
+#include "transport/meeting/meet_wire.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define HALF_OPEN 128  // connections that have not proved anything yet
+#define SILENT_S  10.0 // a connection without an answer is dropped after that
+
+// A connection that was greeted and has not answered in full.
+struct caller {
+    int fd;
+    bool is_local; // over the Unix socket, by a process of this user
+    double since_s;
+    struct meet_greeting greeting;
+    uint8_t in[MEET_ANSWER];
+    size_t have;
+};
+struct reception {
+    struct meet *meet;
+    const struct meet_place *place;
+    int listeners[2], n_listeners;
+    struct caller callers[HALF_OPEN]; // oldest first
+    int n_callers;
+    int absent; // ranks that have not come
+};
+
+// ---- connections -----------------------------------------------------------------------------------------------------
+
+static void forget(struct reception *reception, int i)
+{
+    reception->n_callers--;
+    memmove(&reception->callers[i], &reception->callers[i + 1],
+            (size_t)(reception->n_callers - i) * sizeof *reception->callers);
+}
+
+static void drop(struct reception *reception, int i)
+{
+    close(reception->callers[i].fd);
+    forget(reception, i);
+}
+
+// The greeting fits into the buffer of a new connection, so it is sent at once or never.
+static void admit(struct reception *reception, int fd, bool is_local)
+{
+    uint8_t out[MEET_GREETING];
+    int on = 1;
+    struct caller caller = {.fd = fd, .is_local = is_local, .since_s = tsr__now_s()};
+    caller.greeting.version = MEET_VERSION;
+    caller.greeting.flags = meet_has_secret(reception->place);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if ((is_local && !tsr__meet_same_user(fd)) || !tsr__meet_nonce(caller.greeting.nonce)) {
+        close(fd);
+        return;
+    }
+    tsr__meet_put_greeting(&caller.greeting, out);
+    if (!tsr__meet_write(fd, out, sizeof out, 0)) {
+        close(fd);
+        return;
+    }
+    if (reception->n_callers == HALF_OPEN)
+        drop(reception, 0);
+    reception->callers[reception->n_callers++] = caller;
+}
+
+static bool is_unix(int fd)
+{
+    int family = AF_UNSPEC;
+    socklen_t bytes = sizeof family;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
+}
+
+// Accepts what waits, at most as many as there are places: others have their turn in between.
+static void accept_callers(struct reception *reception, int listener)
+{
+    bool is_local = is_unix(listener);
+    for (int i = 0; i < HALF_OPEN; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            admit(reception, fd, is_local);
+            continue;
+        }
+        if ((errno == EMFILE || errno == ENFILE) && reception->n_callers)
+            drop(reception, 0); // no descriptors are left for new connections
+        if (errno != EINTR && errno != ECONNABORTED)
+            return;
+    }
+}
+
+// ---- answers ---------------------------------------------------------------------------------------------------------
+
+// A rank that gave up an attempt and comes again must not be refused because of the first one.
+static bool is_taken(struct reception *reception, uint32_t rank)
+{
+    struct meet_wire *wire = &reception->meet->wires[rank];
+    char byte;
+    if (wire->fd < 0)
+        return false;
+    if (recv(wire->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
+        return true;
+    close(wire->fd);
+    *wire = (struct meet_wire){.fd = -1};
+    reception->absent++;
+    return false;
+}
+
+// The proof is checked before the claims: a stranger learns only that its secret is another.
+static enum meet_verdict judge_answer(struct reception *reception, const struct caller *caller,
+                                      const struct meet_answer *answer, const struct meet_key *key)
+{
+    uint8_t code[MEET_CODE];
+    if (answer->version != caller->greeting.version)
+        return MEET_OTHER_VERSION;
+    tsr__meet_proof(key, MEET_FROM_OTHER, code);
+    if (answer->flags != caller->greeting.flags || !tsr__meet_same_code(code, answer->code))
+        return MEET_OTHER_SECRET;
+    // Without a secret the code proves nothing; only the kernel's word on the user counts.
+    if (!meet_has_secret(reception->place) && !caller->is_local)
+        return MEET_OTHER_SECRET;
+    if (answer->ranks != (uint32_t)reception->meet->ranks || answer->rank >= answer->ranks)
+        return MEET_OTHER_COUNT;
+    if (answer->rank == 0 || is_taken(reception, answer->rank))
+        return MEET_PLACE_TAKEN;
+    return MEET_WELCOME;
+}
+
+// Only a rank that proved the secret gets a signed verdict.
+static bool send_verdict(int fd, const struct meet_key *key, enum meet_verdict verdict)
+{
+    uint8_t out[MEET_VERDICT], code[MEET_CODE];
+    bool is_stranger = verdict == MEET_OTHER_SECRET || verdict == MEET_OTHER_VERSION;
+    tsr__meet_verdict_code(key, verdict, code);
+    tsr__meet_put_verdict(verdict, is_stranger ? NULL : code, out);
+    return tsr__meet_write(fd, out, sizeof out, 0);
+}
+
+// The answer is complete. True: it is a rank of this job, and its connection is kept.
+static bool answered(struct reception *reception, const struct caller *caller)
+{
+    struct meet *meet = reception->meet;
+    struct meet_answer answer;
+    struct meet_key key;
+    if (!tsr__meet_get_answer(caller->in, &answer))
+        return false;
+    tsr__meet_key(reception->place->secret, &caller->greeting, &answer, &key);
+    enum meet_verdict verdict = judge_answer(reception, caller, &answer, &key);
+    // For the message of a meeting that never completes: the most likely reason.
+    meet->refused += verdict == MEET_OTHER_SECRET;
+    if (!send_verdict(caller->fd, &key, verdict) || verdict != MEET_WELCOME)
+        return false;
+    meet->wires[answer.rank].fd = caller->fd;
+    meet->wires[answer.rank].key = key;
+    reception->absent--;
+    return true;
+}
+
+// Reads what caller i has sent. It leaves the list when its answer is complete, or wrong.
+static void hear(struct reception *reception, int i)
+{
+    struct caller *caller = &reception->callers[i];
+    ssize_t n =
+        recv(caller->fd, caller->in + caller->have, sizeof caller->in - caller->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        drop(reception, i);
+        return;
+    }
+    caller->have += (size_t)n;
+    if (caller->have < sizeof caller->in)
+        return;
+    if (answered(reception, caller))
+        forget(reception, i);
+    else
+        drop(reception, i);
+}
+
+// ---- the meeting -----------------------------------------------------------------------------------------------------
+
+// Waits for connections and answers, and takes one turn with each. False: the time is up.
+static bool turn(struct reception *reception, double until)
+{
+    struct pollfd polls[2 + HALF_OPEN];
+    int n = 0, n_callers = reception->n_callers;
+    for (int i = 0; i < reception->n_listeners; i++)
+        polls[n++] = (struct pollfd){.fd = reception->listeners[i], .events = POLLIN};
+    for (int i = 0; i < n_callers; i++)
+        polls[n++] = (struct pollfd){.fd = reception->callers[i].fd, .events = POLLIN};
+    double now = tsr__now_s(), next = until;
+    if (now >= until)
+        return false;
+    if (n_callers && reception->callers[0].since_s + SILENT_S < next)
+        next = reception->callers[0].since_s + SILENT_S;
+    if (poll(polls, (nfds_t)n, next > now ? (int)((next - now) * 1e3) + 1 : 0) < 0)
+        return errno == EINTR;
+    // From the last to the first: a caller that leaves moves only those that were looked at.
+    for (int i = n_callers - 1; i >= 0; i--)
+        if (polls[reception->n_listeners + i].revents)
+            hear(reception, i);
+    for (int i = 0; i < reception->n_listeners; i++)
+        if (polls[i].revents)
+            accept_callers(reception, reception->listeners[i]);
+    while (reception->n_callers && reception->callers[0].since_s + SILENT_S < tsr__now_s())
+        drop(reception, 0);
+    return true;
+}
+
+static int first_absent(const struct meet *meet)
+{
+    int rank = 1;
+    while (rank < meet->ranks - 1 && meet->wires[rank].fd >= 0)
+        rank++;
+    return rank;
+}
+
+static bool say_absent(const struct meet *meet, const struct meet_place *place, char *why, size_t n)
+{
+    size_t length = (size_t)snprintf(why, n, "rank %d did not come within %.0f s",
+                                     first_absent(meet), place->join_s);
+    if (meet->refused && length < n)
+        snprintf(why + length, n - length, "; %d connections had another secret", meet->refused);
+    return false;
+}
+
+bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
+                      const struct meet_addresses *found, char *why, size_t n)
+{
+    struct reception reception = {.meet = meet, .place = place, .absent = meet->ranks - 1};
+    reception.n_listeners = tsr__meet_listen(place, found, reception.listeners);
+    if (reception.n_listeners == 0) {
+        snprintf(why, n, "rank 0 cannot listen at %s port %d: %s", place->host, place->port,
+                 strerror(errno));
+        return false;
+    }
+    while (reception.absent && turn(&reception, meet->until))
+        ;
+    while (reception.n_callers)
+        drop(&reception, 0);
+    for (int i = 0; i < reception.n_listeners; i++)
+        close(reception.listeners[i]);
+    return reception.absent == 0 || say_absent(meet, place, why, n);
+}

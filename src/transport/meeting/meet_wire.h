@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// meet_wire.h - the connections of a meeting, for the files meet*.c.
+#ifndef TSR_MEET_WIRE_H
+#define TSR_MEET_WIRE_H
+
+#include "transport/meeting/meet.h"
+
+#include <net/if.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+#define MEET_NOTICE (MEET_HEAD + MEET_CODE) // a frame without data
+
+// One connection. Rank 0 has one to every other rank, the others have one, to rank 0.
+struct meet_wire {
+    int fd; // -1: none, or closed
+    struct meet_key key;
+    uint64_t sent, received; // frames so far
+    uint8_t in[MEET_NOTICE]; // of a notice that has not come whole
+    size_t have;
+};
+// What is known of a rank; read by any thread.
+struct meet_state {
+    atomic_bool left;             // it said farewell
+    atomic_uint_fast64_t gone_ms; // when it was found to be gone without one; 0: it was not
+};
+struct meet {
+    tsr_session *session;
+    int rank, ranks;
+    char interface[IF_NAMESIZE]; // that the user chose, or ""
+    double until;                // of joining
+    int refused;                 // connections with another secret
+    struct meet_wire *wires;     // [rank]
+    struct meet_state *states;   // [rank]
+};
+
+// ---- addresses (meet_address.c) --------------------------------------------------------------------------------------
+
+#define MEET_ADDRESSES 16
+struct meet_address {
+    struct sockaddr_storage address;
+    socklen_t bytes;
+};
+struct meet_addresses {
+    struct meet_address list[MEET_ADDRESSES];
+    int n;
+};
+// Where rank 0 can be reached. Without a secret: the Unix socket first, then the loopback, where a
+// rank with a secret gets a proper refusal. False: why says what is wrong.
+bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
+                       size_t n);
+// Opens at most two listening sockets for rank 0; returns how many, 0: errno says why.
+int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses *found,
+                     int fds[2]);
+// The interface of this host that is called that, has that address, or an address in that network
+// ("10.1.0.0/16").
+bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);
+bool tsr__meet_same_user(int fd); // the process at the other end of a Unix socket
+
+// ---- rank 0 (meet_greet.c) and the others (meet_join.c) --------------------------------------------------------------
+
+static inline bool meet_has_secret(const struct meet_place *place)
+{
+    return place->secret && *place->secret;
+}
+bool tsr__meet_nonce(uint8_t out[MEET_NONCE]);
+bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
+                      const struct meet_addresses *found, char *why, size_t n);
+bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
+                    const struct meet_addresses *found, char *why, size_t n);
+
+// ---- bytes (meet_watch.c) --------------------------------------------------------------------------------------------
+
+// All bytes, or false: it ended, or the time did.
+bool tsr__meet_write(int fd, const void *p, size_t bytes, double until);
+bool tsr__meet_read(int fd, void *p, size_t bytes, double until);
+
+#endif

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// mpi.c - joins the MPI job that a launcher started, through the plug-in for that family of MPI.
+//
+// MPI is started once per process; later jobs use the same link.
+#include "transport/net/net.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// Slurm starts both families; what it speaks to its tasks says which.
+static const char *family_of(const char *family)
+{
+    if (strcmp(family, "slurm") != 0)
+        return family;
+    const char *type = getenv("SLURM_MPI_TYPE");
+    if (type && strncmp(type, "pmix", 4) == 0)
+        return "openmpi";
+    return "mpich";
+}
+
+static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
+                         const char *what, const char *why)
+{
+    tsr__diag(session, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
+    return TSR_ENGINE;
+}
+
+// The link is the plug-in's own and stays open for later jobs.
+static struct link *open_link(void *handle, char *why, size_t n)
+{
+    link_open_fn open;
+    void *symbol = dlsym(handle, LINK_SYMBOL);
+    memcpy(&open, &symbol, sizeof open); // ISO C has no cast from data to function
+    struct link *link = symbol ? open(why, n) : NULL;
+    if (!symbol)
+        snprintf(why, n, "it is not a plug-in");
+    if (!link || link->abi == LINK_ABI)
+        return link;
+    snprintf(why, n, "it belongs to another version of Tessera");
+    return NULL;
+}
+
+// Both MPI and the launcher say who this rank is. They must agree: a plug-in for one MPI under
+// mpirun of another starts N worlds of one rank each.
+tsr_status tsr__mpi_open(tsr_session *session, const char *family,
+                         const struct comm_options *options, struct endpoint **out)
+{
+    char why[512] = "";
+    int rank = 0, ranks = 1;
+    family = family_of(family);
+    void *handle = tsr__plugin_open(family, options ? options->plugins : NULL, why, sizeof why);
+    if (!handle)
+        return refuse(
+            session, DIAG_plugin_absent,
+            "build Tessera where this MPI is installed (Debian: libopenmpi-dev or libmpich-dev)",
+            "the plug-in for this MPI cannot be loaded", why);
+    struct link *link = open_link(handle, why, sizeof why);
+    if (!link)
+        return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+                      "MPI does not start", why);
+    tsr_launcher(&rank, &ranks, NULL);
+    if (link->rank != rank || link->size != ranks) {
+        snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d",
+                 link->library, link->rank, link->size, rank, ranks);
+        return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+                      "the launcher is not of this MPI", why);
+    }
+    // Jobs are numbered, so that signs of life of an earlier one on the same link are told apart.
+    tsr_status st = tsr__net_open(session, link, NULL, ++link->jobs, options, out);
+    bool alone = link->size == 1 || (options && options->messages_only);
+    if (st != TSR_OK || alone)
+        return st;
+    return tsr__hosts_join(session, options, out);
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// hosts.c - ranks on several hosts: those of one host talk through shared memory, others through messages.
+//
+// A group that lies on one host meets in that host's memory, any other by messages; both fold in group
+// order, so it makes no difference to the numbers. Which ranks share a host, and whether they really can map
+// the same memory, they find out by messages when they join. Signs of life go by messages always.
+//
+// Ranks 0 to 3 on host a, 4 to 7 on b: a group {0, 1, 2, 3} uses a's memory, {2, 5} messages. A
+// failure that is heard on one way is told on the other at once, so that ranks which wait in memory
+// and ranks which wait for messages both end.
+#include "transport/net/net.h"
+#include "transport/shm/shm.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+// It owns both endpoints. `here` is the same on all ranks of a host, so all members of a group
+// choose the same way.
+struct hosts {
+    struct endpoint endpoint; // first
+    tsr_session *session;
+    struct endpoint *net, *shm;
+    struct shm_job *job;
+    bool *here; // [rank]: on this host, and shares memory
+};
+
+static struct endpoint *way_of_group(const struct hosts *hosts, const int64_t *group, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!hosts->here[group[i]])
+            return hosts->net;
+    return hosts->shm;
+}
+
+static struct endpoint *way_of(const struct hosts *hosts, const struct comm_call *call)
+{
+    return way_of_group(hosts, call->group, call->n_group);
+}
+
+static const char *hosts_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    return tsr__comm_way(way_of_group((const struct hosts *)endpoint, group, n), group, n);
+}
+
+// What is learnt on one way is told on the other.
+static tsr_status told(const struct hosts *hosts, tsr_status st, const struct comm_trouble *why)
+{
+    if (st != TSR_OK) {
+        hosts->net->transport->fail(hosts->net, why->status, why->rank, why->text);
+        hosts->shm->transport->fail(hosts->shm, why->status, why->rank, why->text);
+    }
+    return st;
+}
+
+static tsr_status hosts_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                   const void *in, void *out, struct comm_trouble *why)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    struct endpoint *way = way_of(hosts, call);
+    return told(hosts, way->transport->all_reduce(way, call, in, out, why), why);
+}
+
+static tsr_status hosts_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                                 struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    struct endpoint *way = way_of(hosts, call);
+    return told(hosts, way->transport->exchange(way, call, exchange, why), why);
+}
+
+static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    hosts->net->transport->fail(hosts->net, status, rank, text);
+    hosts->shm->transport->fail(hosts->shm, status, rank, text);
+}
+
+// The memory only: the messages go on serving the caller, or hosts_close ends them.
+static void hosts_free(struct hosts *hosts)
+{
+    tsr_session *session = hosts->session;
+    size_t n = (size_t)hosts->net->size;
+    tsr__comm_close(hosts->shm);
+    tsr__shm_free(session, hosts->job);
+    tsr__free(session, hosts->here, n * sizeof *hosts->here);
+    tsr__free(session, hosts, sizeof *hosts);
+}
+
+static void hosts_close(struct endpoint *endpoint)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    struct endpoint *net = hosts->net;
+    hosts_free(hosts);
+    tsr__comm_close(net);
+}
+
+static void *hosts_alloc(struct endpoint *endpoint, size_t bytes)
+{
+    return tsr__shm_alloc(((struct hosts *)endpoint)->shm, bytes);
+}
+
+static bool hosts_release(struct endpoint *endpoint, void *p)
+{
+    return tsr__shm_release(((struct hosts *)endpoint)->shm, p);
+}
+
+static size_t hosts_held(struct endpoint *endpoint)
+{
+    return tsr__shm_held(((struct hosts *)endpoint)->shm);
+}
+
+// What is given goes by messages: they move while the giver works.
+static tsr_status hosts_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                             size_t bytes, struct comm_trouble *why)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    return told(hosts, tsr__net_give(hosts->net, call, fd, bytes, why), why);
+}
+
+static tsr_status hosts_settle(struct endpoint *endpoint, const struct comm_call *call,
+                               struct comm_trouble *why)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    return told(hosts, tsr__net_settle(hosts->net, call, why), why);
+}
+
+static tsr_status hosts_take(struct endpoint *endpoint, const struct comm_call *call, int from,
+                             int *fd, size_t *bytes, struct comm_trouble *why)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    return told(hosts, tsr__net_take(hosts->net, call, from, fd, bytes, why), why);
+}
+
+static const struct transport hosts_transport = {
+    .name = "mpi",
+    .all_reduce = hosts_all_reduce,
+    .exchange = hosts_exchange,
+    .fail = hosts_fail,
+    .close = hosts_close,
+    .alloc = hosts_alloc,
+    .release = hosts_release,
+    .held = hosts_held,
+    .give = hosts_give,
+    .settle = hosts_settle,
+    .take = hosts_take,
+    .way = hosts_way,
+};
+
+// While a rank waits in shared memory: what do the messages say?
+static tsr_status look_at_net(void *data, const struct comm_call *call, int peer,
+                              struct comm_trouble *why)
+{
+    struct net *net = data;
+    tsr__beat_tell(net, call, BEAT_WAITING, peer);
+    tsr_status st = tsr__beat_look(net, call, peer, why);
+    tsr__beat_tell(net, call, BEAT_WORKING, -1);
+    return st;
+}
+
+// ---- joining -----------------------------------------------------------------------------------
+
+// What a rank tells all others, in three rounds.
+struct card {
+    uint64_t host;
+    int64_t pid, fd, ok;
+};
+
+// The boot and the name: containers of one machine that have names of their own count as hosts of
+// their own.
+uint64_t tsr__host_id(void)
+{
+    char boot[64], name[256] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot) : 0;
+    if (fd >= 0)
+        close(fd);
+    gethostname(name, sizeof name - 1);
+    return tsr__hash64(name, strlen(name), tsr__hash64(boot, n > 0 ? (size_t)n : 0, 0));
+}
+
+// An all-gather of one card: everybody has everybody's afterwards. The round is compared, so nobody
+// is a round ahead.
+static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,
+                       struct comm_buffer *buffers, int64_t *group, int64_t round,
+                       struct comm_trouble *why)
+{
+    int n = net->size;
+    for (int i = 0; i < n; i++) {
+        group[i] = i;
+        buffers[i] = (struct comm_buffer){.p = (void *)mine, .bytes = sizeof *mine};
+        buffers[n + i] = (struct comm_buffer){.p = &all[i], .bytes = sizeof *mine};
+    }
+    struct comm_call call = {.id = round,
+                             .kind = COMM_HANDSHAKE,
+                             .type = TSR_UINT8,
+                             .group = group,
+                             .n_group = n,
+                             .op = "handshake",
+                             .node = "hosts"};
+    return tsr__comm_all_to_all(net, &call, buffers, buffers + n, why);
+}
+
+// The memory of this host: made by its first rank, opened by the others.
+static bool make_memory(struct hosts *hosts, const struct comm_options *options)
+{
+    return tsr__shm_new(hosts->session, hosts->net->size, options, &hosts->job) == TSR_OK;
+}
+
+static bool open_memory(struct hosts *hosts, const struct card *head,
+                        const struct comm_options *options)
+{
+    char path[64];
+    if (head->fd < 0)
+        return false; // its first rank could make none
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)head->pid, (long long)head->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    return tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
+}
+
+// Three rounds: who is on this host; its first rank has made the memory; who could open it.
+static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
+                            struct card *all, struct comm_buffer *buffers, int64_t *group,
+                            struct comm_trouble *why)
+{
+    struct endpoint *net = hosts->net;
+    struct card mine = {.host = tsr__host_id(), .pid = getpid(), .fd = -1};
+    tsr_status st = deal(net, &mine, all, buffers, group, 1, why);
+    if (st != TSR_OK)
+        return st;
+    int head = 0;
+    // Ends at this rank at the latest.
+    while (all[head].host != mine.host)
+        head++;
+    if (head == net->rank && make_memory(hosts, options)) {
+        mine.fd = tsr__shm_fd(hosts->job);
+        mine.ok = 1;
+    }
+    if (!mine.ok)
+        tsr_finding_clear(hosts->session); // without shared memory there are messages
+    st = deal(net, &mine, all, buffers, group, 2, why);
+    if (st != TSR_OK)
+        return st;
+    if (head != net->rank)
+        mine.ok = open_memory(hosts, &all[head], options);
+    if (mine.ok) {
+        hosts->job->host_ranks = net->host_ranks;
+        hosts->job->host_cores = net->host_cores;
+        mine.ok = tsr__shm_endpoint(hosts->session, hosts->job, net->rank, &hosts->shm) == TSR_OK;
+    }
+    if (!mine.ok)
+        tsr_finding_clear(hosts->session);
+    st = deal(net, &mine, all, buffers, group, 3, why);
+    if (st != TSR_OK)
+        return st;
+    // A rank that could not open the memory is reached by messages, also by ranks of its own host.
+    for (int i = 0; i < net->size; i++)
+        hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
+    return TSR_OK;
+}
+
+static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
+{
+    size_t n = (size_t)net->size;
+    struct hosts *hosts = tsr__alloc(session, sizeof *hosts);
+    if (!hosts)
+        return NULL;
+    bool *here = tsr__alloc(session, n * sizeof *here);
+    if (!here) {
+        tsr__free(session, hosts, sizeof *hosts);
+        return NULL;
+    }
+    memset(here, 0, n * sizeof *here);
+    *hosts = (struct hosts){.session = session, .net = net, .here = here};
+    return hosts;
+}
+
+// Finds the ranks of this host, with lists that are needed for this alone.
+static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
+                            struct comm_trouble *why)
+{
+    struct arena arena;
+    size_t n = (size_t)hosts->net->size;
+    tsr__arena_init(&arena, hosts->session);
+    struct card *all = ARENA_ARRAY(&arena, struct card, n);
+    struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
+    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
+    tsr_status st = TSR_NOMEM;
+    if (!arena.failed)
+        st = meet_host(hosts, options, all, buffers, group, why);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// Ranks on one host find each other by their cards and share memory; the network serves the rest.
+// A rank that cannot open its host's memory keeps the network's endpoint as it is.
+tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
+                           const struct comm_options *options, struct endpoint **out)
+{
+    struct comm_trouble why = {0};
+    struct hosts *hosts = hosts_new(session, net);
+    *out = net;
+    if (!hosts)
+        return TSR_NOMEM;
+    tsr_status st = find_host(hosts, options, &why);
+    if (st != TSR_OK && why.text[0])
+        tsr__diag(session, DIAG_rank_failed, NULL, "see what that rank says", "%s", why.text);
+    if (st != TSR_OK || !hosts->shm) {
+        hosts_free(hosts);
+        return st;
+    }
+    struct shm *shm = (struct shm *)hosts->shm;
+    // A rank that waits in memory still looks at the signs of life, which go by messages.
+    shm->also = look_at_net;
+    shm->also_data = net;
+    hosts->endpoint = *net;
+    hosts->endpoint.transport = &hosts_transport;
+    *out = &hosts->endpoint;
+    return TSR_OK;
+}
+
+tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
+                           struct endpoint **out)
+{
+    struct endpoint *net = *out;
+    tsr_status st = tsr__hosts_open(session, net, options, out);
+    if (st == TSR_OK)
+        return st;
+    tsr__comm_fail(net, st, "joining the ranks of a host failed");
+    tsr__comm_close(net);
+    *out = NULL;
+    return st;
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// net.c - an endpoint of ranks that are processes: exchanges between them, opening, closing. Messages: net_post.c; sums: net_reduce.c.
+#include "transport/net/net.h"
+
+#include <stdio.h>
+#include <time.h>
+
+// ---- exchange ----------------------------------------------------------------------------------
+
+// Between the headers and the data: `arrived` knows all shapes then and may set the receive
+// buffers.
+static tsr_status tell_arrived(struct net *net, const struct comm_call *call,
+                               struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    if (!exchange->arrived)
+        return TSR_OK;
+    struct arena arena;
+    tsr__arena_init(&arena, net->session);
+    int64_t(*notes)[COMM_NOTES] =
+        (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&arena, int64_t, (size_t)call->n_group * COMM_NOTES);
+    if (!notes)
+        return tsr__net_out_of_memory(net, why);
+    for (int i = 0; i < call->n_group; i++) {
+        struct comm_header header;
+        bool self = call->group[i] == net->endpoint.rank;
+        memcpy(&header, tsr__net_frame(net, i), sizeof header);
+        memcpy(notes[i], self ? exchange->notes : header.notes, sizeof notes[i]);
+    }
+    tsr_status st = exchange->arrived(exchange->data, (const int64_t(*)[COMM_NOTES])notes, why);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// Takes what member i sends, from its frame or from messages to come.
+static tsr_status take_part(struct net *net, const struct comm_call *call,
+                            const struct comm_exchange *exchange, int i, struct comm_trouble *why)
+{
+    struct comm_header header;
+    int peer = (int)call->group[i];
+    struct comm_buffer *to = &exchange->recv[i];
+    // A member's part for itself never travels; it may already lie where it belongs.
+    if (peer == net->endpoint.rank) {
+        if (exchange->send[i].bytes && to->bytes == exchange->send[i].bytes &&
+            to->p != exchange->send[i].p)
+            memcpy(to->p, exchange->send[i].p, to->bytes);
+        header.bytes = exchange->send[i].bytes;
+    } else {
+        memcpy(&header, tsr__net_frame(net, i), sizeof header);
+    }
+    if (header.bytes != to->bytes)
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
+                            call->op, call->node, (long long)call->id, peer,
+                            (unsigned long long)header.bytes, net->endpoint.rank, to->bytes);
+    if (peer == net->endpoint.rank || to->bytes == 0)
+        return TSR_OK;
+    if (!tsr__net_inline(call, to->bytes))
+        return tsr__net_post(net, call, peer, true, to->p, to->bytes, why);
+    memcpy(to->p, tsr__net_frame(net, i) + sizeof header, to->bytes);
+    return TSR_OK;
+}
+
+// Where parts that are to be folded arrive: scratch memory, but this member's own stays where it is.
+static tsr_status place_parts(struct net *net, const struct comm_call *call,
+                              struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    size_t bytes = exchange->recv[0].bytes;
+    if (!tsr__net_grow(net->session, &net->scratch, &net->scratch_bytes,
+                       (size_t)call->n_group * bytes))
+        return tsr__net_out_of_memory(net, why);
+    for (int i = 0; i < call->n_group; i++) {
+        bool self = call->group[i] == net->endpoint.rank;
+        exchange->recv[i].p = self ? exchange->send[i].p : net->scratch + (size_t)i * bytes;
+        exchange->recv[i].bytes = bytes;
+    }
+    return TSR_OK;
+}
+
+static tsr_status fold_parts(struct net *net, const struct comm_call *call,
+                             const struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    struct arena arena; // of this call
+    tsr__arena_init(&arena, net->session);
+    const void **ins = ARENA_ARRAY(&arena, const void *, (size_t)call->n_group);
+    if (!ins) {
+        tsr__arena_free(&arena);
+        return tsr__net_out_of_memory(net, why);
+    }
+    for (int i = 0; i < call->n_group; i++)
+        ins[i] = exchange->recv[i].p;
+    tsr__reduce(call->type, call->reduce, ins, call->n_group, (void *const *)&exchange->folded, 1,
+                0, (int64_t)(exchange->recv[0].bytes / tsr__elem_bytes(call->type)));
+    tsr__arena_free(&arena);
+    return TSR_OK;
+}
+
+// The part for member i, if it is too large to have gone along with the header.
+static tsr_status send_part(struct net *net, const struct comm_call *call,
+                            const struct comm_exchange *exchange, int i, struct comm_trouble *why)
+{
+    const struct comm_buffer *part = &exchange->send[i];
+    if (call->group[i] == net->endpoint.rank || part->bytes <= tsr__net_room(call))
+        return TSR_OK;
+    return tsr__net_post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
+}
+
+// Headers and small data first (meet), then what is larger: receives are posted before sends,
+// member by member, and complete() waits for all of them together.
+static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
+                                 struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    tsr_status st = tsr__net_meet(net, call, exchange->notes, exchange->send, false, why);
+    if (st != TSR_OK)
+        return st;
+    st = tell_arrived(net, call, exchange, why);
+    if (st != TSR_OK)
+        return st;
+    if (exchange->folded) {
+        st = place_parts(net, call, exchange, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int i = 0; i < call->n_group; i++) {
+        st = take_part(net, call, exchange, i, why);
+        if (st != TSR_OK)
+            return st;
+        st = send_part(net, call, exchange, i, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    st = tsr__net_complete(net, call, why);
+    if (st != TSR_OK || !exchange->folded)
+        return st;
+    return fold_parts(net, call, exchange, why);
+}
+
+static tsr_status net_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                               struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    struct net *net = (struct net *)endpoint;
+    if (exchange_parts(net, call, exchange, why) == TSR_OK)
+        return TSR_OK;
+    return tsr__net_give_up(net, why);
+}
+
+// ---- open, close -------------------------------------------------------------------------------
+
+static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    tsr__beat_fail((struct net *)endpoint, status, rank, text);
+}
+
+// The link is not closed here: MPI's belongs to the process, UCX's was closed by end_link.
+void tsr__net_free(struct endpoint *endpoint)
+{
+    struct net *net = (struct net *)endpoint;
+    tsr_session *session = net->session;
+    tsr__net_drop_gifts(net);
+    tsr__free(session, net->pending, net->cap_pending * sizeof *net->pending);
+    tsr__free(session, net->frames, net->frame_bytes);
+    tsr__free(session, net->scratch, net->scratch_bytes);
+    tsr__free(session, net->peers, (size_t)endpoint->size * sizeof *net->peers);
+    pthread_mutex_destroy(&net->lock);
+    tsr__free(session, net, sizeof *net);
+}
+
+// Ends the signs of life. After a failure the network is ended in order only if all ranks know, and nothing is under way.
+static void stop(struct net *net)
+{
+    bool answered = false;
+    if (!tsr__beat_stop(net, &answered) || !atomic_load(&net->failed))
+        return;
+    if (!answered || !tsr__net_cancel(net))
+        net->link->failed(net->link);
+}
+
+static void step_link(void *data)
+{
+    struct link *link = data;
+    link->flush(link);
+}
+
+#define FLUSH_S 2.0 // longest wait for the last messages to leave
+
+// The network of this job alone ends when all ranks have sent what they had: closing earlier could lose messages that
+// others have not read yet.
+static void end_link(struct net *net)
+{
+    struct timespec nap = {0, 100000};
+    double until = tsr__now_s() + FLUSH_S;
+    while (!net->link->flush(net->link) && tsr__now_s() < until)
+        nanosleep(&nap, NULL);
+    if (net->meet)
+        tsr__meet_end(net->meet, step_link, net->link);
+    net->link->close(net->link);
+}
+
+// `failed` is read before stop(): a failure that is heard only during the farewell finds no message
+// of a call under way, and all can be freed.
+static void net_close(struct endpoint *endpoint)
+{
+    struct net *net = (struct net *)endpoint;
+    bool failed = atomic_load(&net->failed);
+    stop(net);
+    net->link->on_end = NULL;
+    if (net->link->close && !failed)
+        end_link(net);
+    tsr__meet_free(net->meet);
+    net->meet = NULL;
+    if (!failed) // else messages may be under way in this memory; the process ends soon
+        tsr__net_free(endpoint);
+}
+
+// Links that ranks meet for without a launcher are UCX's; MPI has brought its ranks together itself.
+static const char *net_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    (void)group, (void)n;
+    if (((const struct net *)endpoint)->meet)
+        return "ucx";
+    return "mpi";
+}
+
+static const struct transport net_transport = {
+    .name = "mpi",
+    .way = net_way,
+    .all_reduce = tsr__net_all_reduce,
+    .exchange = net_exchange,
+    .fail = net_fail,
+    .close = net_close,
+    .give = tsr__net_give,
+    .settle = tsr__net_settle,
+    .take = tsr__net_take,
+};
+
+// MPI is about to end in this process, although the endpoint was not closed: say farewell while it
+// is possible.
+static void on_end(void *data)
+{
+    stop(data);
+}
+
+// The thread of beats starts last: it reads all that was set before it.
+tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
+                         const struct comm_options *options, struct endpoint **out)
+{
+    struct net *net = tsr__alloc(session, sizeof *net);
+    struct peer *peers = net ? tsr__alloc(session, (size_t)link->size * sizeof *peers) : NULL;
+    if (!peers) {
+        if (link->close)
+            link->close(link);
+        tsr__meet_free(meet);
+        tsr__free(session, net, net ? sizeof *net : 0);
+        return TSR_NOMEM;
+    }
+    memset(net, 0, sizeof *net);
+    memset(peers, 0, (size_t)link->size * sizeof *peers);
+    net->endpoint = (struct endpoint){.transport = &net_transport,
+                                      .rank = link->rank,
+                                      .size = link->size,
+                                      .host_ranks = link->host_ranks,
+                                      .host_cores = link->host_cores};
+    net->session = session;
+    net->link = link;
+    net->meet = meet;
+    net->peers = peers;
+    net->timeout_s = options && options->timeout_s > 0 ? options->timeout_s : COMM_STOPPED_S;
+    net->crowded = link->host_ranks > link->host_cores;
+    pthread_mutex_init(&net->lock, NULL);
+    tsr_status st = tsr__beat_start(net, job);
+    if (st != TSR_OK) {
+        net_close(&net->endpoint);
+        return st;
+    }
+    link->on_end = on_end;
+    link->on_end_data = net;
+    *out = &net->endpoint;
+    return TSR_OK;
+}

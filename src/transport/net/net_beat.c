@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// net_beat.c - signs of life between ranks that are processes, and what their absence means.
+//
+// A thread of its own tells every other rank once a second what this one does, so a rank that computes for long
+// is seen to live. No sign for COMM_DEAD_S from a process of this host that is gone: dead. No sign for the
+// time-out: stopped, or out of reach. Failure and end are told the same way, at once. Where the network may be used
+// by one thread only, signs go out while this rank waits; then nobody can tell slow from stopped, and nobody does.
+//
+// What happens when rank 2 of 4 dies, on a network with threads and a meeting (UCX): its connection
+// ends, tsr__meet_look notes when. Rank 0, which waits for it, sees in judge_silence a second later
+// that it is gone, and fails; its next sign of life says BEAT_FAILED with the reason, so ranks 1
+// and 3 fail with the same words, wherever they wait. Under MPI there is no such connection: on
+// rank 2's host the process is seen to be gone after 5 s without a sign, from another host only the
+// time-out tells.
+//
+// Who writes what: `mine`, `latest` and `trouble` are under the lock. in, out, the requests and
+// told_end belong to the thread that steps: the beating thread, and after it has ended
+// (tsr__beat_stop) the one that closes.
+#include "transport/net/net.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BEAT_MAGIC 0x54414542u
+#define BEAT_S     1.0      // between two signs
+#define STEP_NS    10000000 // between two looks of the thread
+#define RING_S     3.0      // ranks that wait for each other that long will do so for ever
+#define FAREWELL_S 2.0      // longest wait for the last messages to leave
+#define GONE_S     1.0 // after a rank or its connection ended: its last words may be on their way
+
+// Tells whether a process number of another rank means anything here.
+static uint64_t host_hash(void)
+{
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    return tsr__hash64(name, strlen(name), 0);
+}
+
+// ---- sending and receiving: the thread, or whoever waits ---------------------------------------
+
+// A sign of another job, left over in the network, is dropped. The first failure that is heard
+// counts; later ones change nothing.
+static void take_beat(struct net *net, int rank)
+{
+    struct peer *peer = &net->peers[rank];
+    struct beat beat = peer->in;
+    beat.op[sizeof beat.op - 1] = beat.node[sizeof beat.node - 1] =
+        beat.text[sizeof beat.text - 1] = 0;
+    if (beat.magic != BEAT_MAGIC || beat.job != net->mine.job)
+        return;
+    pthread_mutex_lock(&net->lock);
+    peer->latest = beat;
+    peer->seen_s = tsr__now_s();
+    if (beat.state == BEAT_FAILED && !atomic_load(&net->failed)) {
+        tsr__trouble(&net->trouble,
+                     beat.status > 0 && beat.status <= TSR_BUG ? (tsr_status)beat.status : TSR_PEER,
+                     beat.waiting_for, "%s", beat.text);
+        atomic_store(&net->failed, 1);
+    }
+    pthread_mutex_unlock(&net->lock);
+}
+
+// One receive is always posted for each rank. Where it failed it is posted again by the next step.
+static void receive_beat(struct net *net, int rank)
+{
+    struct peer *peer = &net->peers[rank];
+    size_t got = 0;
+    if (peer->is_receiving) {
+        int done = net->link->test(net->link, &peer->receiving, &got);
+        if (done == 0)
+            return;
+        peer->is_receiving = false;
+        if (done < 0)
+            return; // the data channel will tell
+        if (got == sizeof peer->in)
+            take_beat(net, rank);
+    }
+    peer->is_receiving = net->link->receive(net->link, rank, LINK_BEAT, &peer->in, sizeof peer->in,
+                                            &peer->receiving);
+}
+
+// At most one beat is under way to a rank, from a buffer of its own (`out`). The last one, a
+// farewell or a failure, is sent once and does not wait for its time.
+static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
+{
+    struct peer *peer = &net->peers[rank];
+    if (peer->is_sending && net->link->test(net->link, &peer->sending, NULL) == 0)
+        return;
+    peer->is_sending = false;
+    // After this one nothing follows: told_end stops all later signs to that rank.
+    bool last = farewell || atomic_load(&net->failed);
+    if (peer->told_end || (!last && now - peer->sent_s < BEAT_S))
+        return;
+    pthread_mutex_lock(&net->lock);
+    // The buffer `out` must not change while it is under way, so `mine` is copied.
+    peer->out = net->mine;
+    peer->out.calls = atomic_load(&net->calls);
+    if (atomic_load(&net->failed)) {
+        peer->out.state = BEAT_FAILED;
+        peer->out.status = net->trouble.status;
+        peer->out.waiting_for = net->trouble.rank;
+        tsr__name_copy(peer->out.text, sizeof peer->out.text, net->trouble.text);
+    } else if (farewell) {
+        peer->out.state = farewell;
+    }
+    pthread_mutex_unlock(&net->lock);
+    peer->told_end = last;
+    peer->sent_s = now;
+    peer->is_sending =
+        net->link->send(net->link, rank, LINK_BEAT, &peer->out, sizeof peer->out, &peer->sending);
+}
+
+void tsr__beat_step(struct net *net)
+{
+    double now = tsr__now_s();
+    if (net->meet)
+        tsr__meet_look(net->meet);
+    net_step(net);
+    // Each other rank: the farewell must have left; after a failure, its own must have come.
+    for (int r = 0; r < net->endpoint.size; r++) {
+        if (r == net->endpoint.rank)
+            continue;
+        receive_beat(net, r);
+        send_beat(net, r, now, 0);
+    }
+}
+
+// 10 ms between two steps: failures travel that fast, although signs of life go out once a second.
+static void *beat_thread(void *data)
+{
+    struct net *net = data;
+    struct timespec nap = {0, STEP_NS};
+    while (!atomic_load(&net->stop)) {
+        tsr__beat_step(net);
+        nanosleep(&nap, NULL);
+    }
+    return NULL;
+}
+
+// ---- start, stop -------------------------------------------------------------------------------
+
+// The thread blocks all signals, so that they reach the threads of the program that expect them.
+tsr_status tsr__beat_start(struct net *net, uint32_t job)
+{
+    double now = tsr__now_s();
+    net->mine =
+        (struct beat){.magic = BEAT_MAGIC, .state = BEAT_WORKING, .job = job, .waiting_for = -1};
+    net->mine.pid = (int32_t)getpid();
+    net->mine.host = host_hash();
+    for (int r = 0; r < net->endpoint.size; r++)
+        net->peers[r].seen_s = now;
+    if (!net->link->threads)
+        return TSR_OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    net->has_thread = !tsr__fault(net->session, FAULT_SPAWN) &&
+                      pthread_create(&net->thread, NULL, beat_thread, net) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (net->has_thread)
+        return TSR_OK;
+    tsr__diag(net->session, DIAG_rank_start, NULL, "a higher limit of threads",
+              "the thread for signs of life could not be started");
+    return TSR_PEER;
+}
+
+// By its last sign of life, after which nothing more comes from that rank.
+bool tsr__beat_knows(struct net *net, int rank)
+{
+    pthread_mutex_lock(&net->lock);
+    uint32_t state = net->peers[rank].latest.state;
+    pthread_mutex_unlock(&net->lock);
+    return state == BEAT_FAILED || state == BEAT_ENDED;
+}
+
+// Tells all that this rank ends, or has failed, and waits (not for long) until that has left; after a failure, until
+// all others have answered. False: one did not.
+static bool farewell(struct net *net)
+{
+    bool failed = atomic_load(&net->failed), open = true;
+    double until = tsr__now_s() + FAREWELL_S;
+    struct timespec nap = {0, 1000000};
+    while (open && tsr__now_s() < until) {
+        open = false;
+        net_step(net);
+        for (int r = 0; r < net->endpoint.size; r++) {
+            if (r == net->endpoint.rank)
+                continue;
+            // `until` lies after every earlier sign, so the time between signs does not hold this
+            // one back.
+            send_beat(net, r, until, BEAT_ENDED);
+            open |= net->peers[r].is_sending || !net->peers[r].told_end;
+            if (failed)
+                receive_beat(net, r);
+            open |= failed && !tsr__beat_knows(net, r);
+        }
+        if (open)
+            nanosleep(&nap, NULL);
+    }
+    for (int r = 0; r < net->endpoint.size; r++)
+        if (net->peers[r].is_receiving)
+            net->link->cancel(net->link, &net->peers[r].receiving);
+    return !open;
+}
+
+// The first caller says farewell: closing, or the end of the process (net.c's on_end).
+bool tsr__beat_stop(struct net *net, bool *answered)
+{
+    if (atomic_exchange(&net->stop, true))
+        return false;
+    if (net->has_thread)
+        pthread_join(net->thread, NULL);
+    *answered = farewell(net);
+    return true;
+}
+
+// Instead of a farewell: messages of a failed call are left in memory that is not ours, and no call of the network may touch it.
+void tsr__beat_freeze(struct net *net)
+{
+    if (atomic_exchange(&net->stop, true))
+        return;
+    if (net->has_thread)
+        pthread_join(net->thread, NULL);
+    net->frozen = true;
+    net->link->failed(net->link);
+}
+
+// ---- for the rank's thread ---------------------------------------------------------------------
+
+// Only noted; it goes out with the next sign.
+void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer)
+{
+    pthread_mutex_lock(&net->lock);
+    net->mine.state = state;
+    net->mine.waiting_for = peer;
+    net->mine.id = call->id;
+    tsr__name_copy(net->mine.op, sizeof net->mine.op, call->op);
+    tsr__name_copy(net->mine.node, sizeof net->mine.node, call->node);
+    pthread_mutex_unlock(&net->lock);
+}
+
+// By any thread. The first failure of the job stays; one that a sign of life brought counts as
+// well.
+void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
+{
+    pthread_mutex_lock(&net->lock);
+    if (!atomic_load(&net->failed)) {
+        tsr__trouble(&net->trouble, status, rank, "%s", text);
+        atomic_store(&net->failed, 1);
+    }
+    pthread_mutex_unlock(&net->lock);
+}
+
+tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why)
+{
+    pthread_mutex_lock(&net->lock);
+    *why = net->trouble;
+    pthread_mutex_unlock(&net->lock);
+    return why->status;
+}
+
+// Follows "waits for" from a rank back to this one; 0: no ring, else a number for this very ring.
+// 0 waits for 1, 1 for 2, 2 for 0: asked by rank 0 with at = 1, the walk comes back after two
+// steps. The number has each member's count of calls in it, so that ranks which go on and wait
+// again make another ring.
+static uint64_t ring_of(const struct net *net, int at)
+{
+    uint64_t hash = 1;
+    for (int steps = 0; steps < net->endpoint.size; steps++) {
+        const struct beat *beat = &net->peers[at].latest;
+        if (beat->state != BEAT_WAITING || tsr__now_s() - net->peers[at].seen_s > 2 * BEAT_S)
+            return 0; // on the move; or stopped, and its last word is old
+        uint64_t link[3] = {(uint64_t)at, beat->calls, (uint64_t)beat->waiting_for};
+        hash = tsr__hash64(link, sizeof link, hash) | 1;
+        at = beat->waiting_for;
+        if (at == net->endpoint.rank)
+            return hash;
+        if (at < 0 || at >= net->endpoint.size)
+            return 0;
+    }
+    return 0;
+}
+
+// The process is looked for only on this host. A rank that only computes for long has a thread that
+// gives signs.
+static tsr_status judge_silence(struct net *net, const struct comm_call *call, int peer,
+                                double silent_s, struct comm_trouble *why)
+{
+    const struct beat *beat = &net->peers[peer].latest;
+    bool gone =
+        beat->pid > 0 && beat->host == net->mine.host && kill(beat->pid, 0) != 0 && errno == ESRCH;
+    if ((gone && silent_s > COMM_DEAD_S) ||
+        (net->meet && tsr__meet_gone_s(net->meet, peer) > GONE_S))
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
+                            net->endpoint.rank, call->op, call->node, (long long)call->id);
+    if (silent_s > net->timeout_s)
+        return tsr__trouble(
+            why, TSR_PEER, peer,
+            "rank %d gives no sign of life for %.0f s (stopped, or out of reach); rank %d waits "
+            "for it at %s '%s' (id %lld)",
+            peer, silent_s, net->endpoint.rank, call->op, call->node, (long long)call->id);
+    return TSR_OK;
+}
+
+// Under the lock: the peer has ended; a ring of waiting ranks that stays the same; the peer's silence. The first that holds
+// is the reason.
+static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
+                        struct comm_trouble *why)
+{
+    const struct beat *beat = &net->peers[peer].latest;
+    double now = tsr__now_s();
+    if (beat->state == BEAT_ENDED && now - net->peers[peer].seen_s > GONE_S)
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
+                            net->endpoint.rank, call->op, call->node, (long long)call->id);
+    uint64_t ring = ring_of(net, peer);
+    if (ring != net->ring)
+        net->ring_since_s = now;
+    net->ring = ring;
+    if (ring && now - net->ring_since_s > RING_S)
+        return tsr__trouble(
+            why, TSR_PEER, peer,
+            "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for rank "
+            "%d, which is at %s '%s' (id %lld)",
+            net->endpoint.rank, call->op, call->node, (long long)call->id, peer, beat->op,
+            beat->node, (long long)beat->id);
+    if (net->has_thread)
+        return judge_silence(net, call, peer, now - net->peers[peer].seen_s, why);
+    return TSR_OK;
+}
+
+// Called about every millisecond by a rank that waits. TSR_OK: go on waiting.
+tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
+                          struct comm_trouble *why)
+{
+    if (!net->has_thread)
+        tsr__beat_step(net);
+    if (atomic_load(&net->failed))
+        return tsr__beat_told(net, why);
+    pthread_mutex_lock(&net->lock);
+    tsr_status st = judge(net, call, peer, why);
+    pthread_mutex_unlock(&net->lock);
+    return st;
+}

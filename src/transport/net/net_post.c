@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+// net_post.c - messages between ranks that are processes: posting, waiting, the frames that begin every call.
+//
+// Every call starts with one frame to each other member (or to the first one alone, tsr__net_gather): the header, and the
+// data where it is small. The k-th frame from a rank belongs to the k-th call that both are in, so ranks that disagree
+// find it by comparing. Data that is larger follows in messages of its own, taken only after the comparison.
+//
+// What waits for what: complete() is the only wait. It drives all messages of the call at once, so
+// no order of sends and receives can block two ranks. Once in about a millisecond it looks whether
+// the rank that is missed has failed, ended or fallen silent (net_beat.c).
+//
+// Memory: frames and scratch grow and stay for the life of the endpoint. After a failure the
+// network may still write into them, so they are then never freed (net_close). The caller's memory
+// is left alone when a failed call returns (net_quiet.c).
+#include "transport/net/net.h"
+
+#include <stdio.h>
+#include <time.h>
+
+// ---- messages under way ------------------------------------------------------------------------
+
+static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
+                       struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "the network between rank %d and rank %d failed at %s '%s' (id %lld)",
+                        net->endpoint.rank, peer, call->op, call->node, (long long)call->id);
+}
+
+#define LOSS_S 2.0 // by then the meeting has told who is gone
+
+// A message failed. Where the ranks watch each other, the reason is known soon: that rank died, or another has failed.
+static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
+                            struct comm_trouble *why)
+{
+    struct timespec nap = {0, 10000000};
+    double until = tsr__now_s() + LOSS_S;
+    while (net->meet && tsr__now_s() < until) {
+        tsr_status st = tsr__beat_look(net, call, peer, why);
+        if (st != TSR_OK)
+            return st;
+        nanosleep(&nap, NULL);
+    }
+    return lost(net, call, peer, why);
+}
+
+tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_NOMEM, net->endpoint.rank, "rank %d is out of memory",
+                        net->endpoint.rank);
+}
+
+bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want)
+{
+    if (want == 0)
+        want = 1; // callers add offsets to *p: C does not define NULL + 0
+    if (want <= *have)
+        return true;
+    tsr__free(session, *p, *have);
+    *p = tsr__alloc(session, want);
+    *have = *p ? want : 0;
+    return *p;
+}
+
+// Marked done until its request exists, so that nobody tests a request that was never made.
+// Pointers to other entries may move.
+static struct pending *add_pending(struct net *net)
+{
+    if (net->n_pending == net->cap_pending) {
+        size_t cap = net->cap_pending ? 2 * net->cap_pending : 64, size = sizeof *net->pending;
+        void *p = tsr__realloc(net->session, net->pending, net->cap_pending * size, cap * size);
+        if (!p)
+            return NULL;
+        net->pending = p;
+        net->cap_pending = cap;
+    }
+    struct pending *pending = &net->pending[net->n_pending++];
+    *pending = (struct pending){.done = true};
+    return pending;
+}
+
+tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,
+                         void *p, size_t bytes, struct comm_trouble *why)
+{
+    for (size_t at = 0; at < bytes; at += NET_CHUNK) {
+        size_t m = bytes - at < NET_CHUNK ? bytes - at : NET_CHUNK;
+        struct pending *pending = add_pending(net);
+        if (!pending)
+            return tsr__net_out_of_memory(net, why);
+        // For tests: the network fails here.
+        if (tsr__fault(net->session, receives ? FAULT_RECEIVE : FAULT_SEND))
+            return lost(net, call, peer, why);
+        pending->peer = peer;
+        pending->receives = receives;
+        pending->bytes = m;
+        char *from = (char *)p + at;
+        if (!(receives ? net->link->receive(net->link, peer, LINK_DATA, from, m, &pending->request)
+                       : net->link->send(net->link, peer, LINK_DATA, from, m, &pending->request)))
+            return find_loss(net, call, peer, why);
+        pending->done = false;
+    }
+    return TSR_OK;
+}
+
+// Tests messages [from, to); one that is not done in *open. False: that one failed.
+static bool test_range(struct net *net, struct net_range range, struct pending **open, bool *moved)
+{
+    *open = NULL;
+    net_step(net);
+    for (size_t i = range.from; i < range.to; i++) {
+        struct pending *pending = &net->pending[i];
+        int done = pending->done ? 1 : net->link->test(net->link, &pending->request, &pending->got);
+        *moved |= done == 1 && !pending->done;
+        pending->done = done == 1;
+        if (done < 0 || (done == 0 && (!*open || (!(*open)->receives && pending->receives))))
+            *open = pending; // a missing message says more than one that was not taken
+        if (done < 0)
+            return false;
+    }
+    return true;
+}
+
+// Something that was not done a moment ago is now.
+static bool came_since(struct net *net, struct net_range range)
+{
+    struct pending *open;
+    bool moved = false;
+    return test_range(net, range, &open, &moved) && moved;
+}
+
+// Waits for messages [from, to) of those under way; the others move along.
+static tsr_status complete(struct net *net, const struct comm_call *call, struct net_range range,
+                           enum beat_state doing, struct comm_trouble *why)
+{
+    struct patience patience = {0};
+    struct pending *open;
+    bool told = false;
+    tsr_status st = TSR_OK;
+    for (;;) {
+        bool moved = false;
+        if (!test_range(net, range, &open, &moved)) {
+            st = find_loss(net, call, open->peer, why);
+            break;
+        }
+        if (!open)
+            break;
+        // Whatever came or left shows that the others work: patience starts again.
+        if (moved)
+            patience = (struct patience){0};
+        if (!net_patience(net, &patience))
+            continue;
+        tsr__beat_tell(net, call, doing, open->peer);
+        told = true;
+        st = tsr__beat_look(net, call, open->peer, why);
+        // A rank that ends has sent all it had to: what came between the two looks still counts.
+        if (st != TSR_OK && !came_since(net, range))
+            break;
+        st = TSR_OK;
+    }
+    if (told)
+        tsr__beat_tell(net, call, BEAT_WORKING, -1);
+    return st;
+}
+
+tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct net_range range,
+                         struct comm_trouble *why)
+{
+    return complete(net, call, range, BEAT_MOVING, why);
+}
+
+tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
+                             struct comm_trouble *why)
+{
+    struct net_range all = {0, net->n_pending};
+    tsr_status st = complete(net, call, all, BEAT_MOVING, why);
+    if (st == TSR_OK)
+        net->n_pending = 0;
+    return st;
+}
+
+tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
+{
+    tsr__beat_fail(net, why->status, why->rank, why->text);
+    tsr__net_quiet(net);
+    return why->status;
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+#define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
+
+// Members are numbered by their place in the group. First come the frames from them: each has room for the largest there is,
+// because nobody knows how long one is before it is here. Then those to them, as long as this group's can be.
+char *tsr__net_frame(struct net *net, int i)
+{
+    return net->frames + (size_t)i * FRAME_CAP;
+}
+
+static char *frame_out(struct net *net, const struct comm_call *call, int i)
+{
+    size_t bytes = sizeof(struct comm_header) + tsr__net_room(call);
+    return tsr__net_frame(net, call->n_group) + (size_t)i * bytes;
+}
+
+static bool grow_frames(struct net *net, const struct comm_call *call)
+{
+    size_t out = (size_t)call->n_group * (sizeof(struct comm_header) + tsr__net_room(call));
+    if (out < FRAME_CAP) // tsr__net_spread sends one, of any length
+        out = FRAME_CAP;
+    return tsr__net_grow(net->session, &net->frames, &net->frame_bytes,
+                         (size_t)call->n_group * FRAME_CAP + out);
+}
+
+// Two members: 64 KiB; four: 21 KiB each; nine and more: 8 KiB each.
+size_t tsr__net_room(const struct comm_call *call)
+{
+    size_t others = call->n_group > 1 ? (size_t)call->n_group - 1 : 1;
+    size_t share = NET_FRAME / others / 64 * 64;
+    return share > NET_INLINE ? share : NET_INLINE;
+}
+
+size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes)
+{
+    return bytes <= tsr__net_room(call) ? (size_t)bytes : 0;
+}
+
+// Posts the receive of member i's frame.
+static tsr_status await_frame(struct net *net, const struct comm_call *call, int i,
+                              struct comm_trouble *why)
+{
+    tsr_status st =
+        tsr__net_post(net, call, (int)call->group[i], true, tsr__net_frame(net, i), FRAME_CAP, why);
+    if (st == TSR_OK)
+        net->pending[net->n_pending - 1].is_frame = true;
+    return st;
+}
+
+// Sends member i a frame that is made at `out`, with the first `along` bytes of its data.
+static tsr_status send_frame(struct net *net, const struct comm_call *call, int i, char *out,
+                             struct comm_header *header, const struct comm_buffer *data,
+                             size_t along, struct comm_trouble *why)
+{
+    header->bytes = data->bytes;
+    memcpy(out, header, sizeof *header);
+    if (along)
+        memcpy(out + sizeof *header, data->p, along);
+    return tsr__net_post(net, call, (int)call->group[i], false, out, sizeof *header + along, why);
+}
+
+// Posts this member's frame to member i and the receive of its frame.
+static tsr_status post_frame(struct net *net, const struct comm_call *call, int i,
+                             struct comm_header *header, const struct comm_buffer *data,
+                             struct comm_trouble *why)
+{
+    tsr_status st = await_frame(net, call, i, why);
+    if (st != TSR_OK)
+        return st;
+    return send_frame(net, call, i, frame_out(net, call, i), header, data,
+                      tsr__net_inline(call, data->bytes), why);
+}
+
+tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, peer, "%s '%s' (id %lld): a frame of rank %d is damaged",
+                        call->op, call->node, (long long)call->id, peer);
+}
+
+// Compares the frame that came from member i, which is to have `along` bytes of data; SIZE_MAX: as many as its header says.
+static tsr_status check_frame(struct net *net, const struct comm_call *call, int i, size_t got,
+                              const struct comm_header *mine, size_t along,
+                              struct comm_trouble *why)
+{
+    struct comm_header theirs;
+    int peer = (int)call->group[i];
+    // A frame may be shorter than a header, if the other rank is of another build; texts in it may
+    // lack their ends.
+    memset(&theirs, 0, sizeof theirs);
+    memcpy(&theirs, tsr__net_frame(net, i), got < sizeof theirs ? got : sizeof theirs);
+    theirs.op[sizeof theirs.op - 1] = theirs.node[COMM_NAME - 1] = 0;
+    tsr_status st = tsr__header_compare(mine, net->endpoint.rank, &theirs, peer, why);
+    if (along == SIZE_MAX)
+        along = tsr__net_inline(call, theirs.bytes);
+    if (st != TSR_OK || got == sizeof theirs + along)
+        return st;
+    return tsr__net_damaged(call, peer, why);
+}
+
+// What every call begins with: nothing of the last one is under way, or the job has failed.
+static tsr_status begin(struct net *net, const struct comm_call *call, const int64_t *notes,
+                        struct comm_header *header, struct comm_trouble *why)
+{
+    if (atomic_load(&net->failed))
+        return tsr__beat_told(net, why);
+    net->n_pending = 0;
+    if (!grow_frames(net, call))
+        return tsr__net_out_of_memory(net, why);
+    // Travels with the signs of life: two looks that see the same number saw the same wait.
+    atomic_fetch_add(&net->calls, 1);
+    tsr__header_of(call, notes, header);
+    return TSR_OK;
+}
+
+tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
+                         const struct comm_buffer *send, bool same, struct comm_trouble *why)
+{
+    struct comm_header header = {0};
+    tsr_status st = begin(net, call, notes, &header, why);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct comm_buffer *data = &send[same ? 0 : i];
+        if (call->group[i] != net->endpoint.rank)
+            st = post_frame(net, call, i, &header, data, why);
+        if (st != TSR_OK)
+            break;
+    }
+    if (st == TSR_OK)
+        st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
+    if (st != TSR_OK)
+        return st; // the end of the job looks at what is pending
+    // pending has, for each other member in the group's order, its receive and then the send: `got`
+    // of the receives is the length of the frames.
+    size_t at = 0;
+    for (int i = 0; i < call->n_group; i++) {
+        if (call->group[i] == net->endpoint.rank)
+            continue;
+        st = check_frame(net, call, i, net->pending[at].got, &header, SIZE_MAX, why);
+        if (st != TSR_OK)
+            return st;
+        at += 2; // receive and send of each member
+    }
+    net->n_pending = 0;
+    return TSR_OK;
+}
+
+// The head: the first member.
+static bool is_head(const struct net *net, const struct comm_call *call)
+{
+    return call->group[0] == net->endpoint.rank;
+}
+
+// Of a head: the frames of all others are here and say the same.
+static tsr_status gather_frames(struct net *net, const struct comm_call *call,
+                                const struct comm_header *header, size_t bytes,
+                                struct comm_trouble *why)
+{
+    for (int i = 1; i < call->n_group; i++) {
+        tsr_status st = await_frame(net, call, i, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
+    for (int i = 1; i < call->n_group; i++) {
+        if (st != TSR_OK)
+            return st;
+        st = check_frame(net, call, i, net->pending[i - 1].got, header, bytes, why);
+    }
+    return st;
+}
+
+tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
+                           const struct comm_buffer *data, struct comm_trouble *why)
+{
+    struct comm_header header = {0};
+    tsr_status st = begin(net, call, NULL, &header, why);
+    if (st != TSR_OK)
+        return st;
+    if (is_head(net, call))
+        return gather_frames(net, call, &header, data->bytes, why);
+    st = await_frame(net, call, 0, why);
+    if (st != TSR_OK)
+        return st;
+    st = send_frame(net, call, 0, frame_out(net, call, 0), &header, data, data->bytes, why);
+    if (st != TSR_OK)
+        return st;
+    st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
+    if (st != TSR_OK)
+        return st;
+    return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);
+}
+
+// All get the same frame, which is made once.
+tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
+                           const struct comm_buffer *data, struct comm_trouble *why)
+{
+    struct comm_header header = {0};
+    char *out = frame_out(net, call, 0);
+    net->n_pending = 0;
+    tsr__header_of(call, NULL, &header);
+    tsr_status st = send_frame(net, call, 1, out, &header, data, data->bytes, why);
+    for (int i = 2; i < call->n_group; i++) {
+        if (st != TSR_OK)
+            return st;
+        st = tsr__net_post(net, call, (int)call->group[i], false, out, sizeof header + data->bytes,
+                           why);
+    }
+    if (st != TSR_OK)
+        return st;
+    return tsr__net_complete(net, call, why);
+}
+
+// A frame's receive can be taken back. Data that is under way cannot: the other side may be
+// writing.
+bool tsr__net_cancel(struct net *net)
+{
+    bool clean = true;
+    for (size_t i = 0; i < net->n_pending; i++) {
+        struct pending *pending = &net->pending[i];
+        if (pending->done)
+            continue;
+        if (pending->is_frame)
+            net->link->cancel(net->link, &pending->request);
+        else
+            clean = net->link->test(net->link, &pending->request, NULL) == 1 && clean;
+        pending->done = true;
+    }
+    return clean;
+}

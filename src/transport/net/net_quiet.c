@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// net_quiet.c - after a failed call nothing of it may touch the caller's memory.
+//
+// Large messages are sent from the caller's tensors and received into them. When a call fails, the caller frees these, while
+// the thread of the signs of life goes on to drive the network, which would still read and write there. So a call that fails
+// returns only when each of its messages has ended, or when nobody in this process drives the network any more:
+//
+//     1  receives are withdrawn: those that nothing has come for end at once, the others when their message is here
+//     2  what has left this process ends by itself, and what goes to a rank that died fails
+//     3  a message to a rank that knows of the failure is never taken, and neither MPI nor UCX can take a send back (closing UCX's
+//        endpoint would, but 1.13 crashes then): the network is frozen, when all know why, because signs of life travel the same way
+#include "transport/net/net.h"
+
+#include <time.h>
+
+#define TOLD_S   2.0 // longest wait for the others to learn of the failure
+#define SETTLE_S 0.2 // and then for messages that have begun to arrive
+
+static void withdraw_receives(struct net *net)
+{
+    for (size_t i = 0; i < net->n_pending; i++) {
+        struct pending *pending = &net->pending[i];
+        if (pending->receives && !pending->done)
+            net->link->withdraw(net->link, &pending->request);
+    }
+}
+
+// Some message has not ended. One that failed has.
+static bool is_under_way(struct net *net)
+{
+    bool open = false;
+    net_step(net);
+    for (size_t i = 0; i < net->n_pending; i++) {
+        struct pending *pending = &net->pending[i];
+        if (!pending->done)
+            pending->done = net->link->test(net->link, &pending->request, NULL) != 0;
+        open |= !pending->done;
+    }
+    return open;
+}
+
+static bool all_know(struct net *net)
+{
+    for (int rank = 0; rank < net->endpoint.size; rank++)
+        if (rank != net->endpoint.rank && !tsr__beat_knows(net, rank))
+            return false;
+    return true;
+}
+
+void tsr__net_quiet(struct net *net)
+{
+    struct timespec nap = {0, 1000000};
+    double until = tsr__now_s() + TOLD_S;
+    bool told = false;
+    if (net->frozen) // by an earlier call
+        return;
+    withdraw_receives(net);
+    while (is_under_way(net)) {
+        if (!told && all_know(net)) {
+            told = true;
+            until = tsr__now_s() + SETTLE_S;
+        }
+        if (tsr__now_s() > until) {
+            tsr__beat_freeze(net);
+            return;
+        }
+        if (!net->has_thread)
+            tsr__beat_step(net);
+        nanosleep(&nap, NULL);
+    }
+}

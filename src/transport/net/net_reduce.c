@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// net_reduce.c - all-reduce of ranks that are processes, made of messages between pairs.
+//
+// What is small travels whole in the frames, and every member folds all of it itself; or, where ranks share cores, the
+// first member does for all. A larger reduction is cut into slices: each member gets all members' parts of its slice,
+// folds them in group order, and sends the result to all. So every element is folded in one order: the same bits on all
+// ranks and transports.
+//
+// Slices travel in pieces, so that folding, sending and receiving overlap. The first piece comes with the frames; the
+// others are posted SUM_WINDOW at a time. Two members and 1 MiB: each folds a slice of 512 KiB, in pieces of 64 KiB (in
+// the frame), 256 and 192 KiB. Member 0 -> 1: frame with piece 0 of slice 1, its piece 1, the result of piece 0 of slice
+// 0, piece 2 of slice 1, results 1 and 2 of slice 0. Both sides post in this order, and nothing else tells the messages
+// apart.
+#include "transport/net/net.h"
+
+#define HEAD_MEMBERS 8            // most members of which one folds for all
+#define SUM_PIECE    (256u << 10) // bytes of a piece
+#define SUM_WINDOW   2            // pieces whose parts are under way at a time
+
+// One round of a large reduction.
+struct sum {
+    struct net *net;
+    const struct comm_call *call;
+    const char *in;
+    char *out;
+    int64_t count;                      // elements of this round
+    size_t unit;                        // bytes of an element
+    int me;                             // this member's place in the group
+    int64_t head;                       // elements of each slice that came with the frames
+    int64_t step;                       // elements of every later piece
+    int64_t pieces;                     // of the longest slice: the head, and those after it
+    struct net_range parts[SUM_WINDOW]; // the messages that bring and take the parts of a piece
+    const void **ins;
+    struct comm_trouble *why;
+};
+
+// Part of `in` and `out`.
+struct span {
+    size_t at, bytes;
+};
+
+// Piece `piece` of the slice that a member folds; empty behind the slice's end. Head 10, step 4, a slice of 17 elements from
+// 100 on: 100..109, 110..113, 114..116.
+static struct span piece_of(const struct sum *sum, int member, int64_t piece)
+{
+    int64_t first, length, begin = 0, end = sum->head;
+    tsr__slice(sum->count, sum->unit, sum->call->n_group, member, &first, &length);
+    if (piece > 0) {
+        begin = sum->head + (piece - 1) * sum->step;
+        end = begin + sum->step;
+    }
+    begin = begin < length ? begin : length;
+    end = end < length ? end : length;
+    return (struct span){(size_t)(first + begin) * sum->unit, (size_t)(end - begin) * sum->unit};
+}
+
+static bool is_me(const struct sum *sum, int member)
+{
+    return member == sum->me;
+}
+
+// Where a member's part of a piece of this one's slice is kept until it is folded.
+static char *part_place(const struct sum *sum, int64_t piece, int member)
+{
+    size_t slot = (size_t)(piece % SUM_WINDOW) * (size_t)sum->call->n_group + (size_t)member;
+    if (piece == 0)
+        return tsr__net_frame(sum->net, member) + sizeof(struct comm_header);
+    return sum->net->scratch + slot * (size_t)sum->step * sum->unit;
+}
+
+// The parts of a piece: everybody else's of my slice come in, mine of their slices go out.
+static tsr_status post_parts(struct sum *sum, int64_t piece)
+{
+    struct net_range *range = &sum->parts[piece % SUM_WINDOW];
+    struct span mine = piece_of(sum, sum->me, piece);
+    range->from = sum->net->n_pending;
+    for (int i = 0; i < sum->call->n_group; i++) {
+        if (is_me(sum, i))
+            continue;
+        int peer = (int)sum->call->group[i];
+        struct span theirs = piece_of(sum, i, piece);
+        tsr_status st = tsr__net_post(sum->net, sum->call, peer, true, part_place(sum, piece, i),
+                                      mine.bytes, sum->why);
+        if (st != TSR_OK)
+            return st;
+        st = tsr__net_post(sum->net, sum->call, peer, false, (char *)sum->in + theirs.at,
+                           theirs.bytes, sum->why);
+        if (st != TSR_OK)
+            return st;
+    }
+    range->to = sum->net->n_pending;
+    return TSR_OK;
+}
+
+static void fold_piece(struct sum *sum, int64_t piece)
+{
+    struct span mine = piece_of(sum, sum->me, piece);
+    void *out = sum->out + mine.at;
+    for (int i = 0; i < sum->call->n_group; i++)
+        sum->ins[i] = part_place(sum, piece, i);
+    sum->ins[sum->me] = sum->in + mine.at;
+    tsr__reduce(sum->call->type, sum->call->reduce, sum->ins, sum->call->n_group, &out, 1, 0,
+                (int64_t)(mine.bytes / sum->unit));
+}
+
+// The fold of my piece goes to everybody, theirs come straight into out. in == out is fine: my parts of this piece have left.
+static tsr_status post_results(struct sum *sum, int64_t piece)
+{
+    struct span mine = piece_of(sum, sum->me, piece);
+    for (int i = 0; i < sum->call->n_group; i++) {
+        if (is_me(sum, i))
+            continue;
+        int peer = (int)sum->call->group[i];
+        struct span theirs = piece_of(sum, i, piece);
+        tsr_status st = tsr__net_post(sum->net, sum->call, peer, true, sum->out + theirs.at,
+                                      theirs.bytes, sum->why);
+        if (st != TSR_OK)
+            return st;
+        st = tsr__net_post(sum->net, sum->call, peer, false, sum->out + mine.at, mine.bytes,
+                           sum->why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Elements of the longest slice that are left after the head.
+static int64_t longest_rest(const struct sum *sum)
+{
+    int64_t first, length, longest = sum->head;
+    for (int i = 0; i < sum->call->n_group; i++) {
+        tsr__slice(sum->count, sum->unit, sum->call->n_group, i, &first, &length);
+        if (length > longest)
+            longest = length;
+    }
+    return longest - sum->head;
+}
+
+// Sets how the slices of a round are cut. head: bytes of each that came with the frames. 1 MiB of float32 for two: head 16384, rest 114688 elements, step
+// 65536, so three pieces.
+static tsr_status cut_pieces(struct sum *sum, size_t head)
+{
+    sum->head = (int64_t)(head / sum->unit);
+    sum->step = (int64_t)(SUM_PIECE / sum->unit);
+    int64_t rest = longest_rest(sum);
+    sum->pieces = 1 + (rest + sum->step - 1) / sum->step;
+    if (rest < sum->step)
+        sum->step = rest;
+    size_t slots = SUM_WINDOW * (size_t)sum->call->n_group;
+    if (!tsr__net_grow(sum->net->session, &sum->net->scratch, &sum->net->scratch_bytes,
+                       slots * (size_t)sum->step * sum->unit))
+        return tsr__net_out_of_memory(sum->net, sum->why);
+    return TSR_OK;
+}
+
+// All pieces of a round. The parts of piece p + SUM_WINDOW are posted when those of piece p are folded, since they take their place.
+static tsr_status reduce_round(struct sum *sum)
+{
+    tsr_status st;
+    for (int64_t piece = 1; piece < sum->pieces; piece++) {
+        if (piece == SUM_WINDOW)
+            break;
+        st = post_parts(sum, piece);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int64_t piece = 0; piece < sum->pieces; piece++) {
+        const struct net_range *parts = &sum->parts[piece % SUM_WINDOW];
+        if (piece > 0) {
+            st = tsr__net_wait(sum->net, sum->call, *parts, sum->why);
+            if (st != TSR_OK)
+                return st;
+        }
+        fold_piece(sum, piece);
+        st = post_results(sum, piece);
+        if (st != TSR_OK)
+            return st;
+        if (piece + SUM_WINDOW >= sum->pieces)
+            continue;
+        st = post_parts(sum, piece + SUM_WINDOW);
+        if (st != TSR_OK)
+            return st;
+    }
+    return tsr__net_complete(sum->net, sum->call, sum->why);
+}
+
+// All rounds of a reduction; 100 MiB in rounds of 32 MiB are 32, 32, 32 and 4.
+static tsr_status reduce_rounds(struct sum *sum, size_t head)
+{
+    int64_t step = (int64_t)(NET_ROUND / sum->unit);
+    for (int64_t left = sum->call->count; left > 0; left -= step) {
+        sum->count = left < step ? left : step;
+        tsr_status st = cut_pieces(sum, head);
+        if (st != TSR_OK)
+            return st;
+        st = reduce_round(sum);
+        if (st != TSR_OK)
+            return st;
+        sum->in += NET_ROUND;
+        sum->out += NET_ROUND;
+        head = 0;
+    }
+    return TSR_OK;
+}
+
+// What the frames take along: everything, where it is small; else the first piece of the slice that the reader folds.
+static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t room)
+{
+    size_t bytes = (size_t)sum->call->count * sum->unit;
+    send[0] = (struct comm_buffer){(void *)sum->in, bytes};
+    if (bytes <= room)
+        return tsr__net_meet(sum->net, sum->call, NULL, send, true, sum->why);
+    int64_t round = (int64_t)(NET_ROUND / sum->unit);
+    sum->count = sum->call->count < round ? sum->call->count : round;
+    sum->head = (int64_t)(room / sum->unit);
+    for (int i = 0; i < sum->call->n_group; i++) {
+        struct span piece = piece_of(sum, i, 0);
+        send[i] = (struct comm_buffer){(void *)(sum->in + piece.at), piece.bytes};
+    }
+    return tsr__net_meet(sum->net, sum->call, NULL, send, false, sum->why);
+}
+
+// Every frame brought as much as this member is about to fold: all ranks cut alike, unless one is of another build.
+static tsr_status check_frames(const struct sum *sum, size_t bytes)
+{
+    struct comm_header header;
+    for (int i = 0; i < sum->call->n_group; i++) {
+        memcpy(&header, tsr__net_frame(sum->net, i), sizeof header);
+        if (!is_me(sum, i) && header.bytes != bytes)
+            return tsr__net_damaged(sum->call, (int)sum->call->group[i], sum->why);
+    }
+    return TSR_OK;
+}
+
+// Everything is in the frames.
+static void fold_frames(struct sum *sum)
+{
+    for (int i = 0; i < sum->call->n_group; i++)
+        sum->ins[i] = part_place(sum, 0, i);
+    sum->ins[sum->me] = sum->in;
+    tsr__reduce(sum->call->type, sum->call->reduce, sum->ins, sum->call->n_group,
+                (void *const *)&sum->out, 1, 0, sum->call->count);
+}
+
+// Where ranks share cores, the time goes into messages rather than into waiting: one member folds for all. Four members: 6 messages
+// instead of 12. With many members the head would be what all wait for.
+static bool at_head(const struct sum *sum, size_t bytes)
+{
+    return sum->net->link->crowded && sum->call->n_group > 2 &&
+           sum->call->n_group <= HEAD_MEMBERS && bytes <= NET_FRAME;
+}
+
+static tsr_status reduce_at_head(struct sum *sum, size_t bytes)
+{
+    struct comm_buffer part = {(void *)sum->in, bytes}, result = {sum->out, bytes};
+    tsr_status st = tsr__net_gather(sum->net, sum->call, &part, sum->why);
+    if (st != TSR_OK)
+        return st;
+    if (sum->me == 0) {
+        fold_frames(sum);
+        return tsr__net_spread(sum->net, sum->call, &result, sum->why);
+    }
+    if (bytes)
+        memcpy(sum->out, part_place(sum, 0, 0), bytes);
+    return TSR_OK;
+}
+
+static tsr_status all_reduce(struct sum *sum, struct comm_buffer *send)
+{
+    size_t room = tsr__net_room(sum->call);
+    size_t bytes = (size_t)sum->call->count * sum->unit;
+    while (sum->call->group[sum->me] != sum->net->endpoint.rank)
+        sum->me++;
+    if (at_head(sum, bytes))
+        return reduce_at_head(sum, bytes);
+    tsr_status st = meet(sum, send, room);
+    if (st != TSR_OK)
+        return st;
+    st = check_frames(sum, send[bytes > room ? sum->me : 0].bytes);
+    if (st != TSR_OK)
+        return st;
+    if (bytes > room)
+        return reduce_rounds(sum, room);
+    fold_frames(sum);
+    return TSR_OK;
+}
+
+tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *in, void *out, struct comm_trouble *why)
+{
+    struct net *net = (struct net *)endpoint;
+    struct sum sum = {.net = net,
+                      .call = call,
+                      .in = in,
+                      .out = out,
+                      .unit = tsr__elem_bytes(call->type),
+                      .why = why};
+    struct arena arena; // of this call
+    tsr__arena_init(&arena, net->session);
+    sum.ins = ARENA_ARRAY(&arena, const void *, (size_t)call->n_group);
+    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)call->n_group);
+    tsr_status st = tsr__net_out_of_memory(net, why);
+    if (sum.ins && send)
+        st = all_reduce(&sum, send);
+    tsr__arena_free(&arena);
+    if (st != TSR_OK)
+        return tsr__net_give_up(net, why);
+    return st;
+}

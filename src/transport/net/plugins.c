@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// plugins.c - finds the plug-in of a network: libtessera_mpi_openmpi.so, libtessera_mpi_mpich.so, libtessera_ucx.so.
+//
+// It lies in the folder that the caller names, beside the library that holds this code, or in the folder "tessera" there.
+#include "transport/net/net.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static const char here = 0; // its address tells which library this is
+
+// False: the path is too long.
+// "/usr/lib", "/tessera", "openmpi" -> "/usr/lib/tessera/libtessera_mpi_openmpi.so"
+static bool path_of(const char *folder, const char *below, const char *family, char *out, size_t n)
+{
+    const char *kind = strcmp(family, "ucx") == 0 ? "" : "mpi_";
+    int length = snprintf(out, n, "%s%s/libtessera_%s%s.so", folder, below, kind, family);
+    return length >= 0 && (size_t)length < n;
+}
+
+// why keeps the first reason: that of the folder which the caller named. A library stays once it is
+// loaded.
+static void *open_at(const char *folder, const char *below, const char *family, char *why, size_t n)
+{
+    char path[4200];
+    if (!path_of(folder, below, family, path, sizeof path))
+        return NULL;
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const char *error = handle ? NULL : dlerror();
+    if (error && !*why)
+        snprintf(why, n, "%s", error);
+    return handle;
+}
+
+void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n)
+{
+    char own[4096];
+    void *handle = folder ? open_at(folder, "", family, why, n) : NULL;
+    if (handle || !tsr__folder_at(&here, own, sizeof own))
+        return handle;
+    if (!(handle = open_at(own, "", family, why, n)))
+        handle = open_at(own, "/tessera", family, why, n);
+    return handle;
+}
+
+// A file that is there may still fail to load; opening it tells then.
+static bool is_at(const char *folder, const char *below, const char *family)
+{
+    char path[4200];
+    // Not opened: two MPIs in one process would meet.
+    return path_of(folder, below, family, path, sizeof path) && access(path, R_OK) == 0;
+}
+
+bool tsr__plugin_present(const char *family, const char *folder)
+{
+    char own[4096];
+    if (folder && is_at(folder, "", family))
+        return true;
+    if (!tsr__folder_at(&here, own, sizeof own))
+        return false;
+    return is_at(own, "", family) || is_at(own, "/tessera", family);
+}
+
+bool tsr_transport_available(const char *family)
+{
+    if (!family)
+        return false;
+    return strcmp(family, "threads") == 0 || tsr__plugin_present(family, NULL);
+}

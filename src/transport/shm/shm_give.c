@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_give.c - what a rank of this host leaves for rank 0 beside the calls of the group.
+//
+// The giver holds a file without a name open and shows its number; rank 0 opens that file through the giver's process.
+// So the giver copies nothing and goes on at once; it closes the file when rank 0 says that it has it.
+#include "transport/shm/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// The gift is written before `given` is raised (release), which rank 0 reads (acquire): so it reads
+// a gift that is whole.
+tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
+                         size_t bytes, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)endpoint;
+    if (me->given - me->settled == COMM_GIFTS) {
+        close(fd);
+        return tsr__trouble(why, TSR_BUG, endpoint->rank,
+                            "rank %d leaves more than rank 0 is to take", endpoint->rank);
+    }
+    struct shm_gift *gift = &me->slot->gifts[me->given % COMM_GIFTS];
+    gift->fd = fd;
+    gift->bytes = bytes;
+    gift->run = call->run;
+    me->given++;
+    atomic_store_explicit(&me->slot->given, me->given, memory_order_release);
+    return TSR_OK;
+}
+
+// The file is closed only now: until then rank 0 may open it through this process.
+tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *call,
+                           struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)endpoint;
+    uint64_t seen;
+    tsr_status st =
+        tsr__shm_await(me, call, 0, &me->slot->gifts_taken, 0, me->settled + 1, &seen, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    close(me->slot->gifts[me->settled % COMM_GIFTS].fd);
+    me->settled++;
+    return TSR_OK;
+}
+
+// The giver's file is opened by way of /proc: no bytes are copied. Its size is checked before
+// anybody maps it, and gifts_taken is raised last: then the giver may close its own end.
+tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
+                         size_t *bytes, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)endpoint;
+    struct shm_slot *giver = shm_slot(me->job, from);
+    uint64_t taken = me->peers[from].gifts, seen;
+    tsr_status st = tsr__shm_await(me, call, from, &giver->given, 0, taken + 1, &seen, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    struct shm_gift gift = giver->gifts[taken % COMM_GIFTS];
+    char path[64];
+    struct stat stat;
+    // Only ranks of one user on one host get here, which is what /proc asks for.
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", atomic_load(&giver->pid), gift.fd);
+    errno = EIO;
+    *fd = tsr__fault(me->session, FAULT_RECEIVE) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    bool whole = *fd >= 0 && fstat(*fd, &stat) == 0 && (uint64_t)stat.st_size >= gift.bytes;
+    if (!whole || gift.run != call->run) {
+        tsr__trouble(why, TSR_PEER, from, "what rank %d gives of run %llu cannot be taken: %s",
+                     from, (unsigned long long)call->run,
+                     whole ? "it is of another run" : strerror(errno));
+        if (*fd >= 0)
+            close(*fd);
+        return tsr__shm_give_up(me, why);
+    }
+    *bytes = (size_t)gift.bytes;
+    me->peers[from].gifts++;
+    atomic_store_explicit(&giver->gifts_taken, me->peers[from].gifts, memory_order_release);
+    return TSR_OK;
+}
+
+// At the end of the endpoint: what nobody took, or what a failure left.
+void tsr__shm_drop_gifts(struct shm *me)
+{
+    for (; me->settled < me->given; me->settled++)
+        close(me->slot->gifts[me->settled % COMM_GIFTS].fd);
+}

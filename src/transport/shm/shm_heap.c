@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_heap.c - memory of a rank that the other ranks can read and write where it lies.
+//
+// Small blocks lie in a part of their own: their sizes are rounded up to eighths of powers of two, and one that is given back
+// waits for the next of its size. Large ones are cut from the smallest free block that they fit in, and joined with free
+// neighbours when they are given back, so that a run takes little more than what is alive in it at a time.
+//
+//     blocks of 8, 4 and 6 MiB; the first two are given back and become one of 12. 7 MiB are cut from it, and 5 stay free. 9 MiB
+//     fit nowhere: had the last block been free, it would have grown by 3 MiB; so they begin after it
+//
+// Large blocks follow one another without a space, each with the size of the one before it in its head.
+#include "transport/shm/shm.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define PAGE        4096               // or a part of one
+#define LINE        64                 // what blocks are aligned to
+#define LARGE       ((size_t)64 << 10) // from here on blocks are cut and joined
+#define SMALL_SHARE 64                 // of the heap for small blocks: one of so many parts
+#define TRIM_BLOCK  (1u << 20)         // smaller ones keep their pages
+// Bytes beyond twice the most in use from which on pages are given back.
+#define TRIM_FROM (64u << 20)
+#define MARK      UINT64_C(0x7e55e7ab10c4b10c)
+
+// Before each block, on a line of its own. The mark is mixed with the place: a head that somebody wrote over is told apart.
+struct block {
+    uint64_t mark;
+    size_t bytes;  // with the head
+    size_t before; // bytes of the large block before it; 0: it is the first
+    size_t given;  // bytes whose pages were given back
+    unsigned class;
+    bool free;
+    struct block *next, *previous; // of those that are free, in its class
+};
+_Static_assert(sizeof(struct block) <= LINE, "heads are one line");
+
+static uint64_t mark_of(const struct block *block)
+{
+    return MARK ^ (uintptr_t)block;
+}
+
+static size_t lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+// 100 bytes: 100 - 1 = 99 lies between 64 and 128, in steps of 8: class 6 * 8 + 4, whose largest
+// size is 104. Sizes below 64 share the class of 64.
+static unsigned class_of(size_t bytes)
+{
+    size_t last = (bytes < LINE ? LINE : bytes) - 1;
+    unsigned top = 63 - (unsigned)__builtin_clzll(last);
+    return top * 8 + ((unsigned)(last >> (top - 3)) & 7);
+}
+
+// The largest size of a class.
+static size_t class_bytes(unsigned class)
+{
+    return ((size_t)8 + class % 8 + 1) << (class / 8 - 3);
+}
+
+// ---- where things are --------------------------------------------------------------------------
+
+static char *heap_base(const struct shm *me)
+{
+    const struct shm_layout *at = &me->job->at;
+    return me->job->base + at->heaps + (size_t)me->endpoint.rank * at->heap_bytes;
+}
+
+static size_t small_bytes(const struct shm *me)
+{
+    return me->job->at.heap_bytes / SMALL_SHARE / PAGE * PAGE;
+}
+
+static struct block *first_large(const struct shm *me)
+{
+    return (struct block *)(heap_base(me) + small_bytes(me));
+}
+
+// NULL: it is the last one.
+static struct block *after(const struct shm *me, struct block *block)
+{
+    char *end = (char *)first_large(me) + me->heap.large;
+    char *next = (char *)block + block->bytes;
+    return next < end ? (struct block *)next : NULL;
+}
+
+static struct block *before(struct block *block)
+{
+    return block->before ? (struct block *)((char *)block - block->before) : NULL;
+}
+
+// ---- lists of free blocks ----------------------------------------------------------------------
+
+static void list_free(struct shm_heap *heap, struct block *block)
+{
+    struct block **list = &heap->free[block->class];
+    block->free = true;
+    block->previous = NULL;
+    block->next = *list;
+    if (*list)
+        (*list)->previous = block;
+    *list = block;
+    heap->waiting += block->bytes;
+    heap->given += block->given;
+}
+
+static void unlist(struct shm_heap *heap, struct block *block)
+{
+    block->free = false;
+    if (block->previous)
+        block->previous->next = block->next;
+    else
+        heap->free[block->class] = block->next;
+    if (block->next)
+        block->next->previous = block->previous;
+    heap->waiting -= block->bytes;
+    heap->given -= block->given;
+}
+
+// The smallest of the class that has so many bytes; NULL: none has.
+static struct block *smallest_of(const struct shm_heap *heap, unsigned class, size_t bytes)
+{
+    struct block *best = NULL;
+    for (struct block *block = heap->free[class]; block; block = block->next)
+        if (block->bytes >= bytes && (!best || block->bytes < best->bytes))
+            best = block;
+    return best;
+}
+
+// ---- large blocks ------------------------------------------------------------------------------
+
+// Every block's size is set here, so that the one after it, or the heap if it is the last, always knows it.
+static void set_bytes(struct shm *me, struct block *block, size_t bytes)
+{
+    block->bytes = bytes;
+    block->class = class_of(bytes);
+    struct block *next = after(me, block);
+    if (next)
+        next->before = bytes;
+    else
+        me->heap.last = bytes;
+}
+
+// Cuts off what is beyond `bytes`, if that is worth a block. Pages that were given back are counted with the rest first: the
+// front is about to be written.
+static void cut_off(struct shm *me, struct block *block, size_t bytes)
+{
+    size_t rest = block->bytes - bytes, given = block->given;
+    block->given = 0;
+    if (rest < LARGE)
+        return;
+    struct block *second = (struct block *)((char *)block + bytes);
+    *second = (struct block){.bytes = rest, .before = bytes};
+    second->mark = mark_of(second);
+    second->given = given < rest - LINE ? given : rest - LINE;
+    set_bytes(me, second, rest);
+    set_bytes(me, block, bytes);
+    list_free(&me->heap, second);
+}
+
+// Makes the last block larger if it is free, else a new one after it. NULL: the heap is used up.
+static struct block *extend(struct shm *me, size_t bytes)
+{
+    struct shm_heap *heap = &me->heap;
+    struct block *last = NULL;
+    if (heap->large)
+        last = (struct block *)((char *)first_large(me) + heap->large - heap->last);
+    bool grows = last && last->free;
+    size_t more = grows ? bytes - last->bytes : bytes;
+    if (more > me->job->at.heap_bytes - small_bytes(me) - heap->large)
+        return NULL;
+    struct block *block = (struct block *)((char *)first_large(me) + heap->large);
+    if (grows) {
+        block = last;
+        unlist(heap, block);
+        block->given = 0;
+    } else {
+        *block = (struct block){.before = heap->last};
+        block->mark = mark_of(block);
+    }
+    heap->large += more;
+    set_bytes(me, block, bytes);
+    return block;
+}
+
+// Under the lock.
+static struct block *take_large(struct shm *me, size_t bytes)
+{
+    struct shm_heap *heap = &me->heap;
+    unsigned class = class_of(bytes);
+    struct block *block = NULL;
+    for (; class < SHM_CLASSES && !block; class ++)
+        block = smallest_of(heap, class, bytes);
+    if (!block)
+        return extend(me, bytes);
+    unlist(heap, block);
+    cut_off(me, block, bytes);
+    return block;
+}
+
+// Takes the second into the first: both are free, not listed, and neighbours.
+static void join(struct shm *me, struct block *first, struct block *second)
+{
+    size_t bytes = first->bytes + second->bytes;
+    first->given += second->given;
+    second->mark = 0;
+    set_bytes(me, first, bytes);
+}
+
+// Gives the pages of a free block back, where much more waits than was ever needed at a time.
+static void give_pages(struct shm_heap *heap, struct block *block)
+{
+    size_t held = heap->small + heap->large - heap->given - block->given;
+    if (block->bytes < TRIM_BLOCK || held < 2 * heap->most + TRIM_FROM)
+        return;
+    // Whole pages inside the block; the head lies before `first` and stays.
+    uintptr_t first = ((uintptr_t)block + LINE + PAGE - 1) / PAGE * PAGE;
+    uintptr_t end = ((uintptr_t)block + block->bytes) / PAGE * PAGE;
+    if (madvise((void *)first, end - first, MADV_REMOVE) == 0) // that it stays is no harm
+        block->given = end - first;
+}
+
+// Under the lock. Neighbours whose heads were written over are left alone.
+static void free_large(struct shm *me, struct block *block)
+{
+    struct shm_heap *heap = &me->heap;
+    struct block *next = after(me, block), *previous = before(block);
+    if (next && next->free && next->mark == mark_of(next)) {
+        unlist(heap, next);
+        join(me, block, next);
+    }
+    if (previous && previous->free && previous->mark == mark_of(previous)) {
+        unlist(heap, previous);
+        join(me, previous, block);
+        block = previous;
+    }
+    give_pages(heap, block);
+    list_free(heap, block);
+}
+
+// ---- small blocks ------------------------------------------------------------------------------
+
+// Under the lock. NULL: their part is used up.
+static struct block *take_small(struct shm *me, size_t bytes)
+{
+    struct shm_heap *heap = &me->heap;
+    unsigned class = class_of(bytes);
+    struct block *block = heap->free[class];
+    if (block) {
+        unlist(heap, block);
+        return block;
+    }
+    size_t all = lines(class_bytes(class)) + LINE;
+    if (all > small_bytes(me) - heap->small)
+        return NULL;
+    block = (struct block *)(heap_base(me) + heap->small);
+    *block = (struct block){.bytes = all, .class = class};
+    block->mark = mark_of(block);
+    heap->small += all;
+    return block;
+}
+
+static bool is_small(const struct shm *me, const struct block *block)
+{
+    return block < first_large(me);
+}
+
+// ---- from outside ------------------------------------------------------------------------------
+
+// By any thread of the rank's engine. NULL: the caller takes ordinary memory.
+void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
+{
+    struct shm *me = (struct shm *)endpoint;
+    struct shm_heap *heap = &me->heap;
+    if (bytes >= me->job->at.heap_bytes)
+        return NULL;
+    pthread_mutex_lock(&heap->lock);
+    struct block *block = NULL;
+    if (bytes < LARGE)
+        block = take_small(me, bytes);
+    if (!block)
+        block = take_large(me, lines(bytes < LARGE ? LARGE : bytes) + LINE);
+    size_t in_use = heap->small + heap->large - heap->waiting;
+    heap->most = in_use > heap->most ? in_use : heap->most;
+    pthread_mutex_unlock(&heap->lock);
+    return block ? (char *)block + LINE : NULL;
+}
+
+// Other ranks' heaps are mapped here too, but never freed here.
+static bool is_own(const struct shm *me, const void *p)
+{
+    uintptr_t first = (uintptr_t)heap_base(me);
+    return (uintptr_t)p >= first && (uintptr_t)p - first < me->job->at.heap_bytes;
+}
+
+// A block whose head somebody wrote over: better lost than given twice.
+bool tsr__shm_release(struct endpoint *endpoint, void *p)
+{
+    struct shm *me = (struct shm *)endpoint;
+    struct shm_heap *heap = &me->heap;
+    if (!is_own(me, p))
+        return false;
+    struct block *block = (struct block *)((char *)p - LINE);
+    pthread_mutex_lock(&heap->lock);
+    bool whole = block->mark == mark_of(block) && !block->free;
+    if (whole && is_small(me, block))
+        list_free(heap, block);
+    else if (whole)
+        free_large(me, block);
+    pthread_mutex_unlock(&heap->lock);
+    return true;
+}
+
+size_t tsr__shm_held(struct endpoint *endpoint)
+{
+    struct shm_heap *heap = &((struct shm *)endpoint)->heap;
+    pthread_mutex_lock(&heap->lock);
+    size_t n = heap->small + heap->large - heap->given;
+    pthread_mutex_unlock(&heap->lock);
+    return n;
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_meet.c - how ranks that share memory meet, compare what they are at, and wait for each other.
+//
+// A rank writes what it is about to do into one of its two entries and raises, for each other
+// member, the number of their meetings. When all members' numbers are as high, what their entries
+// say is compared. Numbers are kept for each pair of ranks, so the k-th meeting of two is always
+// with each other: ranks that disagree about operator, order or group meet in different calls, and
+// find it. A rank may be one meeting ahead of another, never two, so two entries suffice; before an
+// entry is written again, those who were shown it must have departed from that meeting, or come to
+// a later one.
+//
+// Worked example: ranks 0 and 1, `arrived` of rank 0 towards rank 1 is meeting << 2 | entry
+// before << 1 | entry now. First meeting: rank 0's call 1 writes entry 1 and stores 1 << 2 | 0 <<
+// 1 | 1 = 5. Rank 1 reads 5: 5 >> 2 = 1, rank 0 has come, and 5 & 1 = 1 says which entry to
+// compare. Second meeting: call 2 writes entry 0 and stores 2 << 2 | 1 << 1 | 0 = 10. If rank 1
+// comes to the first meeting only now, it reads 10: 10 >> 2 = 2 is more than 1, so that rank 0 is
+// one ahead, and 10 >> 1 & 1 = 1 is the entry that it showed before. Call 3 writes entry 1 again:
+// rank 0 first waits until rank 1's `departed` is 1, or until rank 1 has been seen at meeting 2.
+//
+// Order of memory: a rank writes its entry, then raises `arrived` (release); who sees the number
+// (acquire) sees the entry. Likewise it reads another's entry, then raises `departed`. No lock is
+// taken anywhere: a process that dies, or is killed, leaves nothing locked.
+#include "transport/shm/shm.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+
+_Static_assert(offsetof(struct comm_header, notes) == SHM_LINE, "what is compared is one line");
+
+// The failure becomes the job's: every rank that waits finds it at its next look. waiting_for is
+// cleared so that nobody sees a ring through this rank.
+tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
+{
+    tsr__shm_fail(me->job, why->status, why->rank, why->text);
+    atomic_store(&me->slot->waiting_for, -1);
+    return why->status;
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+// True if rank a waits for rank b to come, and b has not.
+// a has come to meeting k of the two, b has not.
+static bool waits(const struct shm_job *job, int a, int b)
+{
+    return atomic_load(&shm_pair(job, b, a)->arrived) >> 2 <
+           atomic_load(&shm_pair(job, a, b)->arrived) >> 2;
+}
+
+// True if following "waits for" from this rank comes back to it. A rank whose wait is over and that
+// only has not had the time to see it breaks the ring.
+static bool in_a_ring(const struct shm *me)
+{
+    int at = me->endpoint.rank;
+    for (int steps = 0; steps <= me->job->n; steps++) {
+        int next = atomic_load(&shm_slot(me->job, at)->waiting_for);
+        if (next < 0 || next >= me->job->n || !waits(me->job, at, next) ||
+            atomic_load(&shm_slot(me->job, next)->state) == SHM_GONE)
+            return false;
+        at = next;
+        if (at == me->endpoint.rank)
+            return true;
+    }
+    return false; // a ring without this rank: its members will tell
+}
+
+// True if the process is gone, a zombie that nobody has taken yet included.
+static bool process_gone(int pid)
+{
+    char path[64], text[256] = "";
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+        return true;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return errno == ENOENT;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *state = strrchr(text, ')');
+    return state && (state[2] == 'Z' || state[2] == 'X');
+}
+
+// How long a rank has given no sign, counted in this rank's own time: one that was stopped itself
+// meanwhile blames nobody.
+static tsr_status judge_silence(struct shm *me, const struct comm_call *call, int peer,
+                                struct comm_trouble *why)
+{
+    struct shm_peer *shm_peer = &me->peers[peer];
+    const struct shm_slot *slot = shm_slot(me->job, peer);
+    uint64_t beat = atomic_load(&slot->beat);
+    double now = tsr__now_s(), step = now - shm_peer->looked_s;
+    shm_peer->looked_s = now;
+    // Any change counts; the number itself means nothing.
+    if (beat != shm_peer->beat) {
+        shm_peer->beat = beat;
+        shm_peer->silent_s = 0;
+        return TSR_OK;
+    }
+    shm_peer->silent_s += step < 0.5 ? step : 0.5;
+    // A parent that watches tells how the process ended, which says more than that it is gone.
+    if (!me->job->watched && shm_peer->silent_s > 0.5 && atomic_load(&slot->pid) > 0 &&
+        process_gone(atomic_load(&slot->pid)))
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
+                            me->endpoint.rank, call->op, call->node, (long long)call->id);
+    if (shm_peer->silent_s <= me->job->timeout_s)
+        return TSR_OK;
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "rank %d gives no sign of life for %.0f s (stopped?); rank %d waits for it "
+                        "at %s '%s' (id %lld)",
+                        peer, shm_peer->silent_s, me->endpoint.rank, call->op, call->node,
+                        (long long)call->id);
+}
+
+#define RING_LOOKS 50 // a ring that is seen so often is none of ranks on the move
+
+// In this order: somebody failed; the peer has ended; a ring of waiting ranks; the peer's
+// silence; what another transport below knows. The first that holds is the reason that the user
+// reads.
+tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
+                         struct comm_trouble *why)
+{
+    const struct shm_slot *slot = shm_slot(me->job, peer);
+    if (atomic_load(&shm_head(me->job)->failed))
+        return tsr__shm_told(me->job, why);
+    if (atomic_load(&slot->state) != SHM_GONE)
+        me->gone = 0;
+    else if (++me->gone > 1) // what it did last was looked for once more since it was seen gone
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
+                            me->endpoint.rank, call->op, call->node, (long long)call->id);
+    me->rings = in_a_ring(me) ? me->rings + 1 : 0;
+    const struct comm_header *header = &slot->entries[atomic_load(&slot->showing) & 1].header;
+    if (me->rings >= RING_LOOKS)
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) "
+                            "for rank %d, which is at %.15s '%.47s' (id %lld)",
+                            me->endpoint.rank, call->op, call->node, (long long)call->id, peer,
+                            header->op, header->node, (long long)header->id);
+    tsr_status st = judge_silence(me, call, peer, why);
+    if (st != TSR_OK || !me->also)
+        return st;
+    return me->also(me->also_data, call, peer, why);
+}
+
+// The usual wait is over within microseconds, so that the first look costs one load. Only a rank
+// that really waits says for whom (others look for rings in that), and only one that waits for
+// long looks at the peer and the clock.
+tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
+                          const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
+                          uint64_t *seen, struct comm_trouble *why)
+{
+    struct patience patience = {0};
+    for (;;) {
+        *seen = atomic_load_explicit(word, memory_order_acquire);
+        if (*seen >> shift >= wanted)
+            break;
+        // Said before the first nap, and once: the word is on a line that the other ranks read only
+        // when they wait long.
+        if (patience.rounds == 0) {
+            atomic_store_explicit(&me->slot->waiting_for, peer, memory_order_release);
+            me->rings = me->gone = 0;
+            me->peers[peer].looked_s = 0;
+            me->peers[peer].silent_s = 0;
+        }
+        if (!tsr__patience(&patience, me->crowded))
+            continue;
+        if (me->peers[peer].looked_s == 0)
+            me->peers[peer].looked_s = tsr__now_s();
+        tsr_status st = tsr__shm_look(me, call, peer, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (patience.rounds)
+        atomic_store_explicit(&me->slot->waiting_for, -1, memory_order_relaxed);
+    return TSR_OK;
+}
+
+// ---- what was shown may be written again -------------------------------------------------------
+
+// Waits for those ranks alone that were shown the entry, and of these only for the ones that are
+// not known to be at a later meeting.
+tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
+                             struct comm_trouble *why)
+{
+    struct shm_readers *readers = &me->readers[what];
+    for (int i = 0; i < readers->n; i++) {
+        int peer = readers->list[i];
+        uint64_t seen;
+        if (me->peers[peer].seen > readers->meeting[peer])
+            continue; // it came to a later one
+        tsr_status st =
+            tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->departed, 0,
+                           readers->meeting[peer], &seen, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    readers->n = 0;
+    return TSR_OK;
+}
+
+// Who was shown the entry at which meeting; read by tsr__shm_released two calls later.
+static void remember(const struct shm *me, const struct comm_call *call,
+                     struct shm_readers *readers)
+{
+    readers->n = 0;
+    for (int i = 0; i < call->n_group; i++) {
+        int peer = (int)call->group[i];
+        if (peer == me->endpoint.rank)
+            continue;
+        readers->list[readers->n++] = peer;
+        readers->meeting[peer] = me->peers[peer].meetings;
+    }
+}
+
+// ---- meeting -----------------------------------------------------------------------------------
+
+// Calls take turns with the two entries; what stood there two calls ago must be read by all
+// first.
+tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
+                          struct shm_entry **out, struct comm_trouble *why)
+{
+    if (atomic_load_explicit(&shm_head(me->job)->failed, memory_order_relaxed))
+        return tsr__shm_told(me->job, why);
+    int index = (int)(++me->calls & 1);
+    tsr_status st = tsr__shm_released(me, call, index, why);
+    if (st != TSR_OK)
+        return st;
+    struct shm_entry *entry = &me->slot->entries[index];
+    tsr__header_of(call, notes, &entry->header);
+    entry->in = entry->out = 0;
+    entry->staged = me->staged;
+    atomic_store_explicit(&me->slot->showing, index, memory_order_relaxed);
+    *out = entry;
+    return TSR_OK;
+}
+
+// stamped: what is at the mailbox of both, or NULL.
+// The only place that raises `arrived`. Returns the stamp, 0 without one.
+static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stamped)
+{
+    struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);
+    uint64_t meeting = ++me->peers[peer].meetings;
+    uint64_t before = atomic_load_explicit(&pair->arrived, memory_order_relaxed) & 1;
+    uint64_t stamp = stamped ? tsr__mailbox_stamp(stamped, meeting) : 0;
+    atomic_store_explicit(&pair->stamp[meeting & 1], stamp, memory_order_relaxed);
+    atomic_store_explicit(&pair->arrived, meeting << 2 | before << 1 | (me->calls & 1),
+                          memory_order_release);
+    return stamp;
+}
+
+// To all members first, then waiting for all: nobody's arrival depends on another's.
+static void come(struct shm *me, const struct comm_call *call)
+{
+    for (int i = 0; i < call->n_group; i++)
+        if (call->group[i] != me->endpoint.rank)
+            come_to(me, (int)call->group[i], NULL);
+}
+
+// Afterwards `seen` is the highest meeting that it has come to, and `entry` which of its entries
+// belongs to ours (see the example above).
+static tsr_status await_member(struct shm *me, const struct comm_call *call, int peer,
+                               struct comm_trouble *why)
+{
+    struct shm_peer *shm_peer = &me->peers[peer];
+    uint64_t seen;
+    tsr_status st =
+        tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->arrived, 2,
+                       shm_peer->meetings, &seen, why);
+    if (st != TSR_OK)
+        return st;
+    shm_peer->seen = seen >> 2;
+    shm_peer->entry = shm_peer->seen > shm_peer->meetings ? seen >> 1 & 1 : seen & 1;
+    return TSR_OK;
+}
+
+static tsr_status await_members(struct shm *me, const struct comm_call *call,
+                                struct comm_trouble *why)
+{
+    for (int i = 0; i < call->n_group; i++) {
+        if (call->group[i] == me->endpoint.rank)
+            continue;
+        tsr_status st = await_member(me, call, (int)call->group[i], why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// A meeting without a comparison: where members have met in this call before, they go on with the
+// same entry.
+tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
+{
+    come(me, call);
+    return await_members(me, call, why);
+}
+
+// Valid until this rank departs from the meeting.
+const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
+{
+    const struct shm_slot *slot = shm_slot(me->job, rank);
+    bool self = rank == me->endpoint.rank;
+    return &slot->entries[self ? me->calls & 1 : me->peers[rank].entry];
+}
+
+// The first line of the header holds all that must agree; where it does not, the comparison field
+// by field says what differs.
+tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
+{
+    const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);
+    tsr_status st = tsr__shm_sync(me, call, why);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < call->n_group; i++) {
+        int peer = (int)call->group[i];
+        const struct comm_header *theirs = &tsr__shm_entry(me, peer)->header;
+        if (peer == me->endpoint.rank || memcmp(&mine->header, theirs, SHM_LINE) == 0)
+            continue;
+        st = tsr__header_compare(&mine->header, me->endpoint.rank, theirs, peer, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// The stamps stand for the entries' first lines: equal ones, and no entry is read. Only where they
+// differ is the reason looked for there.
+tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, int peer,
+                                 struct comm_trouble *why)
+{
+    const struct comm_header *mine = &tsr__shm_entry(me, me->endpoint.rank)->header;
+    uint64_t stamp = come_to(me, peer, mine);
+    tsr_status st = await_member(me, call, peer, why);
+    if (st != TSR_OK)
+        return st;
+    uint64_t meeting = me->peers[peer].meetings;
+    const struct shm_pair *pair = shm_pair(me->job, peer, me->endpoint.rank);
+    if (atomic_load_explicit(&pair->stamp[meeting & 1], memory_order_relaxed) == stamp)
+        return TSR_OK;
+    return tsr__mailbox_differs(mine, me->endpoint.rank, &tsr__shm_entry(me, peer)->header, peer,
+                                why);
+}
+
+// From here on this rank reads nothing of this meeting any more, and says so to each member; it
+// notes who was shown its own entry, so that the call after the next one knows whom to wait for.
+void tsr__shm_depart(struct shm *me, const struct comm_call *call)
+{
+    remember(me, call, &me->readers[me->calls & 1]);
+    if (me->staged != tsr__shm_entry(me, me->endpoint.rank)->staged)
+        remember(me, call, &me->readers[SHM_STAGE]);
+    for (int i = 0; i < call->n_group; i++) {
+        int peer = (int)call->group[i];
+        if (peer != me->endpoint.rank)
+            atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->departed,
+                                  me->peers[peer].meetings, memory_order_release);
+    }
+}

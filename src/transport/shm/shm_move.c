@@ -1,0 +1,628 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_move.c - all-reduce and exchange between processes that share memory.
+//
+// Three ways for a reduction, each folding in group order. Small: everybody's data lies in its entry,
+// every member folds all of it, one meeting. In reach (tensors that lie in the shared memory
+// themselves): each member folds a slice of all inputs into all outputs, nothing is copied. Else
+// staged: chunks are copied into shared memory and folded from there while they are in the cache.
+// An exchange reads parts where they lie, or takes them from a ring that the sender fills.
+//
+// Sizes decide: two ranks with at most 4 KiB use their mailbox; up to 16 KiB every member folds
+// everything; above it slices in reach, or chunks of 128 KiB through the stage (two ranks: pieces
+// of 64 KiB through the pair buffer).
+#include "transport/shm/shm.h"
+
+#include <stdio.h>
+
+// Offset of memory that the others can reach; 0: they cannot.
+static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
+{
+    uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;
+    uintptr_t first = base + me->job->at.heaps, end = base + me->job->at.bytes;
+    if (at >= first && at < end && bytes <= end - at)
+        return at - base;
+    return 0;
+}
+
+// What another rank says lies at that offset; NULL: it is not in the memory that tensors lie in. An offset is read once and
+// checked before it is used: it may be anything, and change.
+static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
+{
+    const struct shm_layout *layout = &me->job->at;
+    if (offset < layout->heaps || offset > layout->bytes || bytes > layout->bytes - offset)
+        return NULL;
+    return me->job->base + offset;
+}
+
+static tsr_status refuse_offset(const struct comm_call *call, int peer, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "%s '%s' (id %lld): rank %d names memory outside of what is shared",
+                        call->op, call->node, (long long)call->id, peer);
+}
+
+// This rank's place in the group, of which it is a member (transport.c has checked).
+static int place_of(const struct shm *me, const struct comm_call *call)
+{
+    int i = 0;
+    while (call->group[i] != me->endpoint.rank)
+        i++;
+    return i;
+}
+
+// ---- all-reduce --------------------------------------------------------------------------------
+
+// Every member folds the same numbers in the same order into its own output; nobody waits again.
+static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, void *out)
+{
+    for (int i = 0; i < call->n_group; i++)
+        me->ins[i] = tsr__shm_entry(me, (int)call->group[i])->data;
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, &out, 1, 0, call->count);
+    return TSR_OK;
+}
+
+// The same answer on all members: each reads the same entries.
+static bool all_in_reach(const struct shm *me, const struct comm_call *call)
+{
+    bool all = true;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct shm_entry *entry = tsr__shm_entry(me, (int)call->group[i]);
+        all &= entry->in && entry->out;
+    }
+    return all;
+}
+
+static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *call, int self,
+                                  struct comm_trouble *why)
+{
+    int64_t first, length;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct shm_entry *entry = tsr__shm_entry(me, (int)call->group[i]);
+        size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+        me->ins[i] = at_offset(me, entry->in, bytes);
+        me->outs[i] = at_offset(me, entry->out, bytes);
+        if (!me->ins[i] || !me->outs[i])
+            return refuse_offset(call, (int)call->group[i], why);
+    }
+    // 3 members, 12288 float32 (48 KiB): member 1 folds elements 4096..8191 of all three inputs,
+    // and writes them into all three outputs.
+    tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
+                length);
+    // Nobody may read its output, or write its input again, before all slices are folded.
+    return tsr__shm_sync(me, call, why);
+}
+
+// Waits until a member has staged the chunk of that number, counted from the start of the call.
+static tsr_status await_chunk(struct shm *me, const struct comm_call *call, int peer,
+                              uint64_t chunk, struct comm_trouble *why)
+{
+    const struct shm_slot *slot = shm_slot(me->job, peer);
+    uint64_t wanted = tsr__shm_entry(me, peer)->staged + chunk + 1, seen;
+    return tsr__shm_await(me, call, peer, &slot->staged, 0, wanted, &seen, why);
+}
+
+// Written before `staged` is raised, so that who sees the number sees the bytes.
+static void stage(struct shm *me, const void *from, size_t bytes)
+{
+    memcpy(shm_stage(me->job, me->endpoint.rank, me->staged), from, bytes);
+    atomic_store_explicit(&me->slot->staged, ++me->staged, memory_order_release);
+}
+
+// The last chunk may be shorter.
+static size_t chunk_at(size_t bytes, size_t at)
+{
+    if (at >= bytes)
+        return 0;
+    return bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK;
+}
+
+// Two members with an input that the other cannot reach.
+struct pair {
+    struct shm *me;
+    const struct comm_call *call;
+    struct shm_bench *pair_buffer;
+    int peer;
+    bool higher;
+    const char *in;
+    size_t bytes;
+    uint64_t turns[2]; // of both sides of the pair buffer, when the call began
+};
+
+// 0 past the end, so that putting one piece ahead needs no test.
+static size_t piece_at(const struct pair *pair, size_t k)
+{
+    size_t at = k * SHM_PIECE;
+    if (at >= pair->bytes)
+        return 0;
+    if (pair->bytes - at < SHM_PIECE)
+        return pair->bytes - at;
+    return SHM_PIECE;
+}
+
+// The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.
+static char *cell_of(const struct pair *pair, bool higher, size_t k)
+{
+    return pair->pair_buffer->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
+}
+
+static void put_piece(const struct pair *pair, size_t k)
+{
+    size_t n = piece_at(pair, k);
+    if (n == 0)
+        return;
+    memcpy(cell_of(pair, pair->higher, k), pair->in + k * SHM_PIECE, n);
+    atomic_store_explicit(&pair->me->slot->staged, ++pair->me->staged, memory_order_release);
+}
+
+// Each puts its input down one piece ahead and folds both.
+static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int self,
+                              const char *in, char *out, struct comm_trouble *why)
+{
+    size_t unit = tsr__elem_bytes(call->type);
+    int peer = (int)call->group[1 - self];
+    struct pair pair = {me,
+                        call,
+                        shm_bench(me->job, me->endpoint.rank, peer),
+                        peer,
+                        self == 1,
+                        in,
+                        (size_t)call->count * unit,
+                        {0}};
+    size_t pieces = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
+    // Both count pieces of the two sides alike, so both know which cell is whose turn without
+    // asking.
+    memcpy(pair.turns, me->peers[peer].pieces, sizeof pair.turns);
+    me->peers[peer].pieces[0] += (pieces + 1) / 2;
+    me->peers[peer].pieces[1] += pieces / 2;
+    put_piece(&pair, 0);
+    for (size_t k = 0; k < pieces; k++) {
+        // The next piece lies ready before this one is folded. Its cell is the one that this rank
+        // itself read two pieces ago, so nobody reads it any more.
+        put_piece(&pair, k + 1);
+        tsr_status st = await_chunk(me, call, peer, k, why);
+        if (st != TSR_OK)
+            return st;
+        me->ins[self] = in + k * SHM_PIECE;
+        me->ins[1 - self] = cell_of(&pair, !pair.higher, k);
+        tsr__reduce_piece(call->type, call->reduce, me->ins, 2, out + k * SHM_PIECE,
+                          (int64_t)(piece_at(&pair, k) / unit), call->count);
+    }
+    return TSR_OK;
+}
+
+// One chunk of more than two members: all stage it, each folds a slice and puts the result into its
+// own place of the chunk, all take the others' slices.
+static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int self,
+                               const char *in, char *out, size_t bytes, struct comm_trouble *why)
+{
+    size_t unit = tsr__elem_bytes(call->type);
+    int64_t first, length, count = (int64_t)(bytes / unit);
+    uint64_t chunk = me->staged - tsr__shm_entry(me, me->endpoint.rank)->staged;
+    char *mine = shm_stage(me->job, me->endpoint.rank, me->staged);
+    stage(me, in, bytes);
+    // First meeting: all have staged the chunk.
+    tsr_status st = tsr__shm_sync(me, call, why);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < call->n_group; i++) {
+        uint64_t base = tsr__shm_entry(me, (int)call->group[i])->staged;
+        me->outs[i] = shm_stage(me->job, (int)call->group[i], base + chunk);
+        me->ins[i] = me->outs[i];
+    }
+    tsr__slice(count, unit, call->n_group, self, &first, &length);
+    void *to[2] = {mine, out};
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, to, 2, first, length);
+    // Second meeting: all slices are folded, each in its own rank's stage.
+    if ((st = tsr__shm_sync(me, call, why)) != TSR_OK)
+        return st;
+    for (int i = 0; i < call->n_group; i++) {
+        tsr__slice(count, unit, call->n_group, i, &first, &length);
+        size_t at = (size_t)first * unit;
+        if (i != self)
+            memcpy(out + at, (const char *)me->outs[i] + at, (size_t)length * unit);
+    }
+    return TSR_OK;
+}
+
+// A stage has four chunks in turn, and two meetings lie between a chunk and the next: it is never
+// written while somebody reads it. What the call before has staged must have been read
+// (tsr__shm_released).
+static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
+                                const char *in, char *out, struct comm_trouble *why)
+{
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    if (call->n_group == 2)
+        return reduce_pair(me, call, self, in, out, why);
+    tsr_status st = tsr__shm_released(me, call, SHM_STAGE, why);
+    if (st != TSR_OK)
+        return st;
+    for (size_t at = 0; at < bytes; at += SHM_CHUNK) {
+        st = reduce_chunk(me, call, self, in + at, out + at, chunk_at(bytes, at), why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Two members and few bytes. Nobody else reads what is on the mailbox, nor, unless they disagree, this rank's entry:
+// there is nothing to depart from.
+static tsr_status reduce_at_desk(struct shm *me, const struct comm_call *call, const void *in,
+                                 void *out, size_t bytes, struct comm_trouble *why)
+{
+    bool higher = call->group[1] == me->endpoint.rank;
+    int peer = (int)call->group[!higher];
+    struct mailbox *mailbox = shm_mailbox(me->job, me->endpoint.rank, peer);
+    uint64_t turn = me->peers[peer].turns++;
+    memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
+    tsr_status st = tsr__shm_meet_at_desk(me, call, peer, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
+    return TSR_OK;
+}
+
+// The three ways of the head of this file; all members choose the same one, because size, group
+// and what is in reach are the same for all of them after the meeting.
+tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *in, void *out, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)endpoint;
+    struct shm_entry *mine;
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    tsr_status st = tsr__shm_begin(me, call, NULL, &mine, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    if (desk_fits(call, bytes))
+        return reduce_at_desk(me, call, in, out, bytes, why);
+    if (bytes <= SHM_INLINE) {
+        if (bytes)
+            memcpy(mine->data, in, bytes);
+    } else {
+        mine->in = reach(me, in, bytes);
+        mine->out = reach(me, out, bytes);
+    }
+    int self = place_of(me, call);
+    st = tsr__shm_meet(me, call, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    if (bytes <= SHM_INLINE)
+        st = reduce_inline(me, call, out);
+    else if (all_in_reach(me, call))
+        st = reduce_in_reach(me, call, self, why);
+    else
+        st = reduce_staged(me, call, self, in, out, why);
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    tsr__shm_depart(me, call);
+    return TSR_OK;
+}
+
+// ---- exchange: parts through rings -------------------------------------------------------------
+
+// One exchange at work. sent and got: bytes so far, per member.
+struct exchange {
+    struct shm *me;
+    const struct comm_call *call;
+    struct comm_exchange *exchange;
+    int self;
+    size_t *sent, *got;
+};
+
+// Every part begins on a line of its own, so that elements are aligned and never split.
+static uint64_t line_up(uint64_t bytes)
+{
+    return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+}
+
+// Puts more of what goes to member i into its ring; true if anything went.
+static bool push(struct exchange *exchange, int i)
+{
+    struct shm *me = exchange->me;
+    int peer = (int)exchange->call->group[i];
+    const struct comm_buffer *from = &exchange->exchange->send[i];
+    struct shm_peer *shm_peer = &me->peers[peer];
+    size_t ring = me->job->at.ring_bytes, left = from->bytes - exchange->sent[i];
+    if (left == 0)
+        return false;
+    uint64_t taken = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->taken,
+                                          memory_order_acquire);
+    // put and taken only grow; their difference is what lies in the ring. line_up may carry `put`
+    // past what fits, by less than a line.
+    size_t room = shm_peer->put - taken < ring ? ring - (size_t)(shm_peer->put - taken) : 0;
+    size_t at = (size_t)(shm_peer->put % ring);
+    size_t n = left < room ? left : room;
+    n = n < ring - at ? n : ring - at;
+    n = n < ring / 2 ? n : ring / 2; // the other side works while this one fills
+    if (n == 0)
+        return false;
+    memcpy(shm_ring(me->job, me->endpoint.rank, peer) + at,
+           (const char *)from->p + exchange->sent[i], n);
+    exchange->sent[i] += n;
+    shm_peer->put += n;
+    if (exchange->sent[i] == from->bytes)
+        shm_peer->put = line_up(shm_peer->put);
+    atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->put, shm_peer->put,
+                          memory_order_release);
+    return true;
+}
+
+// What lies in the ring from a member, in one piece, of at most `left` bytes.
+// A stretch ends at the ring's end; what follows is taken at the next turn.
+static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
+{
+    const struct shm *me = exchange->me;
+    size_t ring = me->job->at.ring_bytes;
+    uint64_t taken = me->peers[peer].taken;
+    uint64_t put = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->put,
+                                        memory_order_acquire);
+    size_t n = (size_t)(put - taken), offset = (size_t)(taken % ring);
+    *at = shm_ring(me->job, peer, me->endpoint.rank) + offset;
+    n = n < ring - offset ? n : ring - offset;
+    return n < left ? n : left;
+}
+
+// Raised after the bytes were copied: the sender may write there again. The last part of a message
+// ends on a line, as push counts it.
+static void took(const struct exchange *exchange, int peer, size_t n, bool last)
+{
+    struct shm *me = exchange->me;
+    me->peers[peer].taken += n;
+    if (last)
+        me->peers[peer].taken = line_up(me->peers[peer].taken);
+    atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->taken, me->peers[peer].taken,
+                          memory_order_release);
+}
+
+// Takes more of what comes from member i.
+static bool pull(struct exchange *exchange, int i)
+{
+    const struct comm_buffer *to = &exchange->exchange->recv[i];
+    int peer = (int)exchange->call->group[i];
+    const char *at;
+    if (exchange->got[i] == to->bytes)
+        return false;
+    size_t n = waiting(exchange, peer, to->bytes - exchange->got[i], &at);
+    if (n == 0)
+        return false;
+    memcpy((char *)to->p + exchange->got[i], at, n);
+    exchange->got[i] += n;
+    took(exchange, peer, n, exchange->got[i] == to->bytes);
+    return true;
+}
+
+// Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the ring.
+static const char *part_at(const struct exchange *exchange, int i)
+{
+    return exchange->me->peers[exchange->call->group[i]].part;
+}
+
+// Folds the next piece that has come from everybody; got[self] counts.
+static bool fold(struct exchange *exchange)
+{
+    struct shm *me = exchange->me;
+    size_t unit = tsr__elem_bytes(exchange->call->type), done = exchange->got[exchange->self];
+    size_t n = exchange->exchange->recv[0].bytes - done;
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        if (n == 0)
+            return false;
+        const char *part =
+            i == exchange->self ? exchange->exchange->send[i].p : part_at(exchange, i);
+        const char *from = part ? part + done : NULL;
+        if (i != exchange->self && !part)
+            n = waiting(exchange, (int)exchange->call->group[i], n, &from);
+        me->ins[i] = from;
+    }
+    // Only whole elements that have come from everybody; the rest waits for the next turn.
+    n = n / unit * unit;
+    if (n == 0)
+        return false;
+    void *to = (char *)exchange->exchange->folded + done;
+    tsr__reduce(exchange->call->type, exchange->call->reduce, me->ins, exchange->call->n_group, &to,
+                1, 0, (int64_t)(n / unit));
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        exchange->got[i] += n;
+        if (i != exchange->self && !part_at(exchange, i))
+            took(exchange, (int)exchange->call->group[i], n,
+                 exchange->got[i] == exchange->exchange->recv[0].bytes);
+    }
+    return true;
+}
+
+// A member that something is still missing from, or that has still to take something; -1: all is
+// done. Of those, one whose ring is empty: what others sent may wait for it to be folded.
+static int missing(const struct exchange *exchange)
+{
+    int open = -1;
+    const char *at;
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
+        size_t left = 0;
+        if (i != exchange->self)
+            left = exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes -
+                   exchange->got[i];
+        if (left && !part_at(exchange, i) && waiting(exchange, peer, left, &at) == 0)
+            return peer;
+        open = left ? peer : open;
+    }
+    for (int i = 0; i < exchange->call->n_group; i++)
+        if (i != exchange->self && exchange->sent[i] < exchange->exchange->send[i].bytes)
+            return (int)exchange->call->group[i];
+    return open;
+}
+
+// Fills and empties every ring as far as it goes. False: nothing moved, and somebody else has to.
+static bool step(struct exchange *exchange)
+{
+    bool moved = false;
+    for (int i = 0; i < exchange->call->n_group; i++)
+        if (i != exchange->self)
+            moved |= push(exchange, i);
+    if (exchange->exchange->folded)
+        return exchange->got[exchange->self] < exchange->exchange->recv[0].bytes
+                   ? fold(exchange) || moved
+                   : moved;
+    for (int i = 0; i < exchange->call->n_group; i++)
+        if (i != exchange->self)
+            moved |= pull(exchange, i);
+    return moved;
+}
+
+// No rank waits for one other in here: it serves all rings in turn, so no order of sizes can block
+// two ranks.
+static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why)
+{
+    struct patience patience = {0};
+    int peer;
+    while ((peer = missing(exchange)) >= 0) {
+        if (step(exchange)) {
+            patience = (struct patience){0};
+            exchange->me->gone = 0;
+            continue;
+        }
+        if (!tsr__patience(&patience, exchange->me->crowded))
+            continue;
+        atomic_store(&exchange->me->slot->waiting_for, -1); // on the move: no ring of waiting ranks
+        tsr_status st = tsr__shm_look(exchange->me, exchange->call, peer, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (exchange->exchange->folded) // alone in the group, or all lay in reach
+        while (exchange->got[exchange->self] < exchange->exchange->recv[0].bytes)
+            fold(exchange);
+    return TSR_OK;
+}
+
+// ---- exchange ----------------------------------------------------------------------------------
+
+// Writes what goes to whom; what lies in reach does not go through a ring.
+// Small parts go through the ring, although they could be read in place: that needs no answer
+// (settle).
+static void offer(struct exchange *exchange)
+{
+    struct shm *me = exchange->me;
+    struct shm_part *parts = shm_parts(me->job, me->endpoint.rank, (int)(me->calls & 1));
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        const struct comm_buffer *buffer = &exchange->exchange->send[i];
+        uint64_t at = buffer->bytes > SHM_INLINE ? reach(me, buffer->p, buffer->bytes) : 0;
+        parts[exchange->call->group[i]] = (struct shm_part){buffer->bytes, at};
+        exchange->sent[i] = at || i == exchange->self ? buffer->bytes : 0;
+        me->peers[exchange->call->group[i]].gave += at && i != exchange->self;
+    }
+}
+
+// Words of another process are read once into locals: it could change them between the test and the
+// use.
+static tsr_status check_sizes(const struct exchange *exchange, struct comm_trouble *why)
+{
+    const struct shm *me = exchange->me;
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
+        int entry = (int)(tsr__shm_entry(me, peer) - shm_slot(me->job, peer)->entries);
+        const struct shm_part *said = &shm_parts(me->job, peer, entry)[me->endpoint.rank];
+        uint64_t sent = said->bytes, at = said->at;
+        size_t expected = exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes;
+        if (sent != expected)
+            return tsr__trouble(why, TSR_PEER, peer,
+                                "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
+                                exchange->call->op, exchange->call->node,
+                                (long long)exchange->call->id, peer, (unsigned long long)sent,
+                                me->endpoint.rank, expected);
+        me->peers[peer].part = at ? at_offset(me, at, expected) : NULL;
+        if (at && !me->peers[peer].part)
+            return refuse_offset(exchange->call, peer, why);
+    }
+    return TSR_OK;
+}
+
+// Copies what can be read where it lies, this member's own part among it.
+static void copy_in_reach(struct exchange *exchange)
+{
+    if (exchange->exchange->folded)
+        return; // fold() reads it
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        const struct comm_buffer *to = &exchange->exchange->recv[i];
+        const void *from =
+            i == exchange->self ? exchange->exchange->send[i].p : part_at(exchange, i);
+        if (!from && i != exchange->self)
+            continue;
+        if (to->bytes && to->p != from)
+            memcpy(to->p, from, to->bytes);
+        exchange->got[i] = to->bytes;
+    }
+}
+
+// Tells those whose parts were read where they lay, and waits for those who read ours.
+// Until `copied` is as high as `gave`, the others may still read this rank's tensors, which its
+// engine would free.
+static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
+{
+    struct shm *me = exchange->me;
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
+        if (i != exchange->self && part_at(exchange, i))
+            atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->copied,
+                                  ++me->peers[peer].copied, memory_order_release);
+    }
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
+        uint64_t seen;
+        if (i == exchange->self)
+            continue;
+        tsr_status st = tsr__shm_await(me, exchange->call, peer,
+                                       &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
+                                       me->peers[peer].gave, &seen, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *why)
+{
+    struct shm *me = exchange->me;
+    if (!exchange->exchange->arrived)
+        return TSR_OK;
+    for (int i = 0; i < exchange->call->n_group; i++)
+        memcpy(me->notes[i], tsr__shm_entry(me, (int)exchange->call->group[i])->header.notes,
+               sizeof me->notes[i]);
+    return exchange->exchange->arrived(exchange->exchange->data,
+                                       (const int64_t(*)[COMM_NOTES])me->notes, why);
+}
+
+// Meet, compare sizes, then copy: a rank that finds a difference has written nothing yet.
+static tsr_status exchange_all(struct exchange *exchange, struct comm_trouble *why)
+{
+    struct shm *me = exchange->me;
+    struct shm_entry *mine;
+    tsr_status st = tsr__shm_begin(me, exchange->call, exchange->exchange->notes, &mine, why);
+    if (st != TSR_OK)
+        return st;
+    offer(exchange);
+    st = tsr__shm_meet(me, exchange->call, why);
+    if (st != TSR_OK)
+        return st;
+    st = tell_arrived(exchange, why);
+    if (st != TSR_OK)
+        return st;
+    st = check_sizes(exchange, why);
+    if (st != TSR_OK)
+        return st;
+    copy_in_reach(exchange);
+    st = move_parts(exchange, why);
+    if (st != TSR_OK)
+        return st;
+    return settle(exchange, why);
+}
+
+tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                             struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    struct shm *me = (struct shm *)endpoint;
+    struct exchange at_work = {me, call, exchange, place_of(me, call), me->sent, me->got};
+    memset(me->got, 0, (size_t)call->n_group * sizeof *me->got);
+    if (exchange_all(&at_work, why) != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    tsr__shm_depart(me, call);
+    return TSR_OK;
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// shm_rank.c - one rank of those that share memory: its endpoint, made and closed, and its signs of life.
+//
+// A rank is its process's only one in the job. Its endpoint belongs to one thread; the beat's
+// thread writes the heartbeat and nothing else, and the heap has a lock, because the engine's
+// threads allocate.
+#include "transport/shm/shm.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BEAT_NS 100000000 // between two signs of life
+
+// Counts, and tells no time: whoever watches measures how long the count stands still, on its own
+// clock. Between two signs it waits to be stopped, so that closing does not wait for the next one.
+static void *beat_thread(void *data)
+{
+    struct shm *me = data;
+    pthread_mutex_lock(&me->stop_lock);
+    while (!me->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += BEAT_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        atomic_fetch_add(&me->slot->beat, 1);
+        pthread_cond_timedwait(&me->stopped, &me->stop_lock, &until);
+    }
+    pthread_mutex_unlock(&me->stop_lock);
+    return NULL;
+}
+
+static void init_beat(struct shm *me)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&me->stopped, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&me->stop_lock, NULL);
+}
+
+static void stop_beat(struct shm *me)
+{
+    pthread_mutex_lock(&me->stop_lock);
+    me->stop = true;
+    pthread_cond_signal(&me->stopped);
+    pthread_mutex_unlock(&me->stop_lock);
+    if (me->has_thread)
+        pthread_join(me->thread, NULL);
+}
+
+// Signals are for the program's own threads.
+static tsr_status start_beat(struct shm *me)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    me->has_thread = !tsr__fault(me->session, FAULT_SPAWN) &&
+                     pthread_create(&me->thread, NULL, beat_thread, me) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (me->has_thread)
+        return TSR_OK;
+    tsr__diag(me->session, DIAG_rank_start, NULL, "a higher limit of threads",
+              "the thread for signs of life could not be started");
+    return TSR_PEER;
+}
+
+// Also of a rank that was made half. The job is its owner's to free.
+static void shm_free(struct shm *me)
+{
+    tsr_session *session = me->session;
+    size_t n = (size_t)me->job->n;
+    tsr__free(session, me->peers, n * sizeof *me->peers);
+    for (size_t i = 0; i < TSR_COUNT(me->readers); i++) {
+        tsr__free(session, me->readers[i].meeting, n * sizeof *me->readers[i].meeting);
+        tsr__free(session, me->readers[i].list, n * sizeof *me->readers[i].list);
+    }
+    tsr__free(session, (void *)me->ins, n * sizeof *me->ins);
+    tsr__free(session, me->outs, n * sizeof *me->outs);
+    tsr__free(session, me->sent, n * sizeof *me->sent);
+    tsr__free(session, me->got, n * sizeof *me->got);
+    tsr__free(session, me->notes, n * sizeof *me->notes);
+    pthread_mutex_destroy(&me->heap.lock);
+    pthread_mutex_destroy(&me->stop_lock);
+    pthread_cond_destroy(&me->stopped);
+    tsr__free(session, me, sizeof *me);
+}
+
+static void *zeroed(tsr_session *session, size_t bytes)
+{
+    void *p = tsr__alloc(session, bytes);
+    return p ? memset(p, 0, bytes) : NULL;
+}
+
+// Everything that a call needs is had here: calls allocate nothing, and so cannot fail for want of
+// memory.
+static bool shm_alloc(struct shm *me)
+{
+    tsr_session *session = me->session;
+    size_t n = (size_t)me->job->n;
+    bool ok = (me->peers = zeroed(session, n * sizeof *me->peers));
+    for (size_t i = 0; i < TSR_COUNT(me->readers); i++) {
+        ok = ok && (me->readers[i].meeting = zeroed(session, n * sizeof *me->readers[i].meeting));
+        ok = ok && (me->readers[i].list = zeroed(session, n * sizeof *me->readers[i].list));
+    }
+    ok = ok && (me->ins = zeroed(session, n * sizeof *me->ins));
+    ok = ok && (me->outs = zeroed(session, n * sizeof *me->outs));
+    ok = ok && (me->sent = zeroed(session, n * sizeof *me->sent));
+    ok = ok && (me->got = zeroed(session, n * sizeof *me->got));
+    return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
+}
+
+// Gifts that rank 0 has not taken are lost; GONE tells whoever waits for this rank. Only then may
+// the memory go.
+static void shm_close(struct endpoint *endpoint)
+{
+    struct shm *me = (struct shm *)endpoint;
+    tsr__shm_drop_gifts(me);
+    atomic_store(&me->slot->state, SHM_GONE);
+    stop_beat(me);
+    struct shm_job *owned = me->owns_job ? me->job : NULL;
+    tsr_session *session = me->session;
+    shm_free(me);
+    tsr__shm_free(session, owned);
+}
+
+static void shm_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    tsr__shm_fail(((struct shm *)endpoint)->job, status, rank, text);
+}
+
+static const struct transport shm_transport = {
+    .name = "shm",
+    .all_reduce = tsr__shm_all_reduce,
+    .exchange = tsr__shm_exchange,
+    .fail = shm_fail,
+    .close = shm_close,
+    .alloc = tsr__shm_alloc,
+    .release = tsr__shm_release,
+    .held = tsr__shm_held,
+    .give = tsr__shm_give,
+    .settle = tsr__shm_settle,
+    .take = tsr__shm_take,
+};
+
+// The beat starts before the slot says SHM_AT_WORK: a rank that others see at work gives signs of
+// life.
+tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
+                             struct endpoint **out)
+{
+    struct shm *me = zeroed(session, sizeof *me);
+    if (!me)
+        return TSR_NOMEM;
+    me->endpoint = (struct endpoint){.transport = &shm_transport,
+                                     .rank = rank,
+                                     .size = job->n,
+                                     .host_ranks = job->host_ranks,
+                                     .host_cores = job->host_cores};
+    me->job = job;
+    pthread_mutex_init(&me->heap.lock, NULL);
+    init_beat(me);
+    me->session = session;
+    me->slot = shm_slot(job, rank);
+    me->crowded = job->host_ranks > job->host_cores;
+    tsr_status st = shm_alloc(me) ? start_beat(me) : TSR_NOMEM;
+    if (st != TSR_OK) {
+        shm_free(me);
+        return st;
+    }
+    atomic_store(&me->slot->pid, (int)getpid());
+    atomic_store(&me->slot->waiting_for, -1);
+    atomic_store(&me->slot->state, SHM_AT_WORK);
+    *out = &me->endpoint;
+    return TSR_OK;
+}

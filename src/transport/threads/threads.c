@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: Apache-2.0
+// threads.c - ranks as threads of one process: pointers are shared, nothing is copied but the
+// result.
+//
+// A call has two meetings. Arrival: each member writes its header and pointers into its slot and
+// raises its counter for every other member; when all counters are up, all headers are compared,
+// and data may be read. Departure: each member raises its second counter when it no longer touches
+// the others' memory; when all have, the caller may free its own. Counters are per pair of ranks,
+// so the k-th meeting of two ranks is always with each other: ranks that disagree about operator,
+// order or group meet in different calls, and find it. Two ranks with little to add up copy it to
+// their mailbox instead (internal.h) and need no departure.
+//
+// When the job fails, a member may leave only when nobody reads its memory any more: see leave().
+//
+// Two ranks in one call, one after the other in time:
+//     rank 0: writes header, in, out; arrived[0][1] = 5      rank 1 still computes
+//     rank 0: waits until arrived[1][0] is 5                 rank 1: writes its own; arrived[1][0] = 5
+//     both compare headers, enter IN_DATA, fold their slices of both inputs into both outputs
+//     rank 0: raises departed[0][1], waits for departed[1][0]   rank 1: the same; then both return
+#include "transport/common/internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+enum state {
+    AT_WORK, // outside of calls, or waiting in one
+    IN_DATA, // reads or writes other members' memory
+    GONE,    // left the job: ended, or failed
+};
+
+// What one rank tells another. stamp: of their last two meetings, 0 where they were not at the mailbox.
+struct word {
+    _Alignas(64) atomic_uint_fast64_t arrived; // calls with that peer entered
+    atomic_uint_fast64_t stamp[2];
+    _Alignas(64) atomic_uint_fast64_t departed;
+    uint64_t turns; // at the mailbox of both; its own
+};
+
+// What never changes, what a call writes and others read, what only those look at who wait long: on lines of their own.
+struct slot {
+    _Alignas(64) struct endpoint endpoint; // first: an endpoint is its slot
+    struct thread_job *job;
+    struct word *to;  // [peer]; written by this rank alone
+    const void **ins; // scratch of one call, one entry per member
+    void **outs;
+    int64_t (*notes)[COMM_NOTES];
+    _Alignas(64) struct comm_header header;
+    const void *in;
+    void *out;
+    const struct comm_exchange *exchange;
+    _Alignas(64) atomic_int state;
+    atomic_int waiting_for; // rank, or -1
+};
+
+struct thread_job {
+    struct arena arena; // holds all of this
+    int n;
+    bool crowded; // more ranks than cores: spinning only steals time
+    struct slot *slots;
+    struct word *words;        // [from][to]
+    struct mailbox *mailboxes; // [lower][higher]
+    atomic_int failed;
+    pthread_mutex_t lock; // guards trouble while it is written
+    struct comm_trouble trouble;
+};
+
+// Not by way of the slot, whose rank writes nearby.
+static struct word *word_of(const struct thread_job *job, int from, int to)
+{
+    return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
+}
+
+// By any thread. Only the text is under the lock; the flag is looked at without it.
+static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    struct thread_job *job = ((struct slot *)endpoint)->job;
+    pthread_mutex_lock(&job->lock);
+    if (!atomic_load(&job->failed)) {
+        tsr__trouble(&job->trouble, status, rank, "%s", text);
+        atomic_store(&job->failed, 1);
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+// The job's trouble, for a rank that finds it failed.
+static tsr_status told(struct thread_job *job, struct comm_trouble *why)
+{
+    pthread_mutex_lock(&job->lock);
+    *why = job->trouble;
+    pthread_mutex_unlock(&job->lock);
+    return why->status;
+}
+
+// After a failure: waits until no member can be inside this rank's memory, then counts as gone. A
+// member enters IN_DATA only if it sees the job unfailed after having announced IN_DATA, so one of
+// both sees the other.
+static void leave(struct slot *me, const struct comm_call *call)
+{
+    for (int i = 0; i < call->n_group; i++) {
+        struct slot *peer = &me->job->slots[call->group[i]];
+        struct patience patience = {0};
+        while (peer != me && atomic_load(&peer->state) == IN_DATA)
+            tsr__patience(&patience, me->job->crowded);
+    }
+    atomic_store(&me->state, GONE);
+}
+
+// This rank found the failure, or heard of it: the first text stays.
+static tsr_status give_up(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
+{
+    threads_fail(&me->endpoint, why->status, why->rank, why->text);
+    leave(me, call);
+    return why->status;
+}
+
+// True if following "waits for" from this rank comes back to it: nobody of them will ever move. A
+// rank whose wait is over and that only has not had the time to see it breaks the ring.
+static bool in_a_ring(const struct slot *me)
+{
+    const struct thread_job *job = me->job;
+    int at = me->endpoint.rank;
+    for (int steps = 0; steps <= job->n; steps++) {
+        const struct slot *slot = &job->slots[at];
+        int next = atomic_load(&slot->waiting_for);
+        if (next < 0 || atomic_load(&job->slots[next].state) != AT_WORK ||
+            atomic_load(&job->slots[next].to[at].arrived) >= atomic_load(&slot->to[next].arrived))
+            return false;
+        at = next;
+        if (at == me->endpoint.rank)
+            return true;
+    }
+    return false; // a ring without this rank: its members will tell
+}
+
+// Looks around while waiting for a peer that has not arrived.
+static tsr_status look(struct slot *me, const struct slot *peer, const struct comm_call *call,
+                       int *rings, struct comm_trouble *why)
+{
+    int rank = peer->endpoint.rank;
+    if (atomic_load(&me->job->failed))
+        return told(me->job, why);
+    // It may have come, found this rank there, and ended: then its number is as high.
+    if (atomic_load(&peer->state) == GONE &&
+        atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
+        return tsr__trouble(why, TSR_PEER, rank,
+                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", rank,
+                            me->endpoint.rank, call->op, call->node, (long long)call->id);
+    *rings = in_a_ring(me) ? *rings + 1 : 0;
+    if (*rings < 50) // stable over many looks: not a snapshot of ranks on the move
+        return TSR_OK;
+    return tsr__trouble(why, TSR_PEER, rank,
+                        "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for "
+                        "rank %d, which is at %.15s '%.47s' (id %lld)",
+                        me->endpoint.rank, call->op, call->node, (long long)call->id, rank,
+                        peer->header.op, peer->header.node, (long long)peer->header.id);
+}
+
+static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_call *call,
+                                struct comm_trouble *why)
+{
+    const struct word *word = word_of(me->job, theirs, me->endpoint.rank);
+    uint_fast64_t wanted = atomic_load_explicit(&me->to[theirs].arrived, memory_order_relaxed);
+    struct patience patience = {0};
+    int rings = 0;
+    while (atomic_load_explicit(&word->arrived, memory_order_acquire) < wanted) {
+        // Said only by a rank that really waits: others look for rings in it.
+        if (patience.rounds == 0)
+            atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
+        if (!tsr__patience(&patience, me->job->crowded))
+            continue;
+        tsr_status st = look(me, &me->job->slots[theirs], call, &rings, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (patience.rounds)
+        atomic_store_explicit(&me->waiting_for, -1, memory_order_relaxed);
+    return TSR_OK;
+}
+
+// Raises the number of meetings with a peer; stamp 0: not at the mailbox. Returns the number.
+static uint64_t come_to(struct slot *me, int peer, bool at_desk, uint64_t *stamp)
+{
+    struct word *word = &me->to[peer];
+    uint64_t meeting = atomic_load_explicit(&word->arrived, memory_order_relaxed) + 1;
+    *stamp = at_desk ? tsr__mailbox_stamp(&me->header, meeting) : 0;
+    atomic_store_explicit(&word->stamp[meeting & 1], *stamp, memory_order_relaxed);
+    atomic_store_explicit(&word->arrived, meeting, memory_order_release);
+    return meeting;
+}
+
+// Nobody has seen this rank in the call, so nobody can be in its memory: it need not leave().
+static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
+{
+    atomic_store(&me->state, GONE);
+    return told(me->job, why);
+}
+
+// All members are there and say the same; or the job fails.
+static tsr_status arrive(struct slot *me, const struct comm_call *call, const int64_t *notes,
+                         struct comm_trouble *why)
+{
+    struct thread_job *job = me->job;
+    uint64_t none;
+    if (atomic_load_explicit(&job->failed, memory_order_relaxed))
+        return already_failed(me, why);
+    // Written while nobody reads it: all members of the call before have departed, and the mailbox
+    // reads headers only to tell a difference.
+    tsr__header_of(call, notes, &me->header);
+    for (int i = 0; i < call->n_group; i++)
+        if (call->group[i] != me->endpoint.rank)
+            come_to(me, (int)call->group[i], false, &none);
+    for (int i = 0; i < call->n_group; i++) {
+        struct slot *peer = &job->slots[call->group[i]];
+        if (peer == me)
+            continue;
+        if (await_arrival(me, (int)call->group[i], call, why) != TSR_OK)
+            return give_up(me, call, why);
+        if (tsr__header_compare(&me->header, me->endpoint.rank, &peer->header, peer->endpoint.rank,
+                                why) != TSR_OK)
+            return give_up(me, call, why);
+    }
+    return TSR_OK;
+}
+
+// From here on this rank may touch the others' memory; false if the job failed meanwhile.
+static bool enter_data(struct slot *me)
+{
+    atomic_store(&me->state, IN_DATA);
+    if (!atomic_load(&me->job->failed))
+        return true;
+    atomic_store(&me->state, AT_WORK);
+    return false;
+}
+
+// Done with the others' memory; back when the others are done with ours.
+static tsr_status depart(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
+{
+    struct thread_job *job = me->job;
+    atomic_store_explicit(&me->state, AT_WORK, memory_order_release);
+    for (int i = 0; i < call->n_group; i++) {
+        atomic_uint_fast64_t *mine = &me->to[call->group[i]].departed;
+        if (call->group[i] != me->endpoint.rank)
+            atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed) + 1,
+                                  memory_order_release);
+    }
+    for (int i = 0; i < call->n_group; i++) {
+        struct slot *peer = &job->slots[call->group[i]];
+        if (peer == me)
+            continue;
+        uint_fast64_t wanted =
+            atomic_load_explicit(&me->to[call->group[i]].departed, memory_order_relaxed);
+        atomic_uint_fast64_t *theirs = &peer->to[me->endpoint.rank].departed;
+        struct patience patience = {0};
+        while (atomic_load_explicit(theirs, memory_order_acquire) < wanted) {
+            tsr__patience(&patience, job->crowded);
+            // State first, then the number: a peer that departed and then ended has the number up.
+            if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
+                leave(me, call); // it left without touching us: the job failed
+                return told(job, why);
+            }
+        }
+    }
+    return TSR_OK;
+}
+
+// The job failed between the arrival and the data; this rank has touched nothing.
+static tsr_status backed_off(struct slot *me, const struct comm_call *call,
+                             struct comm_trouble *why)
+{
+    told(me->job, why);
+    leave(me, call);
+    return why->status;
+}
+
+// Folds this member's slice of all inputs into all outputs.
+static void reduce_slice(struct slot *me, const struct comm_call *call)
+{
+    int64_t first, length;
+    int self = 0;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct slot *peer = &me->job->slots[call->group[i]];
+        me->ins[i] = peer->in;
+        me->outs[i] = peer->out;
+        self = peer == me ? i : self;
+    }
+    tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
+                length);
+}
+
+// Two members and few bytes: nobody touches another's memory.
+static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *call, const void *in,
+                                 void *out, size_t bytes, struct comm_trouble *why)
+{
+    struct thread_job *job = me->job;
+    bool higher = call->group[1] == me->endpoint.rank;
+    int peer = (int)call->group[!higher];
+    struct mailbox *mailbox = &job->mailboxes[call->group[0] * job->n + call->group[1]];
+    // Both count their turns at this mailbox alike, since both come to the same calls.
+    uint64_t turn = me->to[peer].turns++, stamp;
+    if (atomic_load_explicit(&job->failed, memory_order_relaxed))
+        return already_failed(me, why);
+    tsr__header_of(call, NULL, &me->header);
+    memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
+    uint64_t meeting = come_to(me, peer, true, &stamp);
+    if (await_arrival(me, peer, call, why) != TSR_OK)
+        return give_up(me, call, why);
+    const struct word *word = word_of(job, peer, me->endpoint.rank);
+    bool same = atomic_load_explicit(&word->stamp[meeting & 1], memory_order_relaxed) == stamp;
+    if (!same && tsr__mailbox_differs(&me->header, me->endpoint.rank, &job->slots[peer].header,
+                                      peer, why) != TSR_OK)
+        return give_up(me, call, why);
+    tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
+    return TSR_OK;
+}
+
+static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                                     const void *in, void *out, struct comm_trouble *why)
+{
+    struct slot *me = (struct slot *)endpoint;
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
+    if (me->job->mailboxes && desk_fits(call, bytes))
+        return reduce_at_desk(me, call, in, out, bytes, why);
+    me->in = in;
+    me->out = out;
+    tsr_status st = arrive(me, call, NULL, why);
+    if (st != TSR_OK)
+        return st;
+    if (!enter_data(me))
+        return backed_off(me, call, why);
+    reduce_slice(me, call);
+    return depart(me, call, why);
+}
+
+static tsr_status other_size(const struct slot *me, const struct comm_call *call, int rank,
+                             size_t sent, size_t expected, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, rank,
+                        "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu", call->op,
+                        call->node, (long long)call->id, rank, sent, me->endpoint.rank, expected);
+}
+
+// Folds what every member sends to this one.
+static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
+                             const struct comm_exchange *exchange, int self,
+                             struct comm_trouble *why)
+{
+    size_t bytes = exchange->recv[0].bytes;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct slot *peer = &me->job->slots[call->group[i]];
+        const struct comm_buffer *from = &peer->exchange->send[self];
+        if (from->bytes != bytes)
+            return other_size(me, call, peer->endpoint.rank, from->bytes, bytes, why);
+        me->ins[i] = from->p;
+    }
+    tsr__reduce(call->type, call->reduce, me->ins, call->n_group, (void *const *)&exchange->folded,
+                1, 0, (int64_t)(bytes / tsr__elem_bytes(call->type)));
+    return TSR_OK;
+}
+
+// Copies what every member sends to this one; the sizes must be those expected.
+static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
+                             const struct comm_exchange *exchange, int self,
+                             struct comm_trouble *why)
+{
+    for (int i = 0; i < call->n_group; i++) {
+        const struct slot *peer = &me->job->slots[call->group[i]];
+        const struct comm_buffer *from = &peer->exchange->send[self], *to = &exchange->recv[i];
+        if (from->bytes != to->bytes)
+            return other_size(me, call, peer->endpoint.rank, from->bytes, to->bytes, why);
+        if (to->bytes && to->p != from->p)
+            memcpy(to->p, from->p, to->bytes);
+    }
+    return TSR_OK;
+}
+
+static tsr_status tell_arrived(struct slot *me, const struct comm_call *call,
+                               struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    if (!exchange->arrived)
+        return TSR_OK;
+    for (int i = 0; i < call->n_group; i++)
+        memcpy(me->notes[i], me->job->slots[call->group[i]].header.notes, sizeof me->notes[i]);
+    tsr_status st = exchange->arrived(exchange->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
+    if (st != TSR_OK)
+        return give_up(me, call, why);
+    return TSR_OK;
+}
+
+// Meet, tell who has come, then copy or fold the others' parts where they lie; nobody leaves before all have.
+static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_call *call,
+                                   struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    struct slot *me = (struct slot *)endpoint;
+    me->exchange = exchange;
+    int self = 0;
+    while (call->group[self] != endpoint->rank)
+        self++;
+    tsr_status st = arrive(me, call, exchange->notes, why);
+    if (st != TSR_OK)
+        return st;
+    st = tell_arrived(me, call, exchange, why);
+    if (st != TSR_OK)
+        return st;
+    if (!enter_data(me))
+        return backed_off(me, call, why);
+    if (exchange->folded)
+        st = fold_parts(me, call, exchange, self, why);
+    else
+        st = copy_parts(me, call, exchange, self, why);
+    if (st == TSR_OK)
+        return depart(me, call, why);
+    // Out of the others' memory first, or leave() of another rank would wait for this one.
+    atomic_store(&me->state, AT_WORK);
+    return give_up(me, call, why);
+}
+
+static void threads_close(struct endpoint *endpoint)
+{
+    atomic_store(&((struct slot *)endpoint)->state, GONE);
+}
+
+static const struct transport threads_transport = {
+    .name = "threads",
+    .all_reduce = threads_all_reduce,
+    .exchange = threads_exchange,
+    .fail = threads_fail,
+    .close = threads_close,
+};
+
+// Scratch for the largest group, so that calls allocate nothing.
+static void slot_init(struct thread_job *job, int rank, int cores)
+{
+    struct slot *slot = &job->slots[rank];
+    size_t n = (size_t)job->n;
+    slot->endpoint = (struct endpoint){.transport = &threads_transport,
+                                       .rank = rank,
+                                       .size = job->n,
+                                       .host_ranks = job->n,
+                                       .host_cores = cores};
+    slot->job = job;
+    atomic_init(&slot->waiting_for, -1);
+    slot->to = job->words + (size_t)rank * n;
+    slot->ins = ARENA_ARRAY(&job->arena, const void *, n);
+    slot->outs = ARENA_ARRAY(&job->arena, void *, n);
+    slot->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&job->arena, int64_t, n * COMM_NOTES);
+}
+
+// Large, and mostly never touched; NULL: everything goes without.
+static struct mailbox *open_desks(size_t pairs)
+{
+    void *p = mmap(NULL, pairs * sizeof(struct mailbox), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct comm_options *options)
+{
+    (void)options; // threads live and die with their process: there is no heartbeat to miss
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    struct thread_job *job = ARENA_NEW(&arena, struct thread_job);
+    if (!job)
+        return NULL;
+    // The arena that gave the job moves into it; from here on it is used through the job alone.
+    job->arena = arena;
+    job->n = n;
+    size_t pairs = (size_t)n * (size_t)n;
+    job->slots = arena_get(&job->arena, (size_t)n * sizeof *job->slots, 64);
+    job->words = arena_get(&job->arena, pairs * sizeof *job->words, 64);
+    job->mailboxes = open_desks(pairs);
+    pthread_mutex_init(&job->lock, NULL);
+    int cores = tsr__cores();
+    job->crowded = n > cores;
+    for (int i = 0; i < n; i++) {
+        if (job->arena.failed)
+            break;
+        slot_init(job, i, cores);
+    }
+    if (!job->arena.failed)
+        return job;
+    tsr__threads_free(job);
+    return NULL;
+}
+
+struct endpoint *tsr__threads_endpoint(struct thread_job *job, int rank)
+{
+    return &job->slots[rank].endpoint;
+}
+
+void tsr__threads_free(struct thread_job *job)
+{
+    if (!job)
+        return;
+    pthread_mutex_destroy(&job->lock);
+    if (job->mailboxes)
+        munmap(job->mailboxes, (size_t)job->n * (size_t)job->n * sizeof *job->mailboxes);
+    struct arena arena = job->arena; // it holds the job itself
+    tsr__arena_free(&arena);
+}
+
+const struct comm_trouble *tsr__threads_trouble(const struct thread_job *job)
+{
+    if (atomic_load(&((struct thread_job *)job)->failed))
+        return &job->trouble;
+    return NULL;
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// ucx.c - joins ranks that were started without MPI, on one host or several: they meet over TCP (meet.c), and talk over UCX,
+// whose plug-in is found at run time. Ranks of one host share memory, as under MPI (hosts.c).
+//
+// The order, the same on all ranks:
+//     1  the plug-in is loaded
+//     2  tsr__meet_open: connections to rank 0, secrets proved
+//     3  swap_hosts: who is on which host, which cores, the number of the job (rank 0's)
+//     4  the plug-in's own swap: addresses of UCX, endpoints to all others
+//     5  tsr__net_open: frames and signs of life
+//     6  tsr__hosts_join: shared memory between ranks of one host
+// A rank that fails before 5 closes its connection, which ends the meeting for all.
+#include "transport/net/net.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#define CARD_CORES      (CPU_SETSIZE / 64)
+#define CARD_INTERFACES 256
+
+// What ranks tell each other first: where they are. job and interfaces count for rank 0's only.
+struct host_card {
+    uint64_t host, network, job;
+    uint64_t cores[CARD_CORES];
+    char interfaces[CARD_INTERFACES];
+};
+
+// What tsr__ucx_open gathers on its way. The meeting is first: the plug-in is given a pointer to it
+// and hands it back (swap_for_plugin).
+struct joining {
+    struct link_meeting meeting; // first
+    struct meet *meet;
+    struct host_card mine;
+    uint64_t cores[CARD_CORES]; // of all ranks on this host
+    int near;                   // ranks that the loopback reaches, this one included
+    char interfaces[CARD_INTERFACES];
+};
+
+// The finding, and the status that belongs to its code.
+static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
+                         const char *what, const char *why)
+{
+    tsr__diag(session, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
+    if (code == DIAG_rank_failed)
+        return TSR_PEER;
+    return code == DIAG_transport_absent ? TSR_USAGE : TSR_ENGINE;
+}
+
+// ---- who is where ------------------------------------------------------------------------------------------------------
+
+// Called in the order of the ranks for every other one. False: a card of another length, from
+// another version.
+static bool take_host(void *data, int rank, const struct link_card *card)
+{
+    struct joining *joining = data;
+    struct host_card theirs;
+    if (card->bytes != sizeof theirs)
+        return false;
+    memcpy(&theirs, card->data, sizeof theirs);
+    bool is_near = theirs.host == joining->mine.host && theirs.network == joining->mine.network;
+    joining->near += is_near;
+    if (rank == 0)
+        joining->meeting.job = theirs.job;
+    // Rank 0's host may reach itself over the loopback, so its other ranks cannot tell by
+    // themselves which interface leads to the other hosts.
+    if (rank == 0 && is_near)
+        memcpy(joining->interfaces, theirs.interfaces, sizeof joining->interfaces - 1);
+    if (theirs.host != joining->mine.host)
+        return true;
+    joining->meeting.host_ranks++;
+    for (size_t i = 0; i < CARD_CORES; i++)
+        joining->cores[i] |= theirs.cores[i];
+    return true;
+}
+
+// Identifies the network namespace: containers may have a host name in common, but no loopback.
+static uint64_t network_id(void)
+{
+    struct stat stat_of;
+    return stat("/proc/self/ns/net", &stat_of) == 0 ? (uint64_t)stat_of.st_ino : 0;
+}
+
+// This rank counts itself; the others add to the counts in take_host.
+static void look_at_this_host(struct joining *joining)
+{
+    cpu_set_t cores;
+    joining->mine.network = network_id();
+    joining->near = 1;
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    joining->mine.host = tsr__host_id();
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &cores))
+            joining->mine.cores[i / 64] |= (uint64_t)1 << i % 64;
+    memcpy(joining->cores, joining->mine.cores, sizeof joining->cores);
+    joining->meeting.host_ranks = 1;
+}
+
+// Cores of the ranks of this host together. A launcher may have bound each to its own; else they share what a control group
+// may make fewer than there are.
+static int count_cores(const struct joining *joining)
+{
+    int all = 0;
+    if (memcmp(joining->cores, joining->mine.cores, sizeof joining->cores) == 0)
+        return tsr__cores();
+    for (size_t i = 0; i < CARD_CORES; i++)
+        all += __builtin_popcountll(joining->cores[i]);
+    return all;
+}
+
+// All ranks tell where they are; rank 0's number of the job is that of all.
+static bool swap_hosts(struct joining *joining, char *why, size_t n)
+{
+    struct link_card card = {.bytes = sizeof joining->mine};
+    look_at_this_host(joining);
+    if (!tsr__meet_interfaces(joining->meet, joining->mine.interfaces,
+                              sizeof joining->mine.interfaces, why, n))
+        return false;
+    memcpy(joining->interfaces, joining->mine.interfaces, sizeof joining->interfaces);
+    if (getrandom(&joining->mine.job, sizeof joining->mine.job, 0) < 0) {
+        snprintf(why, n, "the system gives no random numbers");
+        return false;
+    }
+    joining->meeting.job = joining->mine.job;
+    memcpy(card.data, &joining->mine, sizeof joining->mine);
+    if (!tsr__meet_swap(joining->meet, &card, take_host, joining, why, n))
+        return false;
+    joining->meeting.host_cores = count_cores(joining);
+    // A job of one host is not reachable from outside, secret or not.
+    joining->meeting.interfaces =
+        joining->near == joining->meeting.size ? "lo" : joining->interfaces;
+    return true;
+}
+
+// ---- joining -----------------------------------------------------------------------------------------------------------
+
+static bool swap_for_plugin(struct link_meeting *meeting, const struct link_card *mine,
+                            bool (*take)(void *data, int rank, const struct link_card *card),
+                            void *data, char *error, size_t n)
+{
+    return tsr__meet_swap(((struct joining *)meeting)->meet, mine, take, data, error, n);
+}
+
+static struct link *wire(void *handle, struct joining *joining, char *why, size_t n)
+{
+    link_wire_fn open;
+    void *symbol = dlsym(handle, LINK_WIRE_SYMBOL);
+    memcpy(&open, &symbol, sizeof open); // ISO C has no cast from data to function
+    if (!symbol) {
+        snprintf(why, n, "it is not a plug-in");
+        return NULL;
+    }
+    struct link *link = open(&joining->meeting, why, n);
+    // A link of another version is not closed: nothing in it can be trusted to be where it was.
+    if (!link || link->abi == LINK_ABI)
+        return link;
+    snprintf(why, n, "it belongs to another version of Tessera");
+    return NULL;
+}
+
+static const char *hint_of(const struct meet_place *place)
+{
+    if (!place->secret || !*place->secret)
+        return "between hosts all ranks need one secret: TESSERA_SECRET, or --secret-file";
+    return "check the name of rank 0's host, and --interface: `ip address` lists what this host "
+           "has";
+}
+
+// The ranks meet. A host that may not be spoken to is wrong use; a rank that does not come is a failed rank.
+static tsr_status meet(tsr_session *session, const struct comm_options *options,
+                       struct joining *joining)
+{
+    struct meet_place place;
+    const char *absent = "";
+    char why[512] = "";
+    if (!tsr__meet_place(options, &place, &absent))
+        return refuse(
+            session, DIAG_transport_absent,
+            "start it with torchrun, srun or tessera launch, or give --hosts a,b --rank K", absent,
+            "");
+    tsr_status st = tsr__meet_open(session, &place, &joining->meet, why, sizeof why);
+    if (st == TSR_NOMEM)
+        return st;
+    if (st == TSR_USAGE)
+        return refuse(session, DIAG_transport_absent, hint_of(&place), "the ranks cannot meet",
+                      why);
+    if (st != TSR_OK)
+        return refuse(session, DIAG_rank_failed, place.hint, "the ranks do not meet", why);
+    joining->meeting.rank = place.rank;
+    joining->meeting.size = place.ranks;
+    joining->meeting.swap = swap_for_plugin;
+    return TSR_OK;
+}
+
+// The plug-in is looked for first: without it the others wait for this rank in vain, and are told who did not come.
+tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *options,
+                         struct endpoint **out)
+{
+    struct joining joining = {0};
+    char why[512] = "";
+    void *handle = tsr__plugin_open("ucx", options->plugins, why, sizeof why);
+    if (!handle)
+        return refuse(session, DIAG_plugin_absent,
+                      "build Tessera where UCX is installed (Debian: libucx-dev)",
+                      "the plug-in for UCX cannot be loaded", why);
+    tsr_status st = meet(session, options, &joining);
+    if (st != TSR_OK)
+        return st;
+    struct link *link = NULL;
+    if (swap_hosts(&joining, why, sizeof why))
+        link = wire(handle, &joining, why, sizeof why);
+    if (!link) {
+        tsr__meet_free(joining.meet);
+        return refuse(
+            session, DIAG_ucx_failed,
+            "UCX_TLS and UCX_NET_DEVICES choose what it uses; UCX_LOG_LEVEL=info tells more",
+            "the ranks have met, but cannot talk", why);
+    }
+    st = tsr__net_open(session, link, joining.meet, 1, options, out);
+    if (st != TSR_OK)
+        return st;
+    if (link->size == 1 || options->messages_only)
+        return TSR_OK;
+    return tsr__hosts_join(session, options, out);
+}
