@@ -2,7 +2,7 @@
 // test_flow.c - layouts through a model: what one node makes of the specs and arrivals at it, and what the
 // feed-forward blocks of whole models become.
 #include "common.h"
-#include "sharding/flow.h"
+#include "sharding/flow/flow.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
 // test_notation.c - the compact notation: what each text means, what wrong texts are told, print
 // and parse inverse.
 #include "common.h"
-#include "sharding/internal.h"
+#include "sharding/layouts/internal.h"
 
 // ---- right texts -------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 // test_propagate.c - shardings that go backwards and sideways: what is granted, what is refused and why, and that the
 // result rests.
 #include "common.h"
-#include "sharding/examine.h"
+#include "sharding/layouts/examine.h"
 
 #include <stdio.h>
 

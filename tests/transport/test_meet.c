@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_meet.c - what ranks say when they meet: codes by the book, words there and back, places from variables.
-#include "transport/meet_wire.h"
+#include "transport/meeting/meet_wire.h"
 
 #include <setjmp.h>
 #include <signal.h>

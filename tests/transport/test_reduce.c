@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_reduce.c - arithmetic of reductions for every type; conversions of 16-bit floats, all of them.
-#include "transport/internal.h"
+#include "transport/common/internal.h"
 
 #include <math.h>
 #include <setjmp.h>

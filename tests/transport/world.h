@@ -5,7 +5,7 @@
 #ifndef TSR_TEST_WORLD_H
 #define TSR_TEST_WORLD_H
 
-#include "transport/net.h"
+#include "transport/net/net.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

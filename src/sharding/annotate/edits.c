@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// edits.c - what a configuration says about a model, as the edits that say it: one line each, in the
+// words of `tessera annotate --script`. Nodes are named by their place in their graph.
+//
+//     --config tp:2
+//     --shard "#4":"x"={2,1:0,1}
+//     --shard "#7 > body > #0":"h"={1,2:0,1}
+//     --stage #9=1
+//     --delay #4
+#include "sharding/layouts/internal.h"
+
+// The text so far. A copy of twice the size is made where it does not fit: arenas do not give back.
+struct lines {
+    struct arena *arena;
+    const struct shapes *shapes;
+    struct map delayed; // names of values
+    char *text;
+    size_t n, cap;
+};
+
+static bool add_line(struct lines *lines, struct str line)
+{
+    size_t need = lines->n + line.n + 2;
+    if (!line.p)
+        return false;
+    if (need > lines->cap) {
+        size_t cap = 2 * need;
+        char *text = ARENA_ARRAY(lines->arena, char, cap);
+        if (!text)
+            return false;
+        if (lines->n)
+            memcpy(text, lines->text, lines->n);
+        lines->text = text;
+        lines->cap = cap;
+    }
+    memcpy(lines->text + lines->n, line.p, line.n);
+    lines->n += line.n;
+    lines->text[lines->n++] = '\n';
+    lines->text[lines->n] = 0;
+    return true;
+}
+
+// "--config tp:2=gpu0,gpu1": the names of the devices are optional.
+static bool add_config(struct lines *lines, const tsr_config *config)
+{
+    struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
+                                        (long long)tsr_config_devices(config));
+    char before = '='; // of the first name
+    for (size_t i = 0; i < tsr_config_device_name_count(config); i++) {
+        line = tsr__arena_printf(lines->arena, STR_FMT "%c%s", STR_ARG(line), before,
+                                 tsr_config_device_name(config, i));
+        if (!line.p)
+            break;
+        before = ',';
+    }
+    return add_line(lines, line);
+}
+
+// The notation counts dimensions from the last, so the rank must be the real one, declared or not.
+// A spec that says nothing has no edit; a wrong one is a finding and ends the list.
+static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    struct shape shape = tsr__shapes_element(lines->shapes, value);
+    struct tile_layout *layout = NULL;
+    tsr_status st = tsr__spec_layout(lines->arena, spec, &shape, false, &layout);
+    if (st != TSR_OK || !layout)
+        return st;
+    struct str text = tsr__notation_print(lines->arena, layout);
+    if (add_line(lines, tsr__arena_printf(lines->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
+                                          STR_ARG(path), tsr_value_name(value), STR_ARG(text))))
+        return TSR_OK;
+    return TSR_NOMEM;
+}
+
+static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struct str path)
+{
+    int64_t stage;
+    if (tsr_node_config_stage(nc, &stage) &&
+        !add_line(lines, tsr__arena_printf(lines->arena, "--stage " STR_FMT "=%lld", STR_ARG(path),
+                                           (long long)stage)))
+        return TSR_NOMEM;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        tsr_status st = TSR_OK;
+        if (tsr_spec_value(spec))
+            st = add_spec(lines, spec, path);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
+                            struct str before);
+
+// An attribute with a list of graphs has no name for each of them; no operator of ONNX has one.
+static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
+                             struct str path)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+        const tsr_attr *attr = tsr_node_attr(node, i);
+        if (tsr_attr_graph_count(attr) != 1)
+            continue;
+        struct str inner =
+            tsr__arena_printf(lines->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(attr));
+        tsr_status st = TSR_NOMEM;
+        if (inner.p)
+            st = add_graph(lines, tsr_attr_graph(attr, 0), config, inner);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Sums have one output, the first.
+static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
+{
+    const tsr_value *value = NULL;
+    if (tsr_node_output_count(node))
+        value = tsr_node_output(node, 0);
+    if (!value || !tsr__map_get(&lines->delayed, tsr__value_str(value)))
+        return TSR_OK;
+    if (add_line(lines, tsr__arena_printf(lines->arena, "--delay " STR_FMT, STR_ARG(path))))
+        return TSR_OK;
+    return TSR_NOMEM;
+}
+
+// Nodes are named by their number, "#3", and those of bodies by the way to them: every node has that, named or not.
+static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
+                            struct str before)
+{
+    int64_t index = 0;
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, config);
+        struct str path =
+            tsr__arena_printf(lines->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index++);
+        if (!path.p)
+            return TSR_NOMEM;
+        tsr_status st = TSR_OK;
+        if (nc)
+            st = add_node(lines, nc, path);
+        if (st != TSR_OK)
+            return st;
+        st = add_delay(lines, node, path);
+        if (st != TSR_OK)
+            return st;
+        st = add_bodies(lines, node, config, path);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_config *config)
+{
+    lines->shapes = tsr__shapes_new(lines->arena, model);
+    tsr__delayed_names(lines->arena, model, config, &lines->delayed);
+    if (!lines->shapes || !add_config(lines, config) || lines->arena->failed)
+        return TSR_NOMEM;
+    return add_graph(lines, tsr_model_graph(model), config, STR(""));
+}
+
+// The lines are made in an arena of their own; the session keeps the finished text alone.
+tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
+{
+    if (!out)
+        return tsr__missing(tsr_model_session(model), "out");
+    if (!tsr__config_is_of(config, model))
+        return TSR_INVALID;
+    struct arena *kept = &tsr_model_session(model)->results[RESULT_EDITS], arena;
+    tsr__arena_free(kept);
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct lines lines = {.arena = &arena};
+    tsr_status st = add_model(&lines, model, config);
+    if (st != TSR_OK)
+        goto free_lines;
+    struct str text = tsr__arena_str(kept, (struct str){lines.text, lines.n});
+    if (text.p)
+        *out = text.p;
+    else
+        st = TSR_NOMEM;
+free_lines:
+    tsr__arena_free(&arena);
+    return st;
+}

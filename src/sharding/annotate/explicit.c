@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// explicit.c - the placement of one node for which the caller gives the layouts: what the flow would make of them if they
+// stood in the model as specs. The planner asks here before it writes shardings down.
+//
+// So what the planner prices is what the flow later finds. Both take inputs to the letter, then
+// outputs as far as they fit; what merely arrives, and wishes, do not count here.
+#include "sharding/layouts/node_placement.h"
+
+static bool take(struct solve *solve, const tsr_node *node, const struct shapes *shapes, bool out,
+                 size_t i, const struct tile_layout *layout)
+{
+    const tsr_value *value = slot_value(node, out, i);
+    struct shape shape = tsr__shapes_of(shapes, value);
+    return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
+}
+
+// Inputs must fit, all of them. Outputs are tried one by one: one that does not fit, or that fits but costs a
+// device although an input is explicit, is left out, as the flow leaves it to a reshard after the node.
+bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
+                             const struct shapes *shapes, const struct rule *rule,
+                             int64_t n_devices, struct tile_layout *const *in,
+                             struct tile_layout *const *out, bool intact,
+                             struct placement *placement)
+{
+    struct solve v;
+    bool explicit_in = false;
+    if (!tsr__solve_init(&v, scratch, arena, rule, n_devices))
+        return false;
+    v.intact = intact;
+    v.strict = true;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        explicit_in = explicit_in || in[i];
+        if (in[i] && !take(&v, node, shapes, false, i, in[i]))
+            return false;
+    }
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        if (!out[i])
+            continue;
+        struct solve attempt = tsr__solve_copy(&v);
+        if (scratch->failed)
+            return false;
+        if (take(&attempt, node, shapes, true, i, out[i]) &&
+            (!explicit_in || tsr__solve_devices(&attempt) == tsr__solve_devices(&v)))
+            v = attempt;
+    }
+    return !scratch->failed && tsr__solve_result(&v, arena, placement);
+}
+
+// A value in several slots has its layout in all of them.
+static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
+                      const struct shapes *shapes, struct tile_layout **in,
+                      struct tile_layout **out)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    struct tile_layout *layout = NULL;
+    if (!value)
+        return true;
+    struct shape shape = tsr__shapes_of(shapes, value);
+    if (tsr__spec_canonical(arena, spec, &shape, false, &layout) != TSR_OK)
+        return false;
+    if (!layout)
+        return true; // says nothing
+    struct slots slots = tsr__slots_of(node, value);
+    bool is_output;
+    size_t i;
+    while (tsr__slots_next(&slots, &is_output, &i)) {
+        if (is_output)
+            out[i] = layout;
+        else
+            in[i] = layout;
+    }
+    return true;
+}
+
+bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
+                     const struct shapes *shapes, struct tile_layout **in, struct tile_layout **out)
+{
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        if (tsr_node_config_config(nc) != config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+            if (!take_spec(arena, node, tsr_node_config_spec(nc, k), shapes, in, out))
+                return false;
+    }
+    return true;
+}

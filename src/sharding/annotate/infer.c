@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// infer.c - completes annotations: what the flow found is written down as specs of every input and output
+// that had none. Explicit specs stay as they are, so inferring twice changes nothing.
+//
+//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: written are W {1,1:0,1}, Y {2,1:0,1} at
+//     both nodes and Z {2,1:0,1}. The check comes first, without remarks: the flow needs specs that are right.
+#include "sharding/flow/flow.h"
+
+struct writing {
+    struct arena *arena;
+    tsr_config *config;
+    const struct shapes *shapes;
+};
+
+// A node has one spec for a value that it reads twice: if the readings differ there is none to write.
+static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
+                           const struct tile_layout *layout)
+{
+    struct slots slots = tsr__slots_of(nf->node, value);
+    bool is_output;
+    size_t i;
+    while (tsr__slots_next(&slots, &is_output, &i))
+        if (!is_output && !tsr__layout_equal(nf->inputs[i], layout))
+            return false;
+    return true;
+}
+
+// False: check would refuse the spec, since its factors do not make a size that is known, or have fewer elements than shards. A bias
+// of 3 = (g o) with 3 groups has one o, which a node may still be told to cut in 3 where the size of o has only a name; a state of a
+// Scan has one row outside, and as many as a spec inside says where the body does not declare them.
+static bool can_be_said(const struct writing *writing, const tsr_value *value,
+                        const struct tile_layout *layout)
+{
+    struct shape shape = tsr__shapes_of(writing->shapes, value);
+    int64_t sizes[TILE_MAX_FACTORS];
+    if (shape.rank != layout->rank)
+        return true;
+    // Where a device has several shards, those that can be taken together would be read as fewer than the node needs.
+    const struct tile_layout *read = tsr__layout_canonical(writing->arena, layout, &shape);
+    if (read && !tsr__layout_equal(read, layout))
+        return false;
+    for (int axis = 0; axis < layout->rank; axis++) {
+        const struct tile_dim *dim = &layout->dims[axis];
+        int64_t size = shape.dims[axis].value;
+        if (dim->n > 0 && size >= 0 && !tsr__dim_sizes(dim, size, sizes))
+            return false;
+    }
+    return true;
+}
+
+// Under this configuration; a stage alone is none.
+static bool has_any_spec(const tsr_node *node, const tsr_config *config)
+{
+    const tsr_node_config *nc = tsr_node_find_config(node, config);
+    return nc && tsr_node_config_spec_count(nc) > 0;
+}
+
+static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
+                              const struct node_flow *nodes, size_t count);
+
+// Bodies that run as they stand have no flow, and nothing is written into them.
+static tsr_status write_bodies(const struct writing *writing, const struct node_flow *nf)
+{
+    if (!nf->bodies)
+        return TSR_OK;
+    for (int k = 0; k < nf->control->n_bodies; k++) {
+        const struct body_flow *flow = &nf->bodies[k];
+        tsr_status status = write_nodes(writing, flow->graph, flow->nodes, flow->n_nodes);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// Outputs get what the node gives (not what was wanted of them, which is explicit and stands there
+// already).
+static tsr_status write_node(const struct writing *writing, tsr_node *node,
+                             const struct node_flow *nf)
+{
+    tsr_config *config = writing->config;
+    tsr_status status = write_bodies(writing, nf);
+    if (status != TSR_OK)
+        return status;
+    // Specs beside those that the node cannot follow would contradict them, or, where no rule is known, complete them:
+    // an operator whose tensors all have specs is cut as told.
+    if ((nf->unheeded || nf->replicated) && has_any_spec(node, config))
+        return TSR_OK;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        tsr_value *value = tsr_node_input(node, i);
+        // What holds for the first reading holds for all.
+        if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value) ||
+            !readings_agree(nf, value, nf->inputs[i]) ||
+            !can_be_said(writing, value, nf->inputs[i]))
+            continue;
+        status = tsr__spec_write(node, config, value, nf->inputs[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        tsr_value *value = tsr_node_output(node, i);
+        if (!value || tsr__has_spec(node, config, value) ||
+            !can_be_said(writing, value, nf->outputs[i]))
+            continue;
+        status = tsr__spec_write(node, config, value, nf->outputs[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// nodes[i] is the i-th node of the graph.
+static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
+                              const struct node_flow *nodes, size_t count)
+{
+    tsr_node *node = tsr_graph_first(graph);
+    for (size_t i = 0; i < count; i++) {
+        if (!node)
+            return TSR_OK;
+        tsr_status status = write_node(writing, node, &nodes[i]);
+        if (status != TSR_OK)
+            return status;
+        node = tsr_node_next(node);
+    }
+    return TSR_OK;
+}
+
+typedef struct flow *make_flow(struct arena *arena, tsr_model *model, const tsr_config *config);
+
+static tsr_status write_flow(struct arena *arena, tsr_model *model, tsr_config *config,
+                             make_flow *make)
+{
+    const struct flow *flow = make(arena, model, config);
+    if (!flow && arena->failed)
+        return TSR_NOMEM;
+    if (!flow)
+        return TSR_INVALID;
+    struct writing writing = {arena, config, flow->shapes};
+    return write_nodes(&writing, tsr_model_graph(model), flow->nodes, flow->n_nodes);
+}
+
+// The named configuration, or the only one; with a finding, NULL.
+// name NULL: the model must declare exactly one.
+static tsr_config *choose(tsr_model *model, const char *name)
+{
+    struct place at = PLACE_NONE;
+    size_t n = tsr_model_config_count(model);
+    tsr_config *config = NULL;
+    if (name)
+        config = tsr_model_find_config(model, name);
+    else if (n == 1)
+        config = tsr_model_config(model, 0);
+    if (config)
+        return config;
+    if (name) {
+        at.configuration = str_of(name);
+        tsr__diag(tsr_model_session(model), DIAG_config_unknown, &at,
+                  "name one that the model declares",
+                  "the model declares no device configuration '%s'", name);
+    } else {
+        const char *hint = "declare one, and say how some value is cut";
+        if (n)
+            hint = "name one of them";
+        tsr__diag(tsr_model_session(model), DIAG_config_choice, &at, hint,
+                  "the model declares %zu device configurations", n);
+    }
+    return NULL;
+}
+
+// Calls are replaced by their bodies in the model itself: specs of a function's node would hold for
+// all of its calls.
+static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
+{
+    tsr_session *session = tsr_model_session(model);
+    tsr_config *c = choose(model, config);
+    if (!c)
+        return TSR_INVALID;
+    size_t errors = tsr__diag_errors(session);
+    tsr_status status;
+    if (make == tsr__flow_formal)
+        status = tsr__check_formalism(model, tsr_config_name(c));
+    else
+        status = tsr__check(model, tsr_config_name(c), false);
+    if (status != TSR_OK)
+        return status;
+    if (tsr__diag_errors(session) > errors)
+        return TSR_INVALID;
+    status = tsr__inline_calls(model);
+    if (status != TSR_OK)
+        return status;
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    status = write_flow(&arena, model, c, make);
+    tsr__arena_free(&arena);
+    return status;
+}
+
+tsr_status tsr_infer(tsr_model *model, const char *config)
+{
+    return infer(model, config, tsr__flow_new);
+}
+
+tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate)
+{
+    if (propagate)
+        return infer(model, config, tsr__flow_propagated);
+    return infer(model, config, tsr__flow_new);
+}
+
+tsr_status tsr_infer_formalism(tsr_model *model, const char *config)
+{
+    return infer(model, config, tsr__flow_formal);
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels.c - what a node says about devices, as a text that viewers show: they read a node's metadata, and not the fields that hold
+// its shardings. Nobody reads labels back; they follow the shardings when they are written again.
+#include "sharding/layouts/internal.h"
+
+// The name of the configuration follows: one label for each configuration that the node has an entry for.
+#define KEY "ai.tessera.sharding."
+
+// Specs do not say which side their value is on.
+static bool is_output(const tsr_node *node, const tsr_value *value)
+{
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) == value)
+            return true;
+    return false;
+}
+
+// Inputs or outputs: "x {2,1:0,1}, w {1:0,1}".
+// Specs that cannot be printed are left out: a label is for people.
+static void write_specs(struct text *text, const tsr_node *node, const tsr_node_config *entry,
+                        bool outputs)
+{
+    const char *between = "";
+    for (size_t i = 0; i < tsr_node_config_spec_count(entry); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(entry, i);
+        const tsr_value *value = tsr_spec_value(spec);
+        const char *cut;
+        if (!value || is_output(node, value) != outputs || tsr_spec_text(spec, &cut) != TSR_OK)
+            continue;
+        tsr__text_printf(text, "%s%s %s", between, tsr_value_name(value), cut);
+        between = ", ";
+    }
+}
+
+// "x {2,1:0,1}, w {1:0,1} -> y {2,1:0,1}; stage 1"
+static tsr_status write_label(tsr_node *node, const tsr_node_config *entry)
+{
+    const tsr_config *config = tsr_node_config_config(entry);
+    tsr_model *model = tsr_graph_model(tsr_node_graph(node));
+    struct text text, key;
+    int64_t stage;
+    if (!config)
+        return TSR_OK;
+    tsr__text_init(&text, tsr_model_session(model));
+    tsr__text_init(&key, tsr_model_session(model));
+    write_specs(&text, node, entry, false);
+    tsr__text_add(&text, STR(" -> "));
+    write_specs(&text, node, entry, true);
+    if (tsr_node_config_stage(entry, &stage))
+        tsr__text_printf(&text, "; stage %lld", (long long)stage);
+    tsr__text_printf(&key, KEY "%s", tsr_config_name(config));
+    tsr_status st = TSR_NOMEM;
+    if (!text.failed && !key.failed)
+        st = tsr_node_set_metadata(node, key.p, text.p);
+    tsr__text_free(&key);
+    tsr__text_free(&text);
+    return st;
+}
+
+static bool is_label(const char *key)
+{
+    return strncmp(key, KEY, strlen(KEY)) == 0;
+}
+
+// A label whose configuration the node says nothing about (any more), or any label where none is wanted.
+static bool is_stale(const tsr_node *node, const char *key, bool wanted)
+{
+    if (!is_label(key))
+        return false;
+    if (!wanted)
+        return true;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_config *config = tsr_node_config_config(tsr_node_config_at(node, i));
+        if (config && strcmp(tsr_config_name(config), key + strlen(KEY)) == 0)
+            return false;
+    }
+    return true;
+}
+
+// Removing moves the pairs behind it forward, so i stays where something was removed.
+static tsr_status remove_stale(tsr_node *node, bool wanted)
+{
+    const char *key, *value;
+    for (size_t i = 0; tsr_node_metadata_at(node, i, &key, &value);) {
+        if (!is_stale(node, key, wanted)) {
+            i++;
+            continue;
+        }
+        tsr_status st = tsr_node_set_metadata(node, key, NULL);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+bool tsr_model_labelled(const tsr_model *model)
+{
+    const char *key, *value;
+    for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        for (size_t i = 0; tsr_node_metadata_at(node, i, &key, &value); i++)
+            if (is_label(key))
+                return true;
+    return false;
+}
+
+// Also for nodes of bodies and functions. A label that is right already is not written again, and
+// leaves its node's bytes as they are.
+tsr_status tsr_model_label(tsr_model *model, bool wanted)
+{
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        tsr_status st = remove_stale(node, wanted);
+        if (st != TSR_OK)
+            return st;
+        if (!wanted)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+            st = write_label(node, tsr_node_config_at(node, i));
+            if (st != TSR_OK)
+                return st;
+        }
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,754 @@
+// SPDX-License-Identifier: Apache-2.0
+// random.c - a random sharding of every node that its rule allows, the same for the same seed.
+//
+// Devices, some or all of them in any order, are laid out as a grid of up to three axes; each axis
+// cuts one factor of the node's rule, or copies. Now and then a factor is split first, which gives
+// strided shards, or the parts of one cut have unequally many copies, or each part is on any one or two devices, so that
+// some have several parts and others none. What that means for the inputs
+// is written down; outputs are left open, said as they come, or asked for in some other layout. The
+// solver has the last word, so that what is written is what the flow will do. Nodes of bodies are cut like those
+// around them; now and then the nodes are two or three stages, each with devices of its own. Knows no costs.
+#include "sharding/layouts/node_placement.h"
+
+#include <stdlib.h>
+
+#define SHARES_UNITS 12 // of unequal parts, all together
+#define GRID_AXES    3
+#define ATTEMPTS     12 // at one node, before it is left as it is
+#define DIVISORS_MAX 64
+#define TURNS        3 // at most so many parts for each device, on average
+#define COPIES       2 // of a part
+
+// `state` is the only source of chance: nothing else may be drawn from, or a seed would not always
+// give the same.
+struct dice {
+    struct arena *arena;  // of the model
+    struct arena scratch; // of one node
+    tsr_config *config;
+    const struct shapes *shapes;
+    struct dim_sizes *sizes;
+    int64_t n_all;
+    int64_t first, n; // devices of the stage: all, or a run of them
+    bool inside;      // in a body, where symbols may mean something else
+    uint64_t state;
+};
+
+// splitmix64
+static uint64_t draw(struct dice *dice)
+{
+    uint64_t z = dice->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+// 0 .. n - 1. The slight preference for small numbers does not matter here.
+static int64_t below(struct dice *dice, int64_t n)
+{
+    if (n > 1)
+        return (int64_t)(draw(dice) % (uint64_t)n);
+    return 0;
+}
+
+// True in that many of a hundred draws.
+static bool chance(struct dice *dice, int percent)
+{
+    return below(dice, 100) < percent;
+}
+
+// A divisor of n other than 1 and, if proper, n; 0: there is none.
+static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
+{
+    int64_t all[DIVISORS_MAX];
+    int count = 0;
+    for (int64_t d = 2; d < int64_min(DIVISORS_MAX, n); d++)
+        if (n % d == 0)
+            all[count++] = d;
+    if (!proper && n > 1)
+        all[count++] = n;
+    if (count)
+        return all[below(dice, count)];
+    return 0;
+}
+
+// ---- devices in a grid -------------------------------------------------------------------------
+
+// Device devices[i] stands at at[i]: 6 devices on axes {2,3} stand at (0,0) (1,0) (0,1) (1,1) (0,2)
+// (1,2).
+struct grid {
+    int64_t *devices;
+    int64_t n;
+    int64_t axes[GRID_AXES];
+    int n_axes;
+    int64_t (*at)[GRID_AXES]; // where each device stands
+    bool even;                // equally many devices at every place
+    bool turns;               // a device may stand at several
+};
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Some devices: mostly all, mostly in order.
+static bool draw_devices(struct dice *dice, struct grid *grid)
+{
+    size_t room = (size_t)dice->n_all * TURNS * COPIES;
+    grid->devices = ARENA_ARRAY(&dice->scratch, int64_t, room);
+    grid->at = tsr__arena_array(&dice->scratch, room, sizeof(*grid->at), _Alignof(int64_t));
+    if (!grid->devices || !grid->at)
+        return false;
+    for (int64_t d = 0; d < dice->n; d++) {
+        int64_t k = below(dice, d + 1);
+        grid->devices[d] = grid->devices[k];
+        grid->devices[k] = dice->first + d;
+    }
+    if (chance(dice, 75))
+        grid->n = dice->n;
+    else
+        grid->n = 1 + below(dice, dice->n);
+    if (chance(dice, 65))
+        qsort(grid->devices, (size_t)grid->n, sizeof(*grid->devices), by_number);
+    return true;
+}
+
+// What is left after three axes are copies that no axis counts.
+static void place_evenly(struct dice *dice, struct grid *grid)
+{
+    int64_t rest = grid->n;
+    while (rest > 1 && grid->n_axes < GRID_AXES) {
+        int64_t d = some_divisor(dice, rest, false);
+        grid->axes[grid->n_axes++] = d;
+        rest /= d;
+    }
+    for (int64_t i = 0; i < grid->n; i++) {
+        int64_t left = i;
+        for (int a = 0; a < grid->n_axes; a++) {
+            grid->at[i][a] = left % grid->axes[a];
+            left /= grid->axes[a];
+        }
+    }
+    grid->even = true;
+}
+
+// One axis, and more devices than parts.
+static void place_unevenly(struct dice *dice, struct grid *grid)
+{
+    int64_t parts = 2 + below(dice, grid->n - 2);
+    grid->axes[grid->n_axes++] = parts;
+    for (int64_t i = 0; i < grid->n; i++) {
+        grid->at[i][0] = i; // every part has a device
+        if (i >= parts)
+            grid->at[i][0] = below(dice, parts);
+    }
+    grid->even = grid->n == parts;
+}
+
+// A grid of some devices, now and then with unequally many of them at its places.
+static bool draw_grid(struct dice *dice, struct grid *grid)
+{
+    *grid = (struct grid){0};
+    if (!draw_devices(dice, grid))
+        return false;
+    if (grid->n > 2 && chance(dice, 15))
+        place_unevenly(dice, grid);
+    else
+        place_evenly(dice, grid);
+    return true;
+}
+
+// Parts of one or two axes, each on one or two devices whatever else these have.
+static bool place_in_turns(struct dice *dice, struct grid *grid)
+{
+    int64_t n = grid->n, *devices = ARENA_ARRAY(&dice->scratch, int64_t, (size_t)n);
+    if (!devices)
+        return false;
+    memcpy(devices, grid->devices, (size_t)n * sizeof(*devices));
+    grid->turns = true;
+    grid->axes[0] = 2 + below(dice, n * TURNS - 1);
+    grid->axes[1] = 1;
+    if (grid->axes[0] % 2 == 0 && chance(dice, 50)) {
+        grid->axes[0] /= 2;
+        grid->axes[1] = 2;
+    }
+    grid->n_axes = 2;
+    grid->n = 0;
+    for (int64_t part = 0; part < grid->axes[0] * grid->axes[1]; part++) {
+        int64_t first = below(dice, n), copies = 1 + (n > 1 && chance(dice, 25));
+        for (int64_t k = 0; k < copies; k++) {
+            grid->devices[grid->n] = devices[(first + k) % n];
+            grid->at[grid->n][0] = part % grid->axes[0];
+            grid->at[grid->n++][1] = part / grid->axes[0];
+        }
+    }
+    return true;
+}
+
+// As draw_grid, or any device at any place. Nodes of bodies take no turns.
+static bool draw_places(struct dice *dice, struct grid *grid)
+{
+    if (dice->inside || !chance(dice, 5))
+        return draw_grid(dice, grid);
+    *grid = (struct grid){0};
+    return draw_devices(dice, grid) && place_in_turns(dice, grid);
+}
+
+// ---- a placement -------------------------------------------------------------------------------
+
+// The size, or the least that the caller promises for a symbol; -1: not known, and so not cut.
+static int64_t size_of(struct dice *dice, tsr_dim dim)
+{
+    if (dice->inside)
+        return dim.value;
+    return tsr__dim_sizes_of(dice->sizes, dim);
+}
+
+static bool may_cut(struct dice *dice, const struct rule_factor *factor, const struct grid *grid,
+                    int64_t cuts)
+{
+    bool fits = factor->kind == FACTOR_PAR || grid->even ||
+                (factor->kind == FACTOR_RED && !grid->turns); // a device has one part of a sum
+    if (factor->kind == FACTOR_REP || !fits || size_of(dice, factor->size) < cuts)
+        return false;
+    return factor->kind != FACTOR_STAT || chance(dice, 50); // these take many nodes to do
+}
+
+// A factor for each axis, or -1: copies. False: nothing is cut.
+static bool draw_factors(struct dice *dice, const struct rule *rule, const struct grid *grid,
+                         int *factor)
+{
+    bool any = false;
+    for (int a = 0; a < grid->n_axes; a++) {
+        int found[RULE_MAX_FACTORS], n = 0;
+        factor[a] = -1;
+        for (int f = 0; f < rule->n_factors; f++) {
+            bool taken = false;
+            for (int b = 0; b < a; b++)
+                taken = taken || factor[b] == f;
+            if (!taken && may_cut(dice, &rule->factors[f], grid, grid->axes[a]))
+                found[n++] = f;
+        }
+        if (n && (!chance(dice, 10) || (!any && a == grid->n_axes - 1)))
+            factor[a] = found[below(dice, n)];
+        any = any || factor[a] >= 0;
+    }
+    return any;
+}
+
+// Now and then the parts of a cut are not equal: so many units of each, all of which a dimension of that size has. Of 8
+// elements in 2 parts, 3 units and 1. 0: they are.
+static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
+{
+    int64_t units[TILE_MAX_UNITS], left = int64_min(size, SHARES_UNITS) - parts;
+    bool fits;
+    if (parts < 2 || left < 1 || !chance(dice, 10))
+        return 0;
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t more = below(dice, left + 1);
+        units[i] = 1 + more;
+        left -= more;
+    }
+    return tsr__shares_of(units, parts, &fits);
+}
+
+// A device and where it stands in the grid, to be sorted by device.
+struct seat {
+    int64_t device;
+    int64_t at;
+};
+
+static int by_device(const void *a, const void *b)
+{
+    const struct seat *x = a, *y = b;
+    return int64_order(x->device, y->device);
+}
+
+// The cell of a device is its position in the grid, for the axes that have a factor; devices that differ along an
+// axis without one do the same work. Placements list their devices ascending, hence the sorted seats.
+static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
+                  const int *factor, struct placement *placement)
+{
+    size_t n = (size_t)grid->n, factors = (size_t)rule->n_factors;
+    struct seat *seats = ARENA_ARRAY(&dice->scratch, struct seat, n);
+    *placement = (struct placement){.rule = rule, .n_devices = n};
+    placement->cuts = ARENA_ARRAY(&dice->scratch, int64_t, factors + 1);
+    placement->shares = ARENA_ARRAY(&dice->scratch, tile_shares, factors + 1);
+    placement->devices = ARENA_ARRAY(&dice->scratch, int64_t, n);
+    placement->coords = ARENA_ARRAY(&dice->scratch, int64_t, n * factors + 1);
+    if (dice->scratch.failed)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        seats[i] = (struct seat){grid->devices[i], (int64_t)i};
+    qsort(seats, n, sizeof(*seats), by_device);
+    for (size_t f = 0; f < factors; f++)
+        placement->cuts[f] = 1;
+    for (int a = 0; a < grid->n_axes; a++) {
+        if (factor[a] < 0)
+            continue;
+        placement->cuts[factor[a]] = grid->axes[a];
+        placement->shares[factor[a]] =
+            draw_shares(dice, grid->axes[a], size_of(dice, rule->factors[factor[a]].size));
+    }
+    for (size_t i = 0; i < n; i++) {
+        placement->devices[i] = seats[i].device;
+        for (int a = 0; a < grid->n_axes; a++)
+            if (factor[a] >= 0)
+                placement->coords[i * factors + (size_t)factor[a]] = grid->at[seats[i].at][a];
+    }
+    return true;
+}
+
+// Now and then a factor is two: an inner one that is cut gives strided shards.
+static const struct rule *perhaps_refined(struct dice *dice, const struct rule *rule)
+{
+    if (!chance(dice, 15) || rule->n_factors == 0 || rule->n_factors >= RULE_MAX_FACTORS - 1)
+        return rule;
+    int factor = (int)below(dice, rule->n_factors);
+    const struct rule_factor *at = &rule->factors[factor];
+    int64_t inner = 0;
+    if (at->size.value > 3)
+        inner = some_divisor(dice, at->size.value, true);
+    if (!inner || at->unit != 1 || at->kind == FACTOR_REP || tsr__rule_rewrites(rule, factor))
+        return rule;
+    const struct rule *finer = tsr__rule_refine(&dice->scratch, rule, factor, inner);
+    if (finer)
+        return finer;
+    return rule;
+}
+
+// ---- what is written ---------------------------------------------------------------------------
+
+// What is to be written for one node.
+struct choice {
+    tsr_node *node;
+    size_t n_in, n_out;
+    struct tile_layout **in, **out; // NULL: nothing is said
+};
+
+// Nothing is said yet; also used to forget a try that did not hold.
+static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choice)
+{
+    *choice =
+        (struct choice){node, tsr_node_input_count(node), tsr_node_output_count(node), NULL, NULL};
+    choice->in = ARENA_ARRAY(&dice->scratch, struct tile_layout *, choice->n_in + 1);
+    choice->out = ARENA_ARRAY(&dice->scratch, struct tile_layout *, choice->n_out + 1);
+    return !dice->scratch.failed;
+}
+
+// One layout for all readings of the value that input i reads; NULL: none is said of it, or two differ.
+static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
+{
+    struct tile_layout *found = NULL;
+    for (size_t k = 0; k < choice->n_in; k++) {
+        if (!choice->in[k] || tsr_node_input(choice->node, i) != tsr_node_input(choice->node, k))
+            continue;
+        if (found && !tsr__layout_equal(found, choice->in[k]))
+            return NULL;
+        found = choice->in[k];
+    }
+    return found;
+}
+
+// A value that the node reads several times has one sharding: where readings differ (Gemm of A, A and A) it has
+// none; what is said of one reading is said of the others.
+static bool join_readings(struct dice *dice, struct choice *choice)
+{
+    struct tile_layout **joined =
+        ARENA_ARRAY(&dice->scratch, struct tile_layout *, choice->n_in + 1);
+    if (!joined)
+        return false;
+    for (size_t i = 0; i < choice->n_in; i++)
+        if (tsr_node_input(choice->node, i))
+            joined[i] = joint_layout(choice, i);
+    choice->in = joined;
+    return true;
+}
+
+// What the placement needs of each input: mostly all of it is said.
+static bool say_inputs(struct dice *dice, const struct placement *placement, struct choice *choice)
+{
+    bool all = chance(dice, 80);
+    for (size_t i = 0; i < choice->n_in; i++) {
+        const struct rule_tensor *tensor = &placement->rule->inputs[i];
+        if (!tsr_node_input(choice->node, i) || tensor->absent || tensor->host ||
+            !(all || chance(dice, 60)))
+            continue;
+        struct tile_layout *layout = tsr__placement_project(&dice->scratch, placement, tensor);
+        struct shape shape = tsr__shapes_of(dice->shapes, tsr_node_input(choice->node, i));
+        if (!layout)
+            return false;
+        choice->in[i] = tsr__layout_canonical(&dice->scratch, layout, &shape);
+        if (!choice->in[i])
+            return false;
+        if (!tsr__layout_equal(layout, choice->in[i]))
+            choice->in[i] = NULL; // shards that are read as fewer: nothing is said
+    }
+    return join_readings(dice, choice);
+}
+
+// What the solver makes of the inputs alone is what was meant, or something else that it can do.
+static bool holds(struct dice *dice, const struct rule *rule, const struct choice *choice,
+                  bool *cut)
+{
+    struct solve solve;
+    if (!tsr__solve_init(&solve, &dice->scratch, &dice->scratch, rule, dice->n_all))
+        return false;
+    if (!dice->inside)
+        solve.mode = SOLVE_PARTS;
+    for (size_t i = 0; i < choice->n_in; i++) {
+        struct shape shape = {.rank = -1};
+        if (!choice->in[i])
+            continue;
+        shape = tsr__shapes_of(dice->shapes, tsr_node_input(choice->node, i));
+        solve.strict = tsr__layout_is_whole(choice->in[i]); // as the checker has it
+        if (!tsr__solve_add(&solve, false, (int)i, choice->in[i], &shape, false, true))
+            return false;
+    }
+    for (int factor = 0; factor < solve.rule->n_factors; factor++)
+        *cut = *cut || solve.cuts[factor] > 1;
+    return tsr__solve_turns_fit(&solve, choice->node, dice->shapes);
+}
+
+// ---- any layout of a tensor --------------------------------------------------------------------
+
+// A dimension cut by one axis: as a whole, or one of two factors of it.
+static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_dim *dim,
+                    int *factor)
+{
+    int64_t inner = 0;
+    if (size.value > 3 && chance(dice, 20))
+        inner = some_divisor(dice, size.value, true);
+    dim->factors = ARENA_ARRAY(&dice->scratch, struct tile_factor, 2);
+    if (!dim->factors)
+        return false;
+    dim->n = 1;
+    *factor = 0;
+    dim->factors[0] = (struct tile_factor){.size = 0, .cuts = cuts};
+    if (!inner || (inner < cuts && size.value / inner < cuts))
+        return true;
+    *factor = inner >= cuts && (size.value / inner < cuts || chance(dice, 60));
+    dim->n = 2;
+    dim->factors[0] = (struct tile_factor){.size = size.value / inner, .cuts = 1};
+    dim->factors[1] = (struct tile_factor){.size = inner, .cuts = 1};
+    dim->factors[*factor].cuts = cuts;
+    return true;
+}
+
+// axis_of: by dimension, the axis of the grid that cuts it; of uncut dimensions it is not read.
+static struct tile_layout *own(struct dice *dice, const struct grid *grid,
+                               struct tile_layout *layout, const int *axis_of)
+{
+    struct tile_owner *pairs = ARENA_ARRAY(&dice->scratch, struct tile_owner, (size_t)grid->n);
+    if (!layout || !pairs)
+        return NULL;
+    for (int64_t i = 0; i < grid->n; i++) {
+        int64_t shard = 0;
+        for (int k = 0; k < layout->n_loops; k++) {
+            int a = axis_of[layout->loops[k].dim];
+            shard = shard * grid->axes[a] + grid->at[i][a];
+        }
+        pairs[i] = (struct tile_owner){shard, grid->devices[i]};
+    }
+    if (tsr__layout_own(&dice->scratch, layout, pairs, (size_t)grid->n))
+        return layout;
+    return NULL;
+}
+
+// A layout of that shape without regard to any rule: what a node is given, and not what it would choose.
+static struct tile_layout *any_layout(struct dice *dice, const struct shape *shape)
+{
+    struct grid grid;
+    struct tile_dim dims[TILE_MAX_RANK] = {{0}};
+    int axis_of[TILE_MAX_RANK], factor;
+    if (!draw_places(dice, &grid))
+        return NULL;
+    for (int a = 0; a < grid.n_axes; a++) {
+        int axis = -1;
+        if (shape->rank)
+            axis = (int)below(dice, shape->rank);
+        if (axis < 0 || dims[axis].n || size_of(dice, shape->dims[axis]) < grid.axes[a] ||
+            chance(dice, 15))
+            continue;
+        axis_of[axis] = a;
+        if (!cut_dim(dice, shape->dims[axis], grid.axes[a], &dims[axis], &factor))
+            return NULL;
+        if (dims[axis].n == 1)
+            dims[axis].factors[0].shares =
+                draw_shares(dice, grid.axes[a], size_of(dice, shape->dims[axis]));
+    }
+    struct tile_layout *layout =
+        own(dice, &grid, tsr__layout_cut(&dice->scratch, shape->rank, dims), axis_of);
+    if (layout)
+        return tsr__layout_canonical(&dice->scratch, layout, shape);
+    return NULL;
+}
+
+// Elements smaller than a byte are not sent in pieces, so no other layout is asked for them.
+static bool movable(const struct shape *shape)
+{
+    return shape->rank >= 0 && shape->rank <= TILE_MAX_RANK && tsr_dtype_bits(shape->dtype) >= 8;
+}
+
+// Outputs: left open, as they come, or in any other layout.
+static bool say_outputs(struct dice *dice, const struct placement *placement, struct choice *choice)
+{
+    for (size_t i = 0; i < choice->n_out; i++) {
+        const tsr_value *value = tsr_node_output(choice->node, i);
+        struct shape shape = {.rank = -1};
+        int64_t roll = below(dice, 100);
+        if (value)
+            shape = tsr__shapes_of(dice->shapes, value);
+        if (!movable(&shape) || roll < 40)
+            continue;
+        if (roll < 75)
+            choice->out[i] =
+                tsr__placement_project(&dice->scratch, placement, &placement->rule->outputs[i]);
+        else
+            choice->out[i] = any_layout(dice, &shape);
+        if (!choice->out[i])
+            return false;
+    }
+    return true;
+}
+
+// A node that is not cut: now and then it runs on some devices only.
+static bool say_whole(struct dice *dice, struct choice *choice)
+{
+    struct grid grid;
+    if (!chance(dice, 25))
+        return true;
+    if (!draw_grid(dice, &grid))
+        return false;
+    qsort(grid.devices, (size_t)grid.n, sizeof(*grid.devices), by_number);
+    for (size_t i = 0; i < choice->n_out; i++) {
+        const tsr_value *value = tsr_node_output(choice->node, i);
+        struct shape shape = {.rank = -1};
+        if (value)
+            shape = tsr__shapes_of(dice->shapes, value);
+        if (!movable(&shape))
+            continue;
+        choice->out[i] =
+            tsr__layout_whole(&dice->scratch, shape.rank, grid.devices, (size_t)grid.n);
+        if (!choice->out[i])
+            return false;
+    }
+    return true;
+}
+
+static tsr_status write_choice(struct dice *dice, const struct choice *choice)
+{
+    for (size_t i = 0; i < choice->n_in; i++) {
+        if (!choice->in[i])
+            continue;
+        tsr_status st = tsr__spec_write(choice->node, dice->config, tsr_node_input(choice->node, i),
+                                        choice->in[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < choice->n_out; i++) {
+        if (!choice->out[i])
+            continue;
+        tsr_status st = tsr__spec_write(choice->node, dice->config,
+                                        tsr_node_output(choice->node, i), choice->out[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+// One try; *done: it holds and is in *choice.
+static bool try_node(struct dice *dice, const struct rule *rule, struct choice *choice, bool *done)
+{
+    struct grid grid;
+    struct placement placement;
+    int factor[GRID_AXES];
+    bool cut = false;
+    const struct rule *finer = perhaps_refined(dice, rule);
+    if (!begin_choice(dice, choice->node, choice) || !draw_places(dice, &grid))
+        return false;
+    if (!draw_factors(dice, finer, &grid, factor))
+        return true;
+    if (!place(dice, finer, &grid, factor, &placement) || !say_inputs(dice, &placement, choice))
+        return false;
+    if (!holds(dice, rule, choice, &cut) || !cut)
+        return !dice->scratch.failed;
+    *done = true;
+    return say_outputs(dice, &placement, choice);
+}
+
+// False: no memory. A node of which no try holds gets no cut, which is always right.
+static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
+{
+    const struct rule *rule = tsr__rule_of(&dice->scratch, node, dice->shapes);
+    bool done = false;
+    if (!rule || !begin_choice(dice, node, choice))
+        return false;
+    bool stays = tsr__rule_immovable(dice->shapes, node) != NULL;
+    int attempts = ATTEMPTS;
+    if (rule->whole || stays)
+        attempts = 0;
+    for (int i = 0; i < attempts; i++) {
+        if (!try_node(dice, rule, choice, &done))
+            return false;
+        if (done)
+            return true;
+    }
+    return begin_choice(dice, node, choice) && (stays || say_whole(dice, choice));
+}
+
+// Specs of an earlier draw go, so that the seed alone decides; removing the last one may take the
+// entry along, which `nc` then still stands for.
+static tsr_status clear_node(tsr_node *node, const tsr_config *config)
+{
+    tsr_node_config *nc = tsr_node_find_config(node, config);
+    while (nc && tsr_node_config_spec_count(nc)) {
+        tsr_status st = tsr_spec_remove(tsr_node_config_spec(nc, 0));
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Memory of one node is given back after it: models may have thousands.
+static tsr_status shard_node(struct dice *dice, tsr_node *node)
+{
+    struct choice choice;
+    tsr_status st = clear_node(node, dice->config);
+    if (st != TSR_OK)
+        return st;
+    tsr__arena_init(&dice->scratch, dice->arena->session);
+    if (choose(dice, node, &choice))
+        st = write_choice(dice, &choice);
+    else
+        st = TSR_NOMEM;
+    tsr__arena_free(&dice->scratch);
+    return st;
+}
+
+static tsr_status shard_graph(struct dice *dice, tsr_graph *graph);
+
+// Bodies on the devices of their node's stage.
+static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
+{
+    struct control control;
+    tsr_status st = TSR_OK;
+    bool around = dice->inside;
+    if (!tsr__control_of(node, &control))
+        return TSR_OK;
+    dice->inside = true;
+    for (int k = 0; k < control.n_bodies; k++) {
+        st = shard_graph(dice, control.bodies[k]);
+        if (st != TSR_OK)
+            break;
+    }
+    dice->inside = around;
+    return st;
+}
+
+static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
+{
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        tsr_status st = shard_node(dice, node);
+        if (st != TSR_OK)
+            return st;
+        st = shard_bodies(dice, node);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// ---- stages ------------------------------------------------------------------------------------
+
+// Stages that somebody has set stay, and the model is sharded within them.
+static bool has_stages(const tsr_graph *graph, const tsr_config *config)
+{
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        int64_t stage;
+        const tsr_node_config *nc = tsr_node_find_config(node, config);
+        if (nc && tsr_node_config_stage(nc, &stage))
+            return true;
+    }
+    return false;
+}
+
+// False: a value has a type that cannot be sent from one stage to the next.
+static bool all_can_move(const struct dice *dice, const tsr_graph *graph)
+{
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        if (!tsr__node_is_constant(node) && tsr__rule_immovable(dice->shapes, node))
+            return false;
+    return true;
+}
+
+// The main graph in two or three runs of nodes, each on a run of the devices.
+static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
+{
+    int64_t most = int64_min(dice->n_all, 3), stages = 2 + below(dice, most - 1);
+    int64_t nodes = (int64_t)tsr_graph_node_count(graph), at = 0, stage = 0;
+    int64_t next = 1 + below(dice, nodes - 1);
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node), at++) {
+        if (at == next && stage + 1 < stages) {
+            stage++;
+            next = at + 1 + below(dice, nodes - at);
+        }
+        dice->first = tsr__tile_start(dice->n_all, stages, stage);
+        dice->n = tsr__tile_start(dice->n_all, stages, stage + 1) - dice->first;
+        tsr_status st = tsr_node_set_stage(node, dice->config, stage);
+        if (st != TSR_OK)
+            return st;
+        st = shard_node(dice, node);
+        if (st != TSR_OK)
+            return st;
+        st = shard_bodies(dice, node);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages yet, there
+// is more than one device, and all values can be sent; the draw comes from the seed, so a seed always gives the same annotations.
+tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
+                                  const tsr_dim_size *sizes, size_t n)
+{
+    if (!tsr__config_is_of(config, model))
+        return TSR_INVALID;
+    tsr_session *session = tsr_model_session(model);
+    tsr_status st = tsr__check_dims(&model, 1, sizes, n);
+    if (st != TSR_OK)
+        return st;
+    int64_t devices = tsr_config_devices(config);
+    if (devices < 1 || devices > SOLVE_MAX_DEVICES) {
+        struct place at = PLACE_NONE;
+        at.configuration = str_of(tsr_config_name(config));
+        tsr__diag(session, DIAG_config_too_large, &at, NULL,
+                  "the configuration has %lld devices; 1 to %d can be followed", (long long)devices,
+                  SOLVE_MAX_DEVICES);
+        return TSR_INVALID;
+    }
+    struct arena arena;
+    struct dice dice = {
+        .arena = &arena, .config = config, .n = devices, .n_all = devices, .state = seed};
+    tsr__arena_init(&arena, session);
+    st = TSR_NOMEM;
+    dice.shapes = tsr__shapes_new(&arena, model);
+    if (!dice.shapes)
+        goto free_arena;
+    dice.sizes = tsr__dim_sizes_new(&arena, sizes, n);
+    if (!dice.sizes)
+        goto free_arena;
+    tsr_graph *graph = tsr_model_graph(model);
+    bool stages = devices > 1 && tsr_graph_node_count(graph) > 2 && chance(&dice, 20) &&
+                  !has_stages(graph, config) && all_can_move(&dice, graph);
+    if (stages)
+        st = shard_stages(&dice, graph);
+    else
+        st = shard_graph(&dice, graph);
+free_arena:
+    tsr__arena_free(&arena);
+    return st;
+}

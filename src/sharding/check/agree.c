@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// agree.c - the operator's half of the checker: do the shardings of a node's inputs agree?
+//
+// Each explicit layout is taken in by the solver, first alone, then together with those before it. What does
+// not fit alone is a cut that this operator does not have here: a warning. What fits alone but not together
+// contradicts another sharding: an error that names both and says how the second would have to be. Outputs
+// are not judged: an output that is asked for otherwise is a reshard.
+//
+//     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
+//     X {1,2} and W {2,1}:   X cuts k, W cuts k: they agree
+//     X {1,2} and W {1,2}:   W alone cuts n, which is fine; together X says that k is cut and W that k is whole: an
+//                            error, and W would have to be {2,1}
+//     X {2,1} and W {1,1:0,1}:   m is cut and W whole: they agree
+//
+// A device may own several shards. Add A [4,4] and B [4,4] -> Y on devices 0, 1, 2, A broadcast along axis 1 and B along 0:
+//     A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)}: the groups of each pair of shards intersect ({0}, {1}, {2}, {2}): they agree
+#include "sharding/check/agree.h"
+#include "sharding/flow/flow.h"
+
+// A layout that is given for an input: by a spec, or (formalism) by the producer of the value.
+struct given {
+    int input;
+    const tsr_value *value;
+    struct tile_layout *layout;
+    struct shape shape;
+    bool sharded; // {2,1:(0,1),(0,1)} is, although its layout is the full tensor on 0 and 1
+};
+// One question. `given` is in the order of the inputs; the first of two that contradict each other
+// is taken to be right.
+struct agree {
+    struct arena *arena;
+    const tsr_node *node;
+    const tsr_config *config;
+    const struct rule *rule;
+    int64_t n_all;
+    bool remarks;
+    bool *uncut;                // set where the node is said to run whole
+    const struct flow *assumed; // layouts of values without a spec here; NULL: they are not judged
+    struct given *given;
+    size_t n;
+};
+
+static struct place place_of(const struct agree *agree, const tsr_value *value)
+{
+    struct place at = tsr__place_node(agree->node);
+    at.configuration = str_of(tsr_config_name(agree->config));
+    if (value)
+        at.value = tsr__value_str(value);
+    return at;
+}
+
+static void inherit(struct agree *agree, const struct shapes *shapes, int input,
+                    const tsr_value *value)
+{
+    struct given given = {
+        .input = input, .value = value, .shape = tsr__shapes_element(shapes, value)};
+    given.layout = tsr__layout_canonical(agree->arena, agree->assumed->values[tsr__value_id(value)],
+                                         &given.shape);
+    if (!given.layout)
+        return;
+    given.sharded = !tsr__layout_is_whole(given.layout);
+    agree->given[agree->n++] = given;
+}
+
+// The layouts of inputs that have a spec, canonical, in the order of the inputs; each value once.
+static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
+{
+    size_t n_in = tsr_node_input_count(agree->node);
+    agree->given = ARENA_ARRAY(agree->arena, struct given, n_in + 1);
+    if (!agree->given)
+        return false;
+    for (size_t i = 0; i < n_in; i++) {
+        const tsr_value *value = tsr_node_input(agree->node, i);
+        const tsr_spec *spec = NULL;
+        if (value && nc)
+            spec = tsr__entry_spec(nc, value); // a second one is an error (spec-twice)
+        if (!spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value))
+            inherit(agree, shapes, (int)i, value);
+        if (!spec)
+            continue;
+        struct given given = {
+            .input = (int)i, .value = value, .shape = tsr__shapes_element(shapes, value)};
+        given.sharded = tsr_spec_dim_count(spec) > 0;
+        if (tsr__spec_canonical(agree->arena, spec, &given.shape, true, &given.layout) != TSR_OK ||
+            !given.layout)
+            continue;
+        agree->given[agree->n++] = given;
+    }
+    return !agree->arena->failed;
+}
+
+// To the letter: every cut must fit, and factors of the tensor that it does not cut are whole from
+// now on.
+static bool take(struct solve *solve, const struct given *given)
+{
+    solve->strict = !given->sharded;
+    return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
+}
+
+// A solver that knows nothing yet but the rule. A failed take spoils it, so each attempt begins anew.
+static bool begin(const struct agree *agree, struct solve *solve)
+{
+    if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
+        return false;
+    solve->mode = SOLVE_VALID;
+    return true;
+}
+
+// What the layout of `by` alone asks of the input of `given`, as text; NULL: nothing is known.
+static const char *demanded(const struct agree *agree, const struct given *by,
+                            const struct given *given)
+{
+    struct solve solve;
+    struct placement placement;
+    if (!begin(agree, &solve) || !take(&solve, by) ||
+        !tsr__solve_result(&solve, agree->arena, &placement))
+        return NULL;
+    const struct rule_tensor *tensor = &placement.rule->inputs[given->input];
+    if (tensor->host)
+        return NULL;
+    struct tile_layout *layout = tsr__placement_project(agree->arena, &placement, tensor);
+    if (layout)
+        return tsr__notation_print(agree->arena, layout).p;
+    return NULL;
+}
+
+// `given` does not fit together with `by`; why are the solver's words.
+static void report_conflict(const struct agree *agree, const struct given *given,
+                            const struct given *by, const char *why)
+{
+    struct place at = place_of(agree, given->value);
+    struct str mine = tsr__notation_print(agree->arena, given->layout),
+               theirs = tsr__notation_print(agree->arena, by->layout);
+    const char *wanted = NULL;
+    if (agree->rule)
+        wanted = demanded(agree, by, given);
+    const char *hint = "shard the inputs so that what belongs together lies on the same devices";
+    if (wanted)
+        hint = tsr__arena_printf(agree->arena, "to agree with '" STR_FMT "', shard it as %s",
+                                 STR_ARG(tsr__value_str(by->value)), wanted)
+                   .p;
+    tsr__diag(agree->arena->session, DIAG_spec_disagree, &at, hint,
+              "the sharding of '" STR_FMT "', " STR_FMT ", does not agree with that of '" STR_FMT
+              "', " STR_FMT ": %s",
+              STR_ARG(at.value), STR_ARG(mine), STR_ARG(tsr__value_str(by->value)), STR_ARG(theirs),
+              why);
+}
+
+// The first of those before g that contradicts it by itself; the nearest before it if only all together do.
+// i is at least 1: the first layout fits alone, or judge has ended before.
+static const struct given *culprit(const struct agree *agree, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        struct solve solve;
+        if (begin(agree, &solve) && take(&solve, &agree->given[k]) &&
+            !take(&solve, &agree->given[i]))
+            return &agree->given[k];
+    }
+    return &agree->given[i - 1];
+}
+
+static void report_uncut(const struct agree *agree, const tsr_value *value, const char *why)
+{
+    if (!agree->remarks)
+        return;
+    *agree->uncut = true;
+    struct place at = place_of(agree, value);
+    tsr__diag(agree->arena->session, DIAG_not_cut_here, &at,
+              "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
+              "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
+}
+
+// As judge, without findings: for a second rule of the operator, of which one is enough.
+static bool fits_all(const struct agree *agree)
+{
+    struct solve all;
+    if (!begin(agree, &all))
+        return false;
+    for (size_t i = 0; i < agree->n; i++)
+        if (!take(&all, &agree->given[i]))
+            return false;
+    return true;
+}
+
+// One finding at most: what comes after a contradiction would be judged by a state that is already
+// wrong. False: out of memory.
+static bool judge(const struct agree *agree)
+{
+    struct solve all, alone;
+    if (!begin(agree, &all))
+        return false;
+    for (size_t i = 0; i < agree->n; i++) {
+        const struct given *given = &agree->given[i];
+        if (!begin(agree, &alone))
+            return false;
+        if (!take(&alone, given)) {
+            if (!agree->arena->failed && !tsr__layout_is_whole(given->layout))
+                report_uncut(agree, given->value, alone.wrong);
+            return !agree->arena->failed;
+        }
+        if (take(&all, given))
+            continue;
+        if (!agree->arena->failed)
+            report_conflict(agree, given, culprit(agree, i), all.wrong);
+        return !agree->arena->failed;
+    }
+    return true;
+}
+
+static bool share_device(const struct tile_layout *a, const struct tile_layout *b)
+{
+    for (int64_t i = 0; i < a->first[a->n_shards]; i++)
+        if (tsr__layout_has_device(b, a->owners[i]))
+            return true;
+    return false;
+}
+
+// Unsharded inputs must have a device in common, on which the node runs: the devices of all of them are intersected.
+static bool judge_unsharded(struct agree *agree)
+{
+    if (agree->n == 0)
+        return true;
+    struct tile_layout *common = tsr__layout_copy(agree->arena, agree->given[0].layout);
+    for (size_t i = 1; common && i < agree->n; i++) {
+        const struct tile_layout *layout = agree->given[i].layout;
+        if (!share_device(common, layout)) {
+            size_t by = 0;
+            while (by < i - 1 && share_device(agree->given[by].layout, layout))
+                by++;
+            report_conflict(agree, &agree->given[i], &agree->given[by],
+                            "no device holds all inputs");
+            return true;
+        }
+        int64_t kept = 0;
+        for (int64_t k = 0; k < common->first[1]; k++)
+            if (tsr__layout_has_device(layout, common->owners[k]))
+                common->owners[kept++] = common->owners[k];
+        common->first[1] = kept;
+    }
+    return common != NULL;
+}
+
+// Judges the inputs that have specs, and with assumed those that have none too.
+// Cheap questions first: without a cut nothing can contradict, and rules are made only then. An
+// operator may have a second rule (tsr__rule_strided); the flow takes whichever does what is asked,
+// so agreement with either is enough.
+static bool agreement(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
+{
+    bool cut = false;
+    agree->n_all = tsr_config_devices(agree->config);
+    if (agree->n_all < 1 || agree->n_all > SOLVE_MAX_DEVICES)
+        return true;
+    if (!collect(agree, shapes, nc))
+        return false;
+    for (size_t i = 0; i < agree->n; i++)
+        cut = cut || !tsr__layout_is_whole(agree->given[i].layout);
+    if (!cut)
+        return !agree->assumed || judge_unsharded(agree);
+    struct control bodies;
+    if (tsr__control_of(agree->node, &bodies))
+        return true; // the flow judges what goes into bodies
+    agree->rule = tsr__rule_of(agree->arena, agree->node, shapes);
+    if (!agree->rule)
+        return false;
+    if (agree->rule->open)
+        return true; // whether it is cut as told, the flow sees
+    if (agree->rule->whole) {
+        report_uncut(agree, NULL, agree->rule->whole);
+        return true;
+    }
+    const struct rule *first = agree->rule;
+    agree->rule = tsr__rule_strided(agree->arena, agree->node, shapes);
+    if (agree->rule && fits_all(agree)) // quietly
+        return true;
+    agree->rule = first;
+    return !agree->arena->failed && judge(agree);
+}
+
+bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *node,
+                          const tsr_node_config *nc, bool remarks, bool *uncut)
+{
+    struct agree agree = {.arena = scratch,
+                          .node = node,
+                          .config = tsr_node_config_config(nc),
+                          .remarks = remarks,
+                          .uncut = uncut};
+    return agreement(&agree, shapes, nc);
+}
+
+bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node)
+{
+    bool uncut = false;
+    struct agree agree = {
+        .arena = scratch, .node = node, .config = flow->config, .uncut = &uncut, .assumed = flow};
+    return agreement(&agree, flow->shapes, tsr_node_find_config(node, flow->config));
+}

@@ -1,0 +1,761 @@
+// SPDX-License-Identifier: Apache-2.0
+// check.c - tsr_check: everything that is wrong with a model's annotations, in one pass, each
+// mistake once.
+//
+// Configurations first, then every node of every graph with its entries and specs, then the order
+// of stages. Marks by number (value, configuration) instead of searches keep it linear, however
+// many slots, specs or entries one node has. What one spec says of itself is examine.c's business,
+// whether the specs of a node agree by its operator's rule is agree.c's.
+//
+// A mark is the number of the node (or entry) that is being looked at: of_node[value] == node_mark
+// says "the value is a slot of this node" without clearing anything between nodes. Of a node with
+// 10 000 inputs and as many specs, each spec costs one look.
+//
+//     node 7 is the third annotated one: node_mark 3; its inputs X, W and output Y get of_node 3
+//     a spec of Z: of_node[Z] is 0 or an older mark, so Z is no slot of this node: spec-value-unknown or shard-value
+//     two specs of X in one entry: the second finds of_spec[X] equal to entry_mark: spec-twice
+#include "sharding/check/agree.h"
+#include "sharding/layouts/examine.h"
+#include "sharding/flow/flow.h"
+#include "sharding/layouts/node_placement.h"
+
+#define CANDIDATES_MAX  256 // names that a "did you mean" is chosen from
+#define STAGE_WALKS_MAX 256 // configurations whose stages are followed through the graph
+#define SCRATCH_MAX     1048576
+#define FLOW_NODES_MAX                                                                             \
+    20000 // of the main graph, times configurations: above, shardings are not followed
+
+// What is known of a declared configuration while all nodes are walked.
+struct config_state {
+    const tsr_config *config;
+    uint32_t seen_at;       // mark of the node that had an entry for it last
+    int64_t last_stage;     // in file order; -1: none yet
+    bool descends;          // some stage is below one before it
+    bool places;            // a spec of a staged node names another device than that of its stage
+    const tsr_node *beyond; // the first whose stage is no index of a device; NULL: none
+};
+
+// Of this node it was said that it runs whole.
+struct told {
+    uint32_t node;
+    const tsr_config *config;
+};
+
+struct check {
+    tsr_model *model;
+    tsr_model
+        *inlined; // not NULL: the model calls functions, and here they are replaced by their bodies
+    tsr_session *session;
+    const char *only;     // configuration asked for, or NULL
+    struct arena arena;   // lives as long as the check
+    struct arena scratch; // freed now and then
+    struct map configs;   // name -> struct config_state, declared ones
+    struct config_state *states;
+    size_t n_states;
+    uint32_t *of_node; // by value id: mark of the node that it is an input or output of
+    uint32_t *of_spec; // by value id: mark of the entry that had a spec of it last
+    size_t n_ids;
+    VEC(struct told) told; // in the model to follow
+    struct shapes *shapes; // made when a value that declares no shape is asked for
+    uint32_t node_mark, entry_mark;
+    size_t errors; // of the session before
+    bool annotated;
+    bool calls;   // of functions: operators are looked at once those are replaced
+    bool formal;  // inputs without shardings are judged too, as the formalism has it
+    bool remarks; // tell too what is right but not cut here
+};
+
+// Hints are made only if the finding will be kept.
+#define HINT(c, ...)                                                                               \
+    (tsr_finding_count((c)->session) < TSR_MAX_FINDINGS                                            \
+         ? tsr__arena_printf(&(c)->scratch, __VA_ARGS__).p                                         \
+         : NULL)
+
+// For findings about the model as a whole, or about a configuration (NULL: none in particular).
+static struct place place_model(const struct check *check, const tsr_config *config)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(check->model));
+    if (config)
+        at.configuration = str_of(tsr_config_name(config));
+    return at;
+}
+
+static struct place place_entry(const tsr_node *node, const tsr_config *config)
+{
+    struct place at = tsr__place_node(node);
+    if (config)
+        at.configuration = str_of(tsr_config_name(config));
+    return at;
+}
+
+// ---- configurations -----------------------------------------------------------------------------
+
+// The remedy for a name that is not declared; NULL where hints are not made any more.
+static const char *nearest_config(struct check *check, struct str name)
+{
+    struct str names[CANDIDATES_MAX] = {{0}};
+    size_t n = size_min(check->n_states, CANDIDATES_MAX);
+    for (size_t i = 0; i < n; i++)
+        names[i] = str_of(tsr_config_name(check->states[i].config));
+    struct str near = tsr__nearest(name, names, n);
+    if (near.n)
+        return HINT(check, "did you mean '" STR_FMT "'?", STR_ARG(near));
+    if (n == 0)
+        return "the model declares no configuration: add one, or remove the annotation";
+    if (n == 1)
+        return HINT(check, "the model declares '" STR_FMT "' only", STR_ARG(names[0]));
+    return "name one that the model declares, or remove the annotation";
+}
+
+// The file may hold any number of devices; ir does not judge.
+static void check_config(struct check *check, const tsr_config *config)
+{
+    struct place at = place_model(check, config);
+    int64_t devices = tsr_config_devices(config);
+    size_t names = tsr_config_device_name_count(config);
+    if (devices < 1) {
+        const char *hint = "give a number of 1 or more";
+        if (names)
+            hint = HINT(check, "did you mean %zu, one for each name?", names);
+        tsr__diag(check->session, DIAG_config_device_count, &at, hint,
+                  "configuration '%s' has %lld devices", tsr_config_name(config),
+                  (long long)devices);
+    } else if (names && (uint64_t)devices != names)
+        tsr__diag(check->session, DIAG_config_device_names, &at,
+                  HINT(check, "give %lld name%s, or none", (long long)devices, plural(devices)),
+                  "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
+                  (long long)devices, plural(devices), names, plural((int64_t)names));
+}
+
+static bool chosen(const struct check *check, const char *name)
+{
+    return !check->only || strcmp(check->only, name) == 0;
+}
+
+// Declared configurations by name; the first of a name counts.
+static bool check_configs(struct check *check)
+{
+    size_t n = tsr_model_config_count(check->model);
+    check->states = ARENA_ARRAY(&check->arena, struct config_state, n + 1);
+    tsr__map_init(&check->configs, &check->arena, n);
+    if (!check->states)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const tsr_config *config = tsr_model_config(check->model, i);
+        const char *name = tsr_config_name(config);
+        struct config_state *state = &check->states[check->n_states];
+        *state = (struct config_state){.config = config, .last_stage = -1};
+        void **slot = tsr__map_at(&check->configs, str_of(name));
+        if (!slot)
+            return false;
+        struct place at = place_model(check, config);
+        if (!*slot) {
+            *slot = state;
+            check->n_states++;
+        } else if (chosen(check, name)) {
+            tsr__diag(check->session, DIAG_config_twice, &at, "rename one of them, or remove it",
+                      "the model declares configuration '%s' more than once", name);
+        }
+        if (!name[0] && !check->only)
+            tsr__diag(check->session, DIAG_config_name_empty, &at, "give it a name",
+                      "configuration %zu of the model has no name", i);
+        if (chosen(check, name))
+            check_config(check, config);
+    }
+    check->annotated = n > 0;
+    return !check->arena.failed;
+}
+
+// ---- specs --------------------------------------------------------------------------------------
+
+// The name among the node's own that is nearest to what the spec says.
+static const char *nearest_value(struct check *check, const tsr_node *node, struct str name)
+{
+    struct str names[CANDIDATES_MAX] = {{0}};
+    size_t count = 0;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && count < CANDIDATES_MAX)
+            names[count++] = tsr__value_str(tsr_node_input(node, i));
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) && count < CANDIDATES_MAX)
+            names[count++] = tsr__value_str(tsr_node_output(node, i));
+    struct str near = tsr__nearest(name, names, count);
+    if (near.n)
+        return HINT(check, "did you mean '" STR_FMT "'?", STR_ARG(near));
+    return "name an input or output of the node, or remove the sharding";
+}
+
+// True if the spec is about a value of this node; else a finding says what it is about.
+// A stand-in has no graph (home NULL): the name is in no graph that the node sees. A value of
+// another node is known, but not here.
+static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
+                             const tsr_value *value)
+{
+    struct place at = place_entry(node, config);
+    if (!value || !tsr__value_str(value).n) {
+        tsr__diag(check->session, DIAG_spec_no_value, &at, "name an input or output of the node",
+                  "a sharding of the node names no tensor");
+        return false;
+    }
+    uint32_t id = tsr__value_id(value);
+    at.value = tsr__value_str(value);
+    tsr_graph *home = tsr_value_graph(value);
+    bool here = id < check->n_ids && (!home || tsr_graph_model(home) == check->model);
+    if (!here || check->of_node[id] != check->node_mark) {
+        if (!home)
+            tsr__diag(check->session, DIAG_spec_value_unknown, &at,
+                      nearest_value(check, node, at.value),
+                      "the sharding is of '" STR_FMT "', which nothing in the model is called",
+                      STR_ARG(at.value));
+        else
+            tsr__diag(check->session, DIAG_shard_value, &at, nearest_value(check, node, at.value),
+                      "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
+        return false;
+    }
+    if (check->of_spec[id] == check->entry_mark)
+        tsr__diag(check->session, DIAG_spec_twice, &at, "keep one of them",
+                  "the node has more than one sharding of '" STR_FMT "'", STR_ARG(at.value));
+    check->of_spec[id] = check->entry_mark;
+    return true;
+}
+
+// More shards than elements, or another size in the spec's words: "4/2*16" of 32 elements, where 64 are meant.
+static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
+{
+    int64_t product = 1;
+    for (size_t k = 0; k < tsr_spec_dim_factor_count(spec, dim); k++) {
+        tsr_dim stated;
+        if (tsr_spec_dim_factor(spec, dim, k, &stated) > elements)
+            return true;
+        if (stated.value < 0)
+            return false;
+        if (stated.value > 0 && product > elements / stated.value)
+            return true;
+        product *= stated.value;
+    }
+    return product != elements;
+}
+
+// The spec does not fit the shape that is declared: it cuts an axis beyond the rank, or one of another size.
+static bool disagrees(const tsr_spec *spec, const struct shape *shape)
+{
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
+        int64_t axis = front_axis(tsr_spec_dim_axis(spec, i), shape->rank);
+        if (axis == INT64_MIN)
+            return true;
+        if (shape->dims[axis].value >= 0 && dim_disagrees(spec, i, shape->dims[axis].value))
+            return true;
+    }
+    return false;
+}
+
+// What the value declares, else what the rules find. A declaration that the spec disagrees with may itself be wrong (an output of
+// [1, 3] where the inputs say [10, 3]): what follows from the inputs counts then, as it does for who plans and cuts.
+static struct shape shape_of(struct check *check, const tsr_value *value, const tsr_spec *spec)
+{
+    struct shape shape = tsr__declared_shape(&check->scratch, value);
+    if (shape.rank >= 0 && !disagrees(spec, &shape))
+        return shape;
+    if (!check->shapes && !check->arena.failed)
+        check->shapes = tsr__shapes_new(&check->arena, check->model);
+    if (check->shapes)
+        return tsr__shapes_element(check->shapes, value);
+    return shape;
+}
+
+// A spec of a wrong value is still examined for what it says of itself, without a shape to hold it
+// against.
+static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,
+                       int64_t devices, const tsr_spec *spec)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    struct spec_scope sc = {
+        .session = check->session,
+        .arena = &check->scratch,
+        .node = node,
+        .config = "",
+        .devices = devices,
+        .remarks = true,
+    };
+    if (config)
+        sc.config = tsr_config_name(config);
+    struct shape shape = {.rank = -1};
+    if (check_spec_value(check, node, config, value))
+        shape = shape_of(check, value, spec);
+    tsr__spec_examine(&sc, spec, &shape);
+}
+
+// ---- entries ------------------------------------------------------------------------------------
+
+// The declared configuration that the entry holds for, or NULL with a finding.
+static struct config_state *check_binding(struct check *check, const tsr_node *node,
+                                          const tsr_config *config)
+{
+    struct place at = place_entry(node, config);
+    const char *unbound = NULL;
+    if (!config)
+        unbound = "an annotation of the node is without a configuration";
+    else if (!tsr_config_name(config)[0])
+        unbound = "an annotation of the node is for a configuration with an empty name";
+    if (unbound) {
+        tsr__diag(check->session, DIAG_annotation_no_config, &at,
+                  "name a configuration of the model, or remove the annotation", "%s", unbound);
+        return NULL;
+    }
+    struct config_state *state = tsr__map_get(&check->configs, at.configuration);
+    if (!state)
+        tsr__diag(check->session, DIAG_config_unknown, &at, nearest_config(check, at.configuration),
+                  "the model declares no configuration '%s'", tsr_config_name(config));
+    else if (state->config != config && !tsr__config_is_declared(config))
+        tsr__diag(check->session, DIAG_config_foreign, &at,
+                  "make the annotation for the declared configuration",
+                  "the annotation is for a configuration '%s' that is not the one registered under "
+                  "that name",
+                  tsr_config_name(config));
+    return state;
+}
+
+// Only notes whether stages ever fall in the order of the file: most models end the question here.
+static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
+                        struct config_state *state)
+{
+    int64_t stage;
+    if (!tsr_node_config_stage(nc, &stage))
+        return;
+    if (stage < 0) {
+        struct place at = place_entry(node, tsr_node_config_config(nc));
+        tsr__diag(check->session, DIAG_stage_range, &at, "stages are 0, 1, 2 and so on",
+                  "the pipeline stage of the node is %lld", (long long)stage);
+    } else if (state) {
+        state->descends |= stage < state->last_stage;
+        state->last_stage = stage;
+        state->places |= tsr_node_graph(node) == tsr_model_graph(check->model) &&
+                         tsr__names_other_device(nc, stage);
+        if (!state->beyond && stage >= tsr_config_devices(state->config))
+            state->beyond = node;
+    }
+}
+
+// Ids of nodes and values in check->told and check->shapes are this model's.
+static tsr_model *model_to_follow(const struct check *check)
+{
+    if (check->inlined)
+        return check->inlined;
+    return check->model;
+}
+
+// Lack of memory is noted in scratch.failed, which check_model sees at its end. What was told is
+// remembered, so that the flow does not tell it again.
+static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
+{
+    if (!check->shapes && !check->arena.failed)
+        check->shapes = tsr__shapes_new(&check->arena, model_to_follow(check));
+    bool uncut = false;
+    if (!check->shapes ||
+        !tsr__check_agreement(&check->scratch, check->shapes, node, nc, check->remarks, &uncut))
+        check->scratch.failed = true;
+    struct told *told = NULL;
+    if (uncut)
+        told = vec_push(&check->arena, &check->told);
+    if (told)
+        *told = (struct told){tsr__node_id(node), tsr_node_config_config(nc)};
+}
+
+// The operator's rule is asked only if the specs themselves brought no error: a wrong spec has no layout.
+static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
+{
+    const tsr_config *config = tsr_node_config_config(nc);
+    if (check->only && (!config || strcmp(tsr_config_name(config), check->only) != 0))
+        return;
+    struct config_state *state = check_binding(check, node, config);
+    if (state && state->seen_at == check->node_mark) {
+        struct place at = place_entry(node, config);
+        tsr__diag(check->session, DIAG_annotation_twice, &at, "merge them into one",
+                  "the node has more than one annotation for configuration '%s'",
+                  tsr_config_name(config));
+    }
+    if (state)
+        state->seen_at = check->node_mark;
+    check_stage(check, node, nc, state);
+    // Devices are judged by the declared configuration, and not at all without one.
+    int64_t devices = -1; // not known
+    if (state && tsr_config_devices(state->config) >= 1)
+        devices = tsr_config_devices(state->config);
+    size_t errors = tsr__diag_errors(check->session);
+    check->entry_mark++;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++)
+        check_spec(check, node, config, devices, tsr_node_config_spec(nc, i));
+    if (state && tsr__diag_errors(check->session) == errors && tsr_node_config_spec_count(nc) &&
+        !check->calls)
+        check_operator(check, node, nc);
+    if (check->scratch.bytes > SCRATCH_MAX) {
+        tsr__arena_free(&check->scratch);
+        tsr__arena_init(&check->scratch, check->session);
+    }
+}
+
+// Most nodes of most models have nothing to check and cost one look.
+static void check_node(struct check *check, const tsr_node *node)
+{
+    if (tsr_node_config_count(node) == 0)
+        return;
+    check->annotated = true;
+    check->node_mark++;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i))
+            check->of_node[tsr__value_id(tsr_node_input(node, i))] = check->node_mark;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            check->of_node[tsr__value_id(tsr_node_output(node, i))] = check->node_mark;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++)
+        check_entry(check, node, tsr_node_config_at(node, i));
+}
+
+// ---- stages -------------------------------------------------------------------------------------
+
+// Stage of a node in a configuration; -1: none.
+static int64_t stage_of(const tsr_node *node, struct str config)
+{
+    int64_t stage;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        const tsr_config *c = tsr_node_config_config(nc);
+        if (c && str_is(config, tsr_config_name(c)) && tsr_node_config_stage(nc, &stage))
+            return int64_max(stage, -1);
+    }
+    return -1;
+}
+
+// The latest stage that a value depends on, and the node that has it.
+struct reach {
+    int64_t stage; // plus 1; 0: none
+    const tsr_node *from;
+};
+
+// reach->stage counts from 1, messages from 0.
+static void report_return(struct check *check, const tsr_node *node, const tsr_config *config,
+                          const tsr_value *value, int64_t stage, const struct reach *reach)
+{
+    struct place at = place_entry(node, config);
+    at.value = tsr__value_str(value);
+    tsr__diag(check->session, DIAG_stage_return, &at, NULL,
+              "stage %lld reads '" STR_FMT "' of stage %lld: stages %lld to %lld do not overlap "
+              "when runs follow one another",
+              (long long)stage, STR_ARG(at.value), (long long)reach->stage - 1, (long long)stage,
+              (long long)reach->stage - 1);
+}
+
+// reach->stage counts from 1, messages from 0.
+static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
+                         const tsr_value *value, int64_t stage, const struct reach *reach)
+{
+    struct place at = place_entry(node, config), from = tsr__place_node(reach->from);
+    at.value = tsr__value_str(value);
+    tsr__diag(
+        check->session, DIAG_stage_order, &at,
+        HINT(check,
+             "put this node into stage %lld or later, or the other into stage %lld or earlier",
+             (long long)reach->stage - 1, (long long)stage),
+        "stage %lld needs '" STR_FMT "', which depends on node '" STR_FMT "' (#%lld " STR_FMT
+        ") of stage %lld",
+        (long long)stage, STR_ARG(at.value), STR_ARG(from.node), (long long)from.node_index,
+        STR_ARG(from.op), (long long)reach->stage - 1);
+}
+
+// Follows the stages of one configuration along the data, through nodes that have none. A value of a
+// later stage is an error at each node; with device names it is one note.
+static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
+{
+    struct str name = str_of(tsr_config_name(config));
+    memset(reach, 0, tsr__model_value_ids(check->model) * sizeof(*reach));
+    for (const tsr_node *node = tsr_model_next_node(check->model, NULL); node;
+         node = tsr_model_next_node(check->model, node)) {
+        int64_t own = stage_of(node, name);
+        struct reach latest = {own + 1, node};
+        for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+            const tsr_value *value = tsr_node_input(node, i);
+            // a value that no node made yet has reach 0 and depends on nothing
+            const struct reach *r = NULL;
+            if (value)
+                r = &reach[tsr__value_id(value)];
+            if (!r || r->stage <= latest.stage)
+                continue;
+            if (own >= 0 && tsr_config_device_name_count(config)) {
+                report_return(check, node, config, value, own, r);
+                return;
+            }
+            if (own >= 0) {
+                report_order(check, node, config, value, own, r);
+                break; // once for each node
+            }
+            latest = *r;
+        }
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                reach[tsr__value_id(tsr_node_output(node, i))] = latest;
+    }
+}
+
+// Where stage k is device k of the list of names, every stage must be an index of that list.
+static void check_stages_have_devices(struct check *check, const struct config_state *state)
+{
+    if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
+        return;
+    struct place at = place_entry(state->beyond, state->config);
+    tsr__diag_stage_beyond(check->session, &at, stage_of(state->beyond, at.configuration),
+                           state->config);
+}
+
+// Where the stages of a configuration never fall in file order, no value can run against them.
+// One array serves all walks: each clears it first.
+static bool check_stages(struct check *check)
+{
+    struct reach *reach = NULL;
+    size_t walks = 0;
+    for (size_t i = 0; i < check->n_states; i++) {
+        check_stages_have_devices(check, &check->states[i]);
+        if (!check->states[i].descends)
+            continue;
+        if (!reach)
+            reach = ARENA_ARRAY(&check->arena, struct reach,
+                                tsr__model_value_ids(check->model) + (size_t)1);
+        if (!reach)
+            return false;
+        if (walks++ == STAGE_WALKS_MAX) {
+            struct place at = place_model(check, check->states[i].config);
+            tsr__diag(
+                check->session, DIAG_stage_unchecked, &at, "check it with --config",
+                "the order of stages was followed in %d configurations, not in this one and those "
+                "behind it",
+                STAGE_WALKS_MAX);
+            break;
+        }
+        walk_stages(check, check->states[i].config, reach);
+    }
+    return true;
+}
+
+// ---- remarks on what is right -------------------------------------------------------------------
+
+// Some node has a sharding or a stage in the configuration: stages alone decide where nodes run, too.
+// Without it a flow would find everything whole, and cost as much as any other.
+static bool says_anything(const struct check *check, const tsr_config *config)
+{
+    int64_t stage;
+    const tsr_model *model = model_to_follow(check);
+    for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, config);
+        if (nc && (tsr_node_config_spec_count(nc) || tsr_node_config_stage(nc, &stage)))
+            return true;
+    }
+    return false;
+}
+
+// Checks every node with the shardings that its inputs have by the formalism, once the flow is done.
+static bool check_formally(struct arena *arena, const struct flow *flow)
+{
+    for (size_t i = 0; i < flow->n_nodes; i++) {
+        struct arena scratch;
+        tsr__arena_init(&scratch, arena->session);
+        bool ok = tsr__check_formal(&scratch, flow, flow->nodes[i].node);
+        tsr__arena_free(&scratch);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+// Follows the shardings of one configuration through the graph as partition does, for what runs whole although it was to be
+// cut, what moves and what is done twice. What hinders the flow is no finding of the check. Nodes of which check_operator
+// has already said that they run whole (check->told) get no second warning from the flow.
+static void remark(struct check *check, const tsr_config *config)
+{
+    struct arena arena;
+    tsr_model *model = model_to_follow(check), *made = NULL;
+    tsr__arena_init(&arena, check->session);
+    bool *told = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
+    if (!told) {
+        check->arena.failed = true;
+        return; // the arena holds nothing
+    }
+    for (size_t i = 0; i < check->told.n; i++)
+        told[check->told.at[i].node] |= check->told.at[i].config == config;
+    struct flow_work work = {.shapes = check->shapes, .told = told};
+    int say = SAY_NO_ERROR;
+    if (check->remarks)
+        say |= SAY_UNCUT | SAY_MOVES | SAY_REPEATED_WORK;
+    bool ok = tsr__flow_start(&work, &arena, model, config) &&
+              tsr__flow_forward(&work, say, NULL) &&
+              (!check->remarks || tsr__flow_expand(&arena, work.flow, &made));
+    if (ok && check->formal)
+        ok = check_formally(&arena, work.flow);
+    tsr_model_free(made);
+    check->arena.failed = check->arena.failed || (!ok && arena.failed);
+    tsr__arena_free(&arena);
+}
+
+// One flow for each chosen configuration that says anything, as long as the nodes of all flows together stay within
+// a budget: a file with thousands of configurations must not cost thousands of flows.
+static void check_flows(struct check *check)
+{
+    tsr_model *model = model_to_follow(check);
+    size_t n = tsr_graph_node_count(tsr_model_graph(model)), left = FLOW_NODES_MAX;
+    for (size_t i = 0; i < check->n_states; i++) {
+        const tsr_config *config = check->states[i].config;
+        if (model != check->model) // a copy, in which calls are replaced
+            config = tsr_model_find_config(model, tsr_config_name(config));
+        if (!chosen(check, tsr_config_name(config)) ||
+            tsr_config_devices(config) > SOLVE_MAX_DEVICES || !says_anything(check, config))
+            continue;
+        if (n > left) {
+            struct place at = place_model(check, config);
+            tsr__diag(
+                check->session, DIAG_flow_unchecked, &at, NULL,
+                "what moves and what is done twice was not looked for: %zu nodes are too many", n);
+            return;
+        }
+        left -= n;
+        remark(check, config);
+        if (check->arena.failed)
+            return;
+    }
+}
+
+// ---- functions ----------------------------------------------------------------------------------
+
+// Whether the shardings of a function's nodes agree depends on what it is called with: that is seen
+// where its body stands in the place of the call.
+// The same operators are looked at in a copy of the model in which bodies stand in the place of
+// their calls. In the model itself check_entry leaves operators out then (check->calls).
+static bool check_calls(struct check *check)
+{
+    if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
+        return false;
+    tsr_status status = tsr__inline_calls(check->inlined);
+    if (status != TSR_OK)
+        return status != TSR_NOMEM; // findings say the rest
+    check->shapes = NULL;
+    for (const tsr_node *node = tsr_model_next_node(check->inlined, NULL); node;
+         node = tsr_model_next_node(check->inlined, node)) {
+        if (tsr__in_function(check->inlined, node) || check->arena.failed)
+            break;
+        for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+            const tsr_node_config *nc = tsr_node_config_at(node, i);
+            const tsr_config *config = tsr_node_config_config(nc);
+            if (config && chosen(check, tsr_config_name(config)) &&
+                tsr__config_is_declared(config) && tsr_node_config_spec_count(nc))
+                check_operator(check, node, nc);
+        }
+    }
+    return !check->arena.failed && !check->scratch.failed;
+}
+
+// ---- inputs and outputs of the model --------------------------------------------------------------
+
+static void warn_no_tensor(const struct check *check, const tsr_value *value, const char *what)
+{
+    struct place at = place_model(check, NULL);
+    at.value = tsr__value_str(value);
+    if (tsr__value_is_no_tensor(value))
+        tsr__diag(check->session, DIAG_port_type, &at, TSR_NO_TENSOR_HINT,
+                  "this %s is neither a tensor nor a sequence of tensors: the model cannot be run",
+                  what);
+}
+
+static void check_ports(const struct check *check)
+{
+    const tsr_graph *graph = tsr_model_graph(check->model);
+    for (size_t i = 0; graph && i < tsr_graph_input_count(graph); i++)
+        warn_no_tensor(check, tsr_graph_input(graph, i), "input");
+    for (size_t i = 0; graph && i < tsr_graph_output_count(graph); i++)
+        warn_no_tensor(check, tsr_graph_output(graph, i), "output");
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+// From the outside in: configurations, specs and nodes, stages. Functions and the flow come last and only if
+// nothing before them was wrong: both read layouts, which wrong specs do not have.
+static bool check_model(struct check *check)
+{
+    check->n_ids = tsr__model_value_ids(check->model);
+    check->of_node = ARENA_ARRAY(&check->arena, uint32_t, check->n_ids + 1);
+    check->of_spec = ARENA_ARRAY(&check->arena, uint32_t, check->n_ids + 1);
+    check->calls = tsr__has_calls(check->model);
+    if (!check->of_node || !check->of_spec || !check_configs(check))
+        return false;
+    if (tsr__check_recursion(check->model) == TSR_NOMEM)
+        return false;
+    for (const tsr_node *node = tsr_model_next_node(check->model, NULL); node;
+         node = tsr_model_next_node(check->model, node))
+        check_node(check, node);
+    if (check->annotated && tsr_model_ir_version(check->model) < 11) {
+        struct place at = place_model(check, NULL);
+        tsr__diag(check->session, DIAG_annotation_ir_version, &at, "raise ir_version to 11",
+                  "the model has annotations and IR version %lld",
+                  (long long)tsr_model_ir_version(check->model));
+    }
+    if (check->remarks)
+        check_ports(check);
+    if (!check_stages(check) || check->arena.failed || check->scratch.failed)
+        return false;
+    if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))
+        return false;
+    if ((check->remarks || check->formal) && tsr__diag_errors(check->session) == check->errors)
+        check_flows(check);
+    return !check->arena.failed;
+}
+
+// TSR_OK says that the model was looked at, not that it is right: that is what the findings say.
+// The exception is a configuration that was asked for and is not there.
+static tsr_status check_as(tsr_model *model, struct check check)
+{
+    const char *config = check.only;
+    check.model = model;
+    check.session = tsr_model_session(model);
+    check.errors = tsr__diag_errors(check.session);
+    bool ran_out_before = check.session->out_of_memory;
+    tsr__arena_init(&check.arena, check.session);
+    tsr__arena_init(&check.scratch, check.session);
+    tsr_status status = TSR_OK;
+    if (config && !tsr_model_find_config(model, config)) {
+        bool known = check_configs(&check);
+        struct place at = place_model(&check, NULL);
+        at.configuration = str_of(config);
+        const char *hint = NULL;
+        if (known)
+            hint = nearest_config(&check, at.configuration);
+        tsr__diag(check.session, DIAG_config_unknown, &at, hint,
+                  "the model declares no configuration '%s'", config);
+        status = TSR_INVALID;
+    } else if (!check_model(&check)) {
+        status = TSR_NOMEM;
+    }
+    if (check.session->out_of_memory && !ran_out_before)
+        status = TSR_NOMEM; // wherever it was: what was not looked at is not right
+    tsr__arena_free(&check.scratch);
+    tsr__arena_free(&check.arena);
+    tsr_model_free(check.inlined);
+    return status;
+}
+
+tsr_status tsr_check(tsr_model *model, const char *config)
+{
+    return check_as(model, (struct check){.only = config, .remarks = true});
+}
+
+tsr_status tsr_check_formalism(tsr_model *model, const char *config)
+{
+    return check_as(model, (struct check){.only = config, .remarks = true, .formal = true});
+}
+
+tsr_status tsr__check(tsr_model *model, const char *config, bool remarks)
+{
+    return check_as(model, (struct check){.only = config, .remarks = remarks});
+}
+
+tsr_status tsr__check_formalism(tsr_model *model, const char *config)
+{
+    return check_as(model, (struct check){.only = config, .formal = true});
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// inline.c - replaces calls of model-local functions by their bodies, wherever the body means the same
+// there, so that what follows sees operators alone. What cannot be replaced stays and runs whole.
+//
+// Rounds: all calls of the main graph and its bodies, then the calls that these have become, until
+// none is left. f calls g twice and main calls f once: round 1 makes two calls of g of it, round 2
+// their bodies.
+#include "sharding/layouts/internal.h"
+
+#define MAX_ROUNDS 64 // calls in calls
+
+// Functions that call others twice grow without bound: 40 of them that double are 2 KB and 10^12 nodes. So the nodes
+// that calls become are counted: as many as this for a small model, more for a large one, never above the most.
+#define NODES_LEAST ((size_t)1 << 17)
+#define NODES_TIMES 256 // for each node in the file
+#define NODES_MOST  ((size_t)1 << 22)
+
+// The work that is left, in nodes; a node that brings the shardings of its call along counts more.
+struct budget {
+    size_t left, all;
+};
+
+// In the body of a function, at any depth; else in the main graph.
+bool tsr__in_function(const tsr_model *model, const tsr_node *node)
+{
+    const tsr_graph *graph = tsr_node_graph(node);
+    while (tsr_graph_owner(graph))
+        graph = tsr_node_graph(tsr_graph_owner(graph));
+    return graph != tsr_model_graph(model);
+}
+
+// `whole` says why a call stays: its body means something else here (operator sets), say.
+static bool can_go(const tsr_node *node)
+{
+    const char *whole;
+    return tsr__is_call(node, &whole) && !whole;
+}
+
+bool tsr__has_calls(const tsr_model *model)
+{
+    if (!tsr_model_function_count(model))
+        return false;
+    for (const tsr_node *node = tsr_model_next_node(model, NULL);
+         node && !tsr__in_function(model, node); node = tsr_model_next_node(model, node))
+        if (can_go(node))
+            return true;
+    return false;
+}
+
+// A call in a graph that another call gives to its function: its turn comes when that one is gone.
+static bool waits(const tsr_node *node)
+{
+    for (node = tsr_graph_owner(tsr_node_graph(node)); node;
+         node = tsr_graph_owner(tsr_node_graph(node)))
+        if (can_go(node))
+            return true;
+    return false;
+}
+
+//     1000 nodes in the file: 2^17 + 256 000 = 387 072 nodes; from 16 384 nodes on: 2^22
+static struct budget budget_of(const tsr_model *model)
+{
+    size_t n = tsr__model_node_ids(model);
+    size_t all = NODES_MOST;
+    if (n < NODES_MOST / NODES_TIMES)
+        all = NODES_LEAST + n * NODES_TIMES;
+    if (all > NODES_MOST)
+        all = NODES_MOST;
+    return (struct budget){.left = all, .all = all};
+}
+
+// Shardings of a call are handed to every node of the body that has the value.
+static size_t spec_count(const tsr_node *node)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++)
+        count += tsr_node_config_spec_count(tsr_node_config_at(node, i));
+    return count;
+}
+
+static tsr_status refuse_growth(const tsr_node *call, const struct budget *budget)
+{
+    struct place at = tsr__place_node(call);
+    tsr__diag(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), DIAG_functions_grow, &at,
+              "call them less often, or replace calls by their bodies before",
+              "the calls of functions become more than %zu nodes", budget->all);
+    return TSR_INVALID;
+}
+
+// Replaces one call and takes what it became from the budget.
+static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
+{
+    size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;
+    tsr_status status = tsr__node_inline_here(call);
+    if (status != TSR_OK)
+        return status;
+    size_t work = (tsr__model_node_ids(model) - before + 1) * weight;
+    budget->left -= size_min(work, budget->left);
+    return TSR_OK;
+}
+
+// All calls that there are now.
+// The list is made before the first change: replacing moves the nodes that the walk stands on.
+static tsr_status inline_round(tsr_model *model, struct arena *arena, struct budget *budget,
+                               bool *any)
+{
+    VEC(tsr_node *) calls = {0};
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        if (tsr__in_function(model, node))
+            break; // functions come last
+        if (!can_go(node) || waits(node))
+            continue;
+        tsr_node **slot = vec_push(arena, &calls);
+        if (slot)
+            *slot = node;
+    }
+    if (arena->failed)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < calls.n; i++) {
+        if (!budget->left)
+            return refuse_growth(calls.at[i], budget);
+        tsr_status status = inline_one(model, calls.at[i], budget);
+        if (status != TSR_OK)
+            return status;
+    }
+    *any = calls.n > 0;
+    return TSR_OK;
+}
+
+// Recursion is looked for first, so the rounds end; MAX_ROUNDS bounds calls in calls all the same.
+tsr_status tsr__inline_calls(tsr_model *model)
+{
+    struct arena arena;
+    bool any = tsr__has_calls(model);
+    if (!any)
+        return TSR_OK;
+    tsr_status status = tsr__check_recursion(model);
+    if (status != TSR_OK)
+        return status;
+    struct budget budget = budget_of(model);
+    tsr__arena_init(&arena, tsr_model_session(model));
+    for (int i = 0; i < MAX_ROUNDS; i++) {
+        status = inline_round(model, &arena, &budget, &any);
+        if (status != TSR_OK || !any)
+            break;
+    }
+    tsr__arena_free(&arena);
+    return status;
+}
+
+// Calls that could not be replaced: their function stays in the model that is written.
+bool tsr__calls_left(const tsr_model *model)
+{
+    for (const tsr_node *node = tsr_model_next_node(model, NULL);
+         node && tsr_model_function_count(model) && !tsr__in_function(model, node);
+         node = tsr_model_next_node(model, node))
+        if (tsr__node_function(node))
+            return true;
+    return false;
+}

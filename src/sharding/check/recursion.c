@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// recursion.c - functions that call themselves, directly or through others: no engine can run them, and putting bodies
+// in the place of calls would never end.
+//
+// A walk along calls with a stack of its own (a chain of calls may be as long as there are functions). White: not seen;
+// grey: on the way from the start to here; black: everything behind it has been seen. A call of a grey one is a cycle.
+#include "sharding/layouts/internal.h"
+
+enum colour { WHITE, GREY, BLACK };
+
+struct step {
+    const tsr_function *function;
+    const tsr_node *at; // the next node of its body to be looked at; NULL: all were
+};
+
+struct walk {
+    const tsr_model *model;
+    unsigned char *colours; // by index of the function
+    struct step *steps;     // the grey ones, in order
+    size_t depth;
+};
+
+// There is room for all functions: none is entered twice.
+static void enter(struct walk *walk, const tsr_function *function)
+{
+    walk->colours[tsr__function_index(function)] = GREY;
+    walk->steps[walk->depth++] =
+        (struct step){function, tsr_graph_first(tsr_function_graph(function))};
+}
+
+// The node after this one in the same body, those of its subgraphs included; NULL: it was the last.
+static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *node)
+{
+    const tsr_node *next = tsr_model_next_node(walk->model, node);
+    if (next && tsr__node_home(next) == tsr__node_home(node))
+        return next;
+    return NULL;
+}
+
+// The finding is at the call that closes the circle.
+static tsr_status refuse(const struct walk *walk, const tsr_node *call,
+                         const tsr_function *function)
+{
+    struct place at = tsr__place_node(call);
+    const tsr_function *last = walk->steps[walk->depth - 1].function;
+    const char *hint = "a function may call only functions that do not call it";
+    if (function == last)
+        tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at, hint,
+                  "function '%s' calls itself", tsr_function_name(function));
+    else
+        tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at, hint,
+                  "function '%s' calls itself through '%s'", tsr_function_name(function),
+                  tsr_function_name(last));
+    return TSR_INVALID;
+}
+
+// Everything that function calls. Each body is walked once, whoever calls it.
+static tsr_status walk_from(struct walk *walk, const tsr_function *function)
+{
+    enter(walk, function);
+    while (walk->depth) {
+        struct step *step = &walk->steps[walk->depth - 1];
+        const tsr_node *node = step->at;
+        if (!node) {
+            walk->colours[tsr__function_index(step->function)] = BLACK;
+            walk->depth--;
+            continue;
+        }
+        step->at = next_of_body(walk, node);
+        const tsr_function *called = tsr__node_function(node);
+        if (!called)
+            continue;
+        unsigned char colour = walk->colours[tsr__function_index(called)];
+        if (colour == GREY)
+            return refuse(walk, node, called);
+        if (colour == WHITE)
+            enter(walk, called);
+    }
+    return TSR_OK;
+}
+
+// A walk from every function that none has reached yet; grey ones are on the way, and meeting one again is a recursion.
+tsr_status tsr__check_recursion(const tsr_model *model)
+{
+    struct arena arena;
+    size_t n = tsr_model_function_count(model);
+    if (!n)
+        return TSR_OK;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct walk walk = {.model = model};
+    walk.colours = ARENA_ARRAY(&arena, unsigned char, n);
+    walk.steps = ARENA_ARRAY(&arena, struct step, n);
+    tsr_status status = arena_status(&arena);
+    if (status != TSR_OK)
+        goto free_arena;
+    for (size_t i = 0; i < n; i++) {
+        if (walk.colours[i] == WHITE)
+            status = walk_from(&walk, tsr_model_function(model, i));
+        if (status != TSR_OK)
+            break;
+    }
+free_arena:
+    tsr__arena_free(&arena);
+    return status;
+}

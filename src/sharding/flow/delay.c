@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// delay.c - sums that are not combined where they arise but after they were added to others: one communication in place
+// of several. Annotations cannot say it; the model's metadata names the values.
+//
+// A value may stay in parts if all its readers can take parts (rules: linear.c), on the same devices and in the same
+// layout, and what they give is the same piece for all members of a group.
+//
+//     Y = A x B and Z = C x D, both with the inner dimension cut over devices 0 and 1; R = Y + Z
+//     at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
+//     delayed: each device adds what it has, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)
+//
+// With a bias that both devices hold whole, R = Y + bias, only one of the two may add it: R0 = Y0 + bias and R1 =
+// Y1. So the node that reads parts says which of its inputs come in parts (pending), and becomes itself the one
+// whose sum the group combines: it takes over groups and combination of the node before it.
+#include "sharding/layouts/internal.h"
+
+// `from` and `fits` belong to one question: may this node's sum be delayed? check_reader answers it
+// reader by reader.
+struct delay {
+    struct flow *flow;
+    bool *asked;      // by value id
+    int64_t *node_at; // by node id: its place in the flow, or -1
+    const struct node_flow *from;
+    bool fits;
+};
+
+// Each member has one shard and no other.
+bool tsr__groups_share(const struct device_group *groups, size_t n,
+                       const struct tile_layout *layout)
+{
+    for (size_t group = 0; group < n; group++)
+        for (size_t i = 0; i < groups[group].n; i++) {
+            int64_t shard = tsr__layout_shard_of(layout, groups[group].devices[i], 0);
+            if (shard < 0 || shard != tsr__layout_shard_of(layout, groups[group].devices[0], 0) ||
+                tsr__layout_shard_of(layout, groups[group].devices[i], shard + 1) >= 0)
+                return false;
+        }
+    return true;
+}
+
+// The same devices in the same order: parts are added up member by member.
+static bool same_groups(const struct node_flow *x, const struct node_flow *y)
+{
+    if (x->n_groups != y->n_groups || x->combine != y->combine)
+        return false;
+    for (size_t group = 0; group < x->n_groups; group++) {
+        const struct device_group *a = &x->groups[group], *b = &y->groups[group];
+        if (a->n != b->n || memcmp(a->devices, b->devices, a->n * sizeof *a->devices) != 0)
+            return false;
+    }
+    return true;
+}
+
+// No device is in two groups.
+static bool disjoint(const struct node_flow *nf, int64_t n_devices)
+{
+    for (int64_t d = 0; d < n_devices; d++) {
+        size_t times = 0;
+        for (size_t group = 0; group < nf->n_groups; group++)
+            for (size_t i = 0; i < nf->groups[group].n; i++)
+                times += nf->groups[group].devices[i] == d;
+        if (times > 1)
+            return false;
+    }
+    return true;
+}
+
+// The same number, or the same symbol; two sizes of which nothing is known may differ.
+static bool same_size(const tsr_dim *a, const tsr_dim *b)
+{
+    if (a->value >= 0 || b->value >= 0)
+        return a->value == b->value;
+    return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
+}
+
+// Shapes that are not known count as different: then the sum is combined at once, which is always right.
+static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
+{
+    struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
+    if (a.rank < 0 || a.rank != b.rank)
+        return false;
+    for (int axis = 0; axis < a.rank; axis++)
+        if (!same_size(&a.dims[axis], &b.dims[axis]))
+            return false;
+    return true;
+}
+
+// Adding [8,1] in parts to [8,6] makes [8,6] in parts: more to combine than before, so that is no
+// gain and is refused.
+enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
+{
+    enum sum_way way = tsr__rule_sum(node, input);
+    const tsr_value *y = NULL;
+    if (tsr_node_output_count(node) == 1)
+        y = tsr_node_output(node, 0);
+    if (!y || (way == SUM_ADDS && !same_shape(shapes, tsr_node_input(node, input), y)))
+        return SUM_STOPS;
+    return way;
+}
+
+// NULL: an input of the model, a constant, or made in a body.
+static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
+{
+    const tsr_node *node = NULL;
+    if (value)
+        node = tsr_value_producer(value);
+    int64_t at = -1;
+    if (node)
+        at = delay->node_at[tsr__node_id(node)];
+    if (at < 0)
+        return NULL;
+    return &delay->flow->nodes[at];
+}
+
+// Mul(P, 2) may take P in parts; Mul(P, Q) with both in parts may not: (p0 + p1)(q0 + q1) is not p0
+// q0 + p1 q1. Nor may Mul(P, P), which reads one value twice.
+// What else comes in parts comes from the same groups, and only where it is added.
+static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
+                       enum sum_way way)
+{
+    for (size_t i = 0; i < tsr_node_input_count(flow->node); i++) {
+        const struct node_flow *other = producer(delay, tsr_node_input(flow->node, i));
+        if (i != input && other && other->delayed &&
+            (way != SUM_ADDS || !same_groups(other, delay->from)))
+            return false;
+        if (i != input && tsr_node_input(flow->node, i) == tsr_node_input(flow->node, input) &&
+            way != SUM_ADDS)
+            return false;
+    }
+    return true;
+}
+
+// A reader can take parts if it is a node of the main graph, runs by its rule, combines nothing itself, reads the
+// value in the layout in which it was made, and gives every member of a group the same piece. The first that cannot
+// ends the walk.
+static bool check_reader(void *data, tsr_node *node, size_t input)
+{
+    struct delay *delay = data;
+    int64_t at = -1;
+    if (tsr_node_graph(node) == tsr_model_graph(delay->flow->model))
+        at = delay->node_at[tsr__node_id(node)];
+    const struct node_flow *flow = NULL;
+    if (at >= 0)
+        flow = &delay->flow->nodes[at];
+    enum sum_way way = tsr__sum_fits(delay->flow->shapes, node, input);
+    delay->fits = flow && way != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
+                  !flow->bodies && flow->outputs[0] &&
+                  tsr__layout_equal(flow->inputs[input], delay->from->outputs[0]) &&
+                  tsr__groups_share(delay->from->groups, delay->from->n_groups, flow->outputs[0]) &&
+                  others_fit(delay, flow, input, way);
+    return delay->fits;
+}
+
+// Only sums of one output that somebody asked to delay, that nobody asked to have in another layout, and that no
+// caller sees; a device in two groups would have to tell two sums apart.
+static bool may_delay(struct delay *delay, const struct node_flow *nf)
+{
+    const tsr_value *value = NULL;
+    if (tsr_node_output_count(nf->node) == 1)
+        value = tsr_node_output(nf->node, 0);
+    if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
+        nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
+        !disjoint(nf, tsr_config_devices(delay->flow->config)))
+        return false;
+    delay->from = nf;
+    delay->fits = false; // somebody must read it
+    tsr_value_uses(value, check_reader, delay);
+    return delay->fits;
+}
+
+// The parts that come in make parts of what the node gives.
+// Every input that was delayed is one that this node was found to take: check_reader asked when its
+// producer was looked at.
+static bool take_parts(struct arena *arena, const struct delay *delay, struct node_flow *nf)
+{
+    for (size_t i = 0; i < tsr_node_input_count(nf->node); i++) {
+        const struct node_flow *from = producer(delay, tsr_node_input(nf->node, i));
+        if (!from || !from->delayed)
+            continue;
+        bool *pending = (bool *)nf->pending;
+        if (!pending)
+            pending = ARENA_ARRAY(arena, bool, tsr_node_input_count(nf->node) + 1);
+        if (!pending)
+            return false;
+        pending[i] = true;
+        nf->pending = pending;
+        nf->groups = from->groups;
+        nf->n_groups = from->n_groups;
+        nf->combine = from->combine;
+    }
+    return true;
+}
+
+// Lines of other configurations are passed over. The names are views of the metadata's text, valid
+// while it stands.
+void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
+                        struct map *names)
+{
+    const char *text = tsr_model_metadata(model, META_DELAY);
+    struct str config = str_of(tsr_config_name(c));
+    tsr__map_init(names, arena, 0);
+    if (!text)
+        return;
+    while (*text) {
+        struct str line = {text, strcspn(text, "\n")};
+        text += line.n;
+        text += *text == '\n';
+        if (line.n <= config.n || line.p[config.n] != ':' ||
+            memcmp(line.p, config.p, config.n) != 0)
+            continue;
+        void **at = tsr__map_at(names, (struct str){line.p + config.n + 1, line.n - config.n - 1});
+        if (at)
+            *at = names;
+    }
+}
+
+static bool read_asked(struct arena *arena, struct delay *delay)
+{
+    struct map names;
+    tsr__delayed_names(arena, delay->flow->model, delay->flow->config, &names);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(delay->flow->model)); node;
+         node = tsr_node_next(node))
+        for (size_t o = 0; o < tsr_node_output_count(node); o++) {
+            const tsr_value *value = tsr_node_output(node, o);
+            if (value && tsr__map_get(&names, tsr__value_str(value)))
+                delay->asked[tsr__value_id(value)] = true;
+        }
+    return !arena->failed;
+}
+
+// In node order, so a chain of delays works: take_parts makes a node that reads parts a maker of parts, and
+// may_delay then asks whether its own readers can take parts in turn.
+bool tsr__flow_delay(struct arena *arena, struct flow *flow)
+{
+    if (!tsr_model_metadata(flow->model, META_DELAY))
+        return true;
+    struct delay delay = {.flow = flow};
+    size_t ids = tsr__model_node_ids(flow->model);
+    delay.asked = ARENA_ARRAY(arena, bool, tsr__model_value_ids(flow->model) + 1);
+    delay.node_at = ARENA_ARRAY(arena, int64_t, ids + 1);
+    if (!delay.asked || !delay.node_at)
+        return false;
+    for (size_t i = 0; i < ids; i++)
+        delay.node_at[i] = -1;
+    for (size_t i = 0; i < flow->n_nodes; i++)
+        delay.node_at[tsr__node_id(flow->nodes[i].node)] = (int64_t)i;
+    if (!read_asked(arena, &delay))
+        return false;
+    for (size_t i = 0; i < flow->n_nodes; i++) {
+        if (!take_parts(arena, &delay, &flow->nodes[i]))
+            return false;
+        flow->nodes[i].delayed = may_delay(&delay, &flow->nodes[i]);
+    }
+    return true;
+}

@@ -1,0 +1,963 @@
+// SPDX-License-Identifier: Apache-2.0
+// flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes through the main graph.
+//
+// At each node explicit input specs come first, then explicit output specs, then the layouts in which the other
+// inputs arrive; the solver (node_placement.c) makes one placement of them. What does not fit stays out, and
+// partition reshards it; where the operator cannot follow its explicit specs, the node runs whole and the user gets a
+// warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so layouts that mean the
+// same are equal. Knows no costs and makes no graph.
+//
+//     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
+//     X {2,1}, W without a spec:   m is cut in 2; W is a constant and follows: whole on both; Y {2,1}
+//     X {1,2}, W without a spec:   k is cut in 2; W becomes {2,1}; each device has a sum of 3 of the 6
+//                                  products, so Y is whole on both after group {0,1} has added them up
+//     X {1,2} and Y {2,1} asked:   Y cannot be both: the flow notes {2,1} as wanted, a reshard follows
+//     X {2,1} and W {2,1}:         m and k would need four devices: the node runs whole on both
+#include "sharding/flow/flow.h"
+#include "sharding/layouts/node_placement.h"
+
+// One node that is being placed. `in` and `out` have the explicit layouts by slot; lists of tensors
+// may replace some of them (take_lists). explicit_cut: some spec cuts; cut_in: one of an input does.
+struct step {
+    struct flow_work *work;
+    tsr_node *node;
+    struct node_flow *nf;
+    size_t n_in, n_out;
+    struct tile_layout **in, **out; // explicit specs
+    bool explicit_in, explicit_out, explicit_cut, cut_in;
+    const bool *stage; // devices that it may run on; NULL: all
+    bool bound;        // it must run where a list lies that does not move
+};
+
+// Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
+static int layout_rank(int rank)
+{
+    if (rank < 0 || rank > TILE_MAX_RANK)
+        return 0;
+    return rank;
+}
+
+struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank)
+{
+    rank = layout_rank(rank);
+    struct tile_layout **at = &work->whole_all[rank];
+    if (!*at)
+        *at = tsr__layout_whole(work->base, rank, work->all, (size_t)work->n_all);
+    return *at;
+}
+
+struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
+                                    const struct placement *placement)
+{
+    if (placement->n_devices == (size_t)work->n_all)
+        return tsr__flow_whole_all(work, rank);
+    return tsr__layout_whole(work->arena, rank, placement->devices, placement->n_devices);
+}
+
+// Of a list of tensors the shape of its elements: a list is cut as they are.
+static struct shape shape_of(const struct step *step, const tsr_value *value)
+{
+    return tsr__shapes_element(step->work->flow->shapes, value);
+}
+
+// A constant has no place of its own: each device stores what it needs of it. An initializer that
+// is an input as well may be given by the caller, so it lies where inputs lie.
+static bool is_constant(const tsr_value *value)
+{
+    return tsr_value_initializer(value) && !tsr_value_is_input(value);
+}
+
+// ---- explicit specs
+
+// A value that stands in several slots of the node has its spec in all of them.
+// The layout is made once, in the memory of results: it becomes part of the node's flow.
+static bool take_spec(struct step *step, const tsr_spec *spec)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    if (!value)
+        return true;
+    struct shape shape = shape_of(step, value);
+    struct tile_layout *layout = NULL;
+    struct slots slots = tsr__slots_of(step->node, value);
+    bool out;
+    size_t k;
+    while (tsr__slots_next(&slots, &out, &k)) {
+        if (!layout) {
+            if (tsr__spec_canonical(step->work->arena, spec, &shape, false, &layout) != TSR_OK)
+                return false;
+            if (!layout)
+                return true; // says nothing
+        }
+        bool cut = !tsr__layout_is_whole(layout);
+        step->explicit_cut = step->explicit_cut || cut;
+        if (out) {
+            step->out[k] = layout;
+            step->explicit_out = true;
+        } else {
+            step->in[k] = layout;
+            step->explicit_in = true;
+            step->cut_in = step->cut_in || cut;
+        }
+    }
+    return true;
+}
+
+bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
+{
+    const struct tile_layout *layout = flow->values[tsr__value_id(value)];
+    bool constant = tsr_value_initializer(value) && !tsr_value_is_input(value);
+    return layout && !constant && !tsr__shapes_is_list(flow->shapes, value) &&
+           !(flow->staged && tsr__layout_is_whole(layout));
+}
+
+// As the formalism has it, a missing input spec is the producer's.
+static void inherit_specs(struct step *step)
+{
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = tsr_node_input(step->node, i);
+        if (!value || step->in[i] || !tsr__inherits_spec(step->work->flow, value))
+            continue;
+        step->in[i] = step->work->flow->values[tsr__value_id(value)];
+        step->explicit_in = true;
+    }
+}
+
+// False: a spec that describes no layout, or no memory.
+static bool read_specs(struct step *step)
+{
+    for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(step->node, i);
+        if (tsr_node_config_config(nc) != step->work->flow->config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+            if (!take_spec(step, tsr_node_config_spec(nc, k)))
+                return false;
+    }
+    return true;
+}
+
+// ---- findings
+
+static struct place place_of(const struct step *step, const tsr_value *value)
+{
+    struct place at = tsr__place_node(step->node);
+    at.configuration = str_of(tsr_config_name(step->work->flow->config));
+    if (value)
+        at.value = tsr__value_str(value);
+    return at;
+}
+
+// Remembers the reason even if nothing is to be said: infer and quality() ask for it. The first
+// reason counts.
+static void report_uncut(struct step *step, const char *why)
+{
+    if (step->nf->replicated)
+        return;
+    step->nf->replicated = why;
+    const bool *told = step->work->told;
+    if (!(step->work->say & SAY_UNCUT) || (told && told[tsr__node_id(step->node)]))
+        return;
+    struct place at = place_of(step, NULL);
+    tsr__diag(step->work->arena->session, DIAG_not_cut_here, &at,
+              "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
+              "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
+}
+
+// Every owner may run the node.
+// Without a stage every device may.
+static bool within_stage(const struct step *step, const struct tile_layout *layout)
+{
+    if (!step->stage)
+        return true;
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        if (layout->owners[i] < 0 || layout->owners[i] >= step->work->n_all ||
+            !step->stage[layout->owners[i]])
+            return false;
+    return true;
+}
+
+// Mentions once per value and form that an input without a spec has to move; from one stage to
+// another it must.
+static void mention(struct step *step, const tsr_value *value, const struct tile_layout *need)
+{
+    struct flow_work *work = step->work;
+    uint32_t id = tsr__value_id(value);
+    const struct tile_layout *have = work->flow->values[id];
+    if (!(work->say & SAY_MOVES) || is_constant(value) || !within_stage(step, have) ||
+        tsr__flow_held(have, need))
+        return;
+    for (struct flow_noted *noted = work->noted[id]; noted; noted = noted->next)
+        if (tsr__layout_equal(noted->layout, need))
+            return;
+    struct flow_noted *noted = ARENA_NEW(work->arena, struct flow_noted);
+    if (!noted)
+        return;
+    *noted = (struct flow_noted){need, work->noted[id]};
+    work->noted[id] = noted;
+    work->flow->n_notes++;
+    struct place at = place_of(step, value);
+    struct str from = tsr__notation_print(&work->scratch, have);
+    struct str to = tsr__notation_print(&work->scratch, need);
+    tsr__diag(work->arena->session, DIAG_reshard_implied, &at,
+              "shard the producer's output or this input so that they agree, if that is possible",
+              "the value lies as " STR_FMT " and is needed as " STR_FMT, STR_ARG(from),
+              STR_ARG(to));
+}
+
+// ---- a node that runs whole
+
+static void add_owners(bool *on, int64_t n_all, const struct tile_layout *layout)
+{
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        if (layout->owners[i] >= 0 && layout->owners[i] < n_all)
+            on[layout->owners[i]] = true;
+}
+
+static void set_all(bool *on, int64_t n, bool value)
+{
+    for (int64_t i = 0; i < n; i++)
+        on[i] = value;
+}
+
+static size_t count_on(const bool *on, int64_t n)
+{
+    size_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += on[i];
+    return count;
+}
+
+// All devices that the node's stage allows.
+static void set_stage(const struct step *step, bool *on)
+{
+    for (int64_t d = 0; d < step->work->n_all; d++)
+        on[d] = !step->stage || step->stage[d];
+}
+
+// Nodes of a body run on the devices that run the body.
+static void keep_within(const struct flow_work *work, bool *on)
+{
+    if (!work->within)
+        return;
+    for (int64_t d = 0; d < work->n_all; d++)
+        on[d] = on[d] && work->within[d];
+}
+
+// Where a whole node runs: where its specs say, else where all inputs are, else everywhere in its
+// stage.
+static bool *whole_devices(struct step *step)
+{
+    int64_t n_all = step->work->n_all;
+    struct arena *arena = &step->work->scratch;
+    bool *on = ARENA_ARRAY(arena, bool, (size_t)n_all + 1),
+         *one = ARENA_ARRAY(arena, bool, (size_t)n_all + 1);
+    if (!on || !one)
+        return NULL;
+    for (size_t i = 0; i < step->n_in; i++)
+        if (step->in[i])
+            add_owners(on, n_all, step->in[i]);
+    for (size_t i = 0; i < step->n_out; i++)
+        if (step->out[i] && !step->explicit_in)
+            add_owners(on, n_all, step->out[i]);
+    tsr__flow_body_owners(step->work, arena, step->node, on);
+    keep_within(step->work, on);
+    if (count_on(on, n_all))
+        return on;
+    set_stage(step, on);
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = tsr_node_input(step->node, i);
+        if (!value || is_constant(value) ||
+            !within_stage(step, step->work->flow->values[tsr__value_id(value)]))
+            continue;
+        set_all(one, n_all, false);
+        add_owners(one, n_all, step->work->flow->values[tsr__value_id(value)]);
+        for (int64_t d = 0; d < n_all; d++)
+            on[d] = on[d] && one[d];
+    }
+    keep_within(step->work, on);
+    if (!count_on(on, n_all))
+        set_stage(step, on);
+    keep_within(step->work, on);
+    return on;
+}
+
+// A node that gives something else each time it runs may run on one device only.
+// The others get what it gives, like any other value that lies elsewhere.
+static void keep_first(bool *on, int64_t n)
+{
+    bool found = false;
+    for (int64_t i = 0; i < n; i++) {
+        on[i] = on[i] && !found;
+        found = found || on[i];
+    }
+}
+
+// A rule without factors: every device that runs the node does all of it.
+// single: on the first device alone, for nodes that draw random numbers or otherwise may not run twice.
+static bool place_whole(struct step *step, const char *why, bool single)
+{
+    struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
+    struct solve whole;
+    bool *on = whole_devices(step);
+    if (!rule || !on)
+        return false;
+    if (single)
+        keep_first(on, step->work->n_all);
+    rule->whole = why;
+    if (!tsr__solve_init(&whole, &step->work->scratch, step->work->arena, rule, step->work->n_all))
+        return false;
+    whole.on = on;
+    return tsr__solve_result(&whole, step->work->arena, &step->nf->place);
+}
+
+// ---- a node that runs by its rule
+
+static const tsr_value *slot(const struct step *step, bool out, size_t i)
+{
+    if (out)
+        return tsr_node_output(step->node, i);
+    return tsr_node_input(step->node, i);
+}
+
+// As tsr__solve_add, with the shape of the value in slot i.
+static bool add(struct step *step, struct solve *solve, bool out, size_t i,
+                const struct tile_layout *layout, bool each_loop, bool pin)
+{
+    struct shape shape = shape_of(step, slot(step, out, i));
+    return tsr__solve_add(solve, out, (int)i, layout, &shape, each_loop, pin);
+}
+
+// Explicit output specs are asked for, not forced: what the inputs forbid is a reshard after the
+// node.
+static void add_outputs(struct step *step, struct solve *solve)
+{
+    for (size_t i = 0; i < step->n_out; i++) {
+        if (!step->out[i])
+            continue;
+        struct solve attempt = tsr__solve_copy(solve);
+        if (solve->arena->failed)
+            return;
+        bool fits = add(step, &attempt, true, i, step->out[i], false, false);
+        bool same = tsr__solve_devices(&attempt) == tsr__solve_devices(solve);
+        if (fits && (same || !step->explicit_in))
+            *solve = attempt;
+        else if (!step->explicit_in && !tsr__layout_is_whole(step->out[i]))
+            report_uncut(step, attempt.wrong);
+    }
+}
+
+// A layout in which an input merely arrives counts cut by cut, as far as it fits, and never costs a device that
+// explicit specs have named. What lies whole on all devices says nothing.
+static void add_arrivals(struct step *step, struct solve *solve)
+{
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = slot(step, false, i);
+        if (!value || step->in[i] || is_constant(value))
+            continue;
+        const struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
+        if (layout == tsr__flow_whole_all(step->work, layout->rank))
+            continue; // everywhere: says nothing
+        struct solve attempt = tsr__solve_copy(solve);
+        if (solve->arena->failed)
+            return;
+        bool fits = add(step, &attempt, false, i, layout, true, false);
+        bool same = tsr__solve_devices(&attempt) == tsr__solve_devices(solve);
+        bool may_shrink = !step->explicit_in && !step->explicit_out && within_stage(step, layout);
+        if (fits && (same || may_shrink))
+            *solve = attempt;
+    }
+}
+
+// Wishes of consumers come last: kept if the output is then exactly what they wish and nothing that was settled
+// changes. Statistics are not cut for their sake.
+static void add_wishes(struct step *step, struct solve *solve)
+{
+    for (size_t i = 0; i < step->n_out; i++) {
+        const tsr_value *value = slot(step, true, i);
+        const struct tile_layout *wish = NULL;
+        if (value)
+            wish = step->work->wishes[tsr__value_id(value)];
+        if (!wish || step->out[i])
+            continue;
+        struct solve attempt = tsr__solve_copy(solve);
+        struct placement placement;
+        if (solve->arena->failed)
+            return;
+        attempt.intact = true;
+        if (!add(step, &attempt, true, i, wish, false, false) ||
+            (step->explicit_in && tsr__solve_devices(&attempt) != tsr__solve_devices(solve)) ||
+            !tsr__solve_result(&attempt, solve->arena, &placement))
+            continue;
+        const struct tile_layout *got =
+            tsr__placement_project(solve->arena, &placement, &placement.rule->outputs[i]);
+        attempt.intact = solve->intact;
+        if (got && tsr__layout_equal(got, wish))
+            *solve = attempt;
+    }
+}
+
+// The order is the precedence: explicit inputs bind, then explicit outputs, then what arrives, then wishes of readers; of the
+// last three, what does not fit stays out. False: an explicit input does not fit, or out of memory.
+static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
+                       struct solve *v)
+{
+    if (!tsr__solve_init(v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
+        return false;
+    v->mode = mode;
+    v->intact = step->work->keep;
+    set_stage(step, v->on);
+    keep_within(step->work, v->on);
+    for (size_t i = 0; i < step->n_in; i++)
+        if (step->in[i] && !add(step, v, false, i, step->in[i], false, true))
+            return false;
+    if (!tsr__solve_even(v))
+        return false;
+    add_outputs(step, v);
+    add_arrivals(step, v);
+    if (step->work->wishes)
+        add_wishes(step, v);
+    return true;
+}
+
+// A device with several shards works on each of them where that fits, else it drops out. Nodes of bodies take no turns.
+static bool place_rule(struct step *step, const struct rule *rule)
+{
+    struct solve v = {0}, one;
+    const struct shapes *shapes = step->work->flow->shapes;
+    bool fits = !step->work->within && solve_step(step, rule, SOLVE_PARTS, &v) &&
+                tsr__solve_turns_fit(&v, step->node, shapes);
+    const char *why = v.wrong;
+    if (!fits && !step->work->scratch.failed && !step->work->arena->failed) {
+        fits = solve_step(step, rule, SOLVE_ONE_PART, &one);
+        v = one;
+        if (!why)
+            why = v.wrong;
+    }
+    if (step->work->scratch.failed || step->work->arena->failed)
+        return false;
+    if (fits)
+        return tsr__solve_result(&v, step->work->arena, &step->nf->place);
+    if (step->explicit_cut)
+        report_uncut(step, why);
+    return place_whole(step, why, false);
+}
+
+// ---- a node without a rule
+
+// Every tensor of the node has a spec.
+// And it has tensors at all.
+static bool all_explicit(const struct step *step)
+{
+    for (size_t i = 0; i < step->n_in; i++)
+        if (slot(step, false, i) && !step->in[i])
+            return false;
+    for (size_t i = 0; i < step->n_out; i++)
+        if (slot(step, true, i) && !step->out[i])
+            return false;
+    return step->n_in + step->n_out > 0;
+}
+
+// Every device of the placement holds one shard of the tensor, and no other device holds any.
+static bool one_each(const struct step *step, const struct tile_layout *layout)
+{
+    const struct placement *placement = &step->nf->place;
+    if (layout->first[layout->n_shards] != (int64_t)placement->n_devices)
+        return false;
+    for (size_t i = 0; i < placement->n_devices; i++)
+        if (!tsr__layout_has_device(layout, placement->devices[i]))
+            return false;
+    return true;
+}
+
+// The shardings of all its tensors are the rule: each device runs the node on its shards of the inputs and has its shards of
+// the outputs. That this is right is the user's word.
+static bool place_told(struct step *step, const char *whole)
+{
+    static const char apart[] =
+        "without a rule, each of its devices must hold one shard of every tensor";
+    if (!place_whole(step, whole, false))
+        return false;
+    bool fits = true;
+    for (size_t i = 0; i < step->n_in; i++)
+        fits = fits && (!step->in[i] || one_each(step, step->in[i]));
+    for (size_t i = 0; i < step->n_out; i++)
+        fits = fits && (!step->out[i] || one_each(step, step->out[i]));
+    if (!fits) {
+        report_uncut(step, apart);
+        return true;
+    }
+    step->nf->told = true;
+    memcpy(step->nf->inputs, step->in, step->n_in * sizeof(*step->in));
+    memcpy(step->nf->outputs, step->out, step->n_out * sizeof(*step->out));
+    return true;
+}
+
+// ---- a node with two rules
+
+// How well a placement does what is asked: specs that are kept, then parts; negative: failed.
+// Specs weigh more than any number of parts: there are no more parts than SOLVE_MAX_DEVICES.
+static int64_t quality(struct step *step)
+{
+    const struct placement *placement = &step->nf->place;
+    int64_t kept = !step->nf->replicated, parts = 1;
+    if (placement->rule->whole)
+        return kept * SOLVE_MAX_DEVICES + parts;
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
+        parts *= placement->cuts[factor];
+    for (size_t i = 0; i < step->n_out; i++) {
+        struct tile_layout *layout = NULL;
+        if (step->out[i])
+            layout = tsr__placement_project(&step->work->scratch, placement,
+                                            &placement->rule->outputs[i]);
+        kept += layout && tsr__layout_equal(layout, step->out[i]);
+    }
+    return kept * SOLVE_MAX_DEVICES + parts;
+}
+
+// Places the node silently and forgets what was remembered of it: only the quality is wanted.
+static int64_t try_rule(struct step *step, const struct rule *rule)
+{
+    int say = step->work->say;
+    step->work->say = 0;
+    int64_t q = -1;
+    if (place_rule(step, rule))
+        q = quality(step);
+    step->work->say = say;
+    step->nf->replicated = NULL;
+    return q;
+}
+
+// The other rule is free of communication: it is taken unless the first does more.
+static bool place_better(struct step *step, const struct rule *rule)
+{
+    const struct rule *other =
+        tsr__rule_strided(step->work->arena, step->node, step->work->flow->shapes);
+    if (!other)
+        return place_rule(step, rule);
+    int64_t first = try_rule(step, rule), second = try_rule(step, other);
+    if (first < 0)
+        return false;
+    if (second >= first)
+        rule = other;
+    return place_rule(step, rule);
+}
+
+// ---- results
+
+// What the placement means for one slot: its projection, or whole on all devices of a node that
+// runs whole. NULL: there is no value, or no memory.
+static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
+{
+    const struct placement *placement = &step->nf->place;
+    const tsr_value *value = slot(step, out, i);
+    if (!value)
+        return NULL;
+    int rank = shape_of(step, value).rank;
+    if (!placement->rule->whole)
+        return tsr__placement_project(step->work->arena, placement,
+                                      rule_slot(placement->rule, out, i));
+    return tsr__flow_whole(step->work, rank, placement);
+}
+
+// What was asked of an output and is not what the node gives becomes `wanted`: readers see the value as it lies
+// after that move. A trial asks what would be and leaves the layouts of the values alone.
+static bool give_results(struct step *step)
+{
+    struct node_flow *nf = step->nf;
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = slot(step, false, i);
+        if (!nf->inputs[i])
+            nf->inputs[i] = layout_of(step, false, i);
+        if (value && !nf->inputs[i])
+            return false;
+        if (value && !step->in[i])
+            mention(step, value, nf->inputs[i]);
+    }
+    for (size_t i = 0; i < step->n_out; i++) {
+        const tsr_value *value = slot(step, true, i);
+        if (!value)
+            continue;
+        if (!nf->outputs[i])
+            nf->outputs[i] = layout_of(step, true, i);
+        if (!nf->outputs[i])
+            return false;
+        if (step->out[i] && !tsr__layout_equal(step->out[i], nf->outputs[i])) {
+            if (!tsr__shapes_is_list(step->work->flow->shapes, value))
+                nf->wanted[i] = step->out[i];
+            else if (!tsr__layout_is_whole(step->out[i]))
+                report_uncut(step, "a list is not moved between devices");
+        }
+        if (!step->work->trial)
+            step->work->flow->values[tsr__value_id(value)] = tsr__flow_result(nf, i);
+    }
+    return nf->place.rule->whole || tsr__placement_groups(step->work->arena, &nf->place,
+                                                          &nf->groups, &nf->n_groups, &nf->combine);
+}
+
+// A node that is annotated to be cut and has fewer parts than devices.
+static void report_repeated_work(const struct step *step)
+{
+    const struct placement *placement = &step->nf->place;
+    int64_t parts = 1;
+    if (!(step->work->say & SAY_REPEATED_WORK) || !step->explicit_cut || step->nf->replicated ||
+        step->nf->told)
+        return;
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
+        parts *= placement->cuts[factor];
+    if (parts == (int64_t)placement->n_devices)
+        return;
+    struct place at = place_of(step, NULL);
+    tsr__diag(step->work->arena->session, DIAG_work_twice, &at,
+              "cut a further dimension over these devices, or name fewer of them",
+              "%zu devices do the work of %lld: parts are computed more than once",
+              placement->n_devices, (long long)parts);
+}
+
+// Values that the subgraphs of a node read count as its inputs: whole where it runs.
+static bool mention_captures(struct step *step)
+{
+    tsr_value **captures;
+    size_t n = tsr__node_captures(step->node, &captures);
+    const struct placement *placement = &step->nf->place;
+    for (size_t i = 0; i < n; i++) {
+        int rank = shape_of(step, captures[i]).rank;
+        struct tile_layout *need =
+            tsr__layout_whole(step->work->arena, rank, placement->devices, placement->n_devices);
+        if (!need)
+            return false;
+        if (step->work->flow->values[tsr__value_id(captures[i])])
+            mention(step, captures[i], need);
+    }
+    return true;
+}
+
+// ---- nodes
+
+// False for a graph that is not sorted, with a finding unless errors are not to be told.
+static bool inputs_ready(struct step *step)
+{
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = tsr_node_input(step->node, i);
+        if (!value || step->work->flow->values[tsr__value_id(value)])
+            continue;
+        if (step->work->say & SAY_NO_ERROR)
+            return false;
+        struct place at = place_of(step, value);
+        tsr__diag(step->work->arena->session, DIAG_value_not_ready, &at,
+                  "bring the nodes into an order in which every value is made before it is read",
+                  "an input of the node is not made by any node before it");
+        return false;
+    }
+    return true;
+}
+
+// Layouts that are results live in work->arena; what is asked of this node alone in work->scratch,
+// which is freed after it.
+static bool make_room(struct step *step)
+{
+    struct arena *arena = step->work->arena;
+    step->n_in = tsr_node_input_count(step->node);
+    step->n_out = tsr_node_output_count(step->node);
+    step->in = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_in + 1);
+    step->out = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
+    step->nf->node = step->node;
+    step->nf->inputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_in + 1);
+    step->nf->outputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_out + 1);
+    step->nf->wanted = ARENA_ARRAY(arena, struct tile_layout *, step->n_out + 1);
+    return !arena->failed && !step->work->scratch.failed;
+}
+
+// A node with bodies: they are followed on the devices where it runs.
+// whole: why the node itself is not cut, told where its bodies cannot be either.
+static bool place_bodies(struct step *step, const char *whole)
+{
+    struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
+    ask.within = ARENA_ARRAY(&step->work->scratch, bool, (size_t)step->work->n_all + 1);
+    if (!ask.within)
+        return false;
+    for (size_t i = 0; i < step->nf->place.n_devices; i++)
+        ask.within[step->nf->place.devices[i]] = true;
+    if (!tsr__flow_bodies(step->work, &ask))
+        return false;
+    if (step->explicit_cut && (ask.why || !step->nf->bodies))
+        report_uncut(step, ask.why ? ask.why : whole);
+    return true;
+}
+
+// ---- lists
+
+// Lists move from stage to stage, whole, and nowhere else.
+static bool list_moves(const struct step *step, const tsr_value *value)
+{
+    return step->work->flow->staged &&
+           tsr__shapes_list_way(step->work->flow->shapes, value) != LIST_STAYS;
+}
+
+// In the node's stage, and among those that run the body it stands in.
+static bool may_run_on(const struct step *step, int64_t device)
+{
+    bool in_stage = !step->stage || step->stage[device];
+    return in_stage && (!step->work->within || step->work->within[device]);
+}
+
+// Whole on every device that may run the node; NULL: out of memory.
+static struct tile_layout *whole_here(struct step *step, int rank)
+{
+    int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
+    size_t n = 0;
+    if (!devices)
+        return NULL;
+    for (int64_t d = 0; d < step->work->n_all; d++)
+        if (may_run_on(step, d))
+            devices[n++] = d;
+    return tsr__layout_whole(step->work->arena, rank, devices, n);
+}
+
+// A list that lies on devices where the node may not run is taken whole in the node's own place: from the copies that are
+// there, or handed over from the other stage, for which it must lie whole where it is made. False: it binds the node.
+static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
+{
+    const tsr_value *value = slot(step, false, i);
+    bool outside = false, missing = !tsr__layout_is_whole(layout);
+    // outside: some device that has the list may not run the node; missing: some device that may
+    // has no copy
+    for (int64_t d = 0; d < step->work->n_all; d++) {
+        bool has = tsr__layout_has_device(layout, d), may = may_run_on(step, d);
+        outside = outside || (has && !may);
+        missing = missing || (may && !has);
+    }
+    if (!step->work->flow->staged || !outside || (missing && !list_moves(step, value)))
+        return false;
+    bool *kept = &step->work->kept_whole[tsr__value_id(value)];
+    bool cut = !tsr__layout_is_whole(layout) && !*kept;
+    step->work->keeps_more = step->work->keeps_more || cut;
+    *kept = *kept || cut;
+    step->in[i] = whole_here(step, layout->rank);
+    step->explicit_in = true;
+    return true;
+}
+
+// The node has a stage of its own and must read the list where it lies, outside of it.
+// nf->replicated is set as well: the manifest lists the node among those that do not run as they
+// were meant to.
+static void mention_outside(struct step *step, const tsr_value *value,
+                            const struct tile_layout *layout)
+{
+    if (!step->stage || step->work->within || within_stage(step, layout) || step->nf->replicated)
+        return;
+    step->nf->replicated = "a list that it reads is in another stage and cannot be handed over";
+    if (!(step->work->say & SAY_UNCUT))
+        return;
+    struct place at = place_of(step, value);
+    tsr__diag(step->work->arena->session, DIAG_outside_stage, &at,
+              "put the node into the stage that makes the value, or hand tensors over",
+              "the node runs outside of its stage: %s", step->nf->replicated);
+}
+
+// A list of tensors is cut as its elements are, and does not move inside of a stage: whoever reads it takes it as it lies.
+static void take_lists(struct step *step)
+{
+    if (!step->work->kept_whole)
+        return;
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = slot(step, false, i);
+        if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value))
+            continue;
+        struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
+        if (step->in[i] && !tsr__layout_equal(step->in[i], layout)) {
+            step->nf->unheeded = true;
+            if (!tsr__layout_is_whole(step->in[i]))
+                report_uncut(step, "a list is not moved between devices");
+        }
+        if (take_from_elsewhere(step, i, layout))
+            continue;
+        // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
+        bool kept = step->work->kept_whole[tsr__value_id(value)];
+        bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
+        if (everywhere)
+            step->in[i] = NULL;
+        else
+            step->in[i] = layout;
+        step->bound = step->bound || !everywhere;
+        if (!everywhere)
+            mention_outside(step, value, layout);
+    }
+    step->explicit_in = step->explicit_in || step->bound;
+}
+
+void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
+{
+    uint32_t id = tsr__value_id(value);
+    if (!tsr__shapes_is_list(work->flow->shapes, value) || work->kept_whole[id])
+        return;
+    work->kept_whole[id] = work->keeps_more = true;
+}
+
+// The list is in that form where the node needs it, or gets there.
+static bool list_comes(const struct step *step, const tsr_value *value,
+                       const struct tile_layout *need)
+{
+    const struct tile_layout *have = step->work->flow->values[tsr__value_id(value)];
+    if (tsr__layout_equal(have, need))
+        return true;
+    if (!tsr__layout_is_whole(have) || !tsr__layout_is_whole(need))
+        return false;
+    return tsr__flow_held(have, need) || list_moves(step, value);
+}
+
+// A list that does not come in the layout that the node needs must lie whole everywhere from its maker on; the next flow
+// places the maker so, which may put the same demand on the lists that the maker reads.
+static void keep_lists(struct step *step)
+{
+    if (!step->work->kept_whole)
+        return;
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = slot(step, false, i);
+        uint32_t id = 0;
+        if (value)
+            id = tsr__value_id(value);
+        if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value) ||
+            step->work->kept_whole[id])
+            continue;
+        bool there = list_comes(step, value, step->nf->inputs[i]);
+        step->work->keeps_more = step->work->keeps_more || !there;
+        step->work->kept_whole[id] = !there;
+    }
+    tsr_value **captures;
+    size_t n = 0;
+    if (!step->nf->bodies)
+        n = tsr__node_captures(step->node, &captures);
+    for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
+        tsr__flow_keep_list(step->work, captures[i]);
+}
+
+// The node makes a list that must lie whole everywhere.
+static bool makes_kept(const struct step *step)
+{
+    if (!step->work->kept_whole)
+        return false;
+    for (size_t i = 0; i < step->n_out; i++) {
+        const tsr_value *value = slot(step, true, i);
+        if (value && step->work->kept_whole[tsr__value_id(value)])
+            return true;
+    }
+    return false;
+}
+
+// The node would read a part of a list that lies whole everywhere: the specs of its other tensors ask for
+// that, and specs of lists do not count. {1,2} for what joins a whole list, say.
+static bool reads_part_of_kept(struct step *step)
+{
+    if (!step->work->kept_whole)
+        return false;
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = slot(step, false, i);
+        if (!value || !step->work->kept_whole[tsr__value_id(value)])
+            continue;
+        const struct tile_layout *need = layout_of(step, false, i);
+        if (need && !list_comes(step, value, need))
+            return true;
+    }
+    return false;
+}
+
+// Every list that the node reads or makes can be handed over.
+static bool all_lists_move(const struct step *step)
+{
+    for (size_t i = 0; i < step->n_in + step->n_out; i++) {
+        const tsr_value *value;
+        if (i < step->n_in)
+            value = slot(step, false, i);
+        else
+            value = slot(step, true, i - step->n_in);
+        if (value && tsr__shapes_is_list(step->work->flow->shapes, value) &&
+            !list_moves(step, value))
+            return false;
+    }
+    return true;
+}
+
+// Whole on all devices; of the node's stage alone where nothing binds it to others.
+static bool place_everywhere(struct step *step, const char *why)
+{
+    for (size_t i = 0; i < step->n_in; i++)
+        step->in[i] = NULL;
+    for (size_t i = 0; i < step->n_out; i++)
+        step->out[i] = NULL;
+    if (step->explicit_cut)
+        report_uncut(step, why);
+    step->nf->unheeded = true;
+    struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
+    struct solve all;
+    if (!rule)
+        return false;
+    rule->whole = why;
+    if (!tsr__solve_init(&all, &step->work->scratch, step->work->arena, rule, step->work->n_all))
+        return false;
+    if (all_lists_move(step))
+        set_stage(step, all.on);
+    keep_within(step->work, all.on);
+    return tsr__solve_result(&all, step->work->arena, &step->nf->place);
+}
+
+// Which of the six ways of running the node applies; the first that does is taken. Lists of tensors come first
+// because no step moves them inside a stage, so they overrule specs.
+static bool follow(struct step *step)
+{
+    struct flow_work *work = step->work;
+    if (!make_room(step) || !inputs_ready(step) || !read_specs(step))
+        return false;
+    if (!work->within) // nodes of bodies are where their node is
+        step->stage =
+            tsr__stages_devices(&work->stages, step->node, step->explicit_in || step->explicit_out);
+    if (work->formal)
+        inherit_specs(step);
+    take_lists(step);
+    if (step->bound && !work->within)
+        step->stage = tsr__stages_devices(&work->stages, step->node, true);
+    const struct rule *rule = tsr__rule_of(work->arena, step->node, work->flow->shapes);
+    // a rule is NULL only for lack of memory
+    work->base->failed = work->base->failed || !rule;
+    if (!rule)
+        return false;
+    const char *whole =
+        rule->whole ? rule->whole : tsr__rule_immovable(work->flow->shapes, step->node);
+    bool ok;
+    struct control control;
+    if (makes_kept(step) && tsr__node_draws(step->node)) {
+        ok = place_whole(step, "a list of random numbers is made on one device", true);
+    } else if (makes_kept(step)) {
+        ok = place_everywhere(
+            step, "a list that it makes is needed in another place, and lists do not move");
+    } else if (whole && tsr__control_of(step->node, &control)) {
+        ok = place_whole(step, whole, false) && place_bodies(step, whole);
+    } else if (rule->open && step->explicit_cut && all_explicit(step)) {
+        ok = place_told(step, whole);
+    } else if (whole) {
+        if (step->explicit_cut)
+            report_uncut(step, whole);
+        ok = place_whole(step, whole, rule->single);
+    } else {
+        ok = place_better(step, rule);
+        if (ok && reads_part_of_kept(step))
+            ok = place_everywhere(
+                step, "a list that it reads lies whole everywhere, and lists do not move");
+    }
+    if (ok)
+        report_repeated_work(step);
+    ok = ok && give_results(step) && (step->nf->bodies || mention_captures(step));
+    if (ok)
+        keep_lists(step);
+    return ok;
+}
+
+// nf comes zeroed. False: the flow cannot go on; whether for memory says work->base->failed.
+bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
+{
+    struct step step = {.work = work, .node = node, .nf = nf};
+    tsr__arena_init(&work->scratch, work->base->session);
+    bool ok = follow(&step);
+    work->base->failed = work->base->failed || work->arena->failed || work->scratch.failed;
+    tsr__arena_free(&work->scratch);
+    return ok;
+}

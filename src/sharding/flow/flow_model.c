@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// flow_model.c - the flow through a whole model: starts it, goes through the main graph node by node, and once more
+// where a list turned out to lie in the wrong place. What happens at a node is flow.c's.
+//
+// A list of tensors does not move between devices of a stage. So where a reader needs it otherwise
+// than it lies, the list is marked (kept_whole) and the flow starts anew with its maker on all
+// devices. Marks are never taken back, so the runs end.
+#include "sharding/flow/flow.h"
+#include "sharding/layouts/node_placement.h"
+
+// The same object for all values of a rank, so that "whole everywhere" is told by comparing pointers.
+static bool start_value(struct flow_work *work, const tsr_value *value)
+{
+    struct tile_layout *layout =
+        tsr__flow_whole_all(work, tsr__shapes_element(work->flow->shapes, value).rank);
+    work->flow->values[tsr__value_id(value)] = layout;
+    return layout != NULL;
+}
+
+// What comes from outside lies whole on all devices.
+static bool start_values(struct flow_work *work, const tsr_graph *graph)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!start_value(work, tsr_graph_input(graph, i)))
+            return false;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        if (!start_value(work, tsr_graph_initializer(graph, i)))
+            return false;
+    return true;
+}
+
+// Everything that one flow needs before the first node: arrays by value id, the shapes, the stages. It refuses more
+// devices than the solver can follow; values get no layouts yet.
+bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
+                     const tsr_config *config)
+{
+    size_t ids = tsr__model_value_ids(model);
+    work->arena = work->base = arena;
+    work->n_all = tsr_config_devices(config);
+    if (work->n_all < 1 || work->n_all > SOLVE_MAX_DEVICES) {
+        struct place at = PLACE_NONE;
+        at.configuration = str_of(tsr_config_name(config));
+        tsr__diag(arena->session, DIAG_config_too_large, &at, NULL,
+                  "the configuration has %lld devices; 1 to %d can be followed",
+                  (long long)work->n_all, SOLVE_MAX_DEVICES);
+        return false;
+    }
+    work->flow = ARENA_NEW(arena, struct flow);
+    work->all = ARENA_ARRAY(arena, int64_t, (size_t)work->n_all);
+    work->noted = ARENA_ARRAY(arena, struct flow_noted *, ids + 1);
+    work->whole_all = ARENA_ARRAY(arena, struct tile_layout *, TILE_MAX_RANK + 1);
+    if (arena->failed)
+        return false;
+    for (int64_t d = 0; d < work->n_all; d++)
+        work->all[d] = d;
+    work->flow->model = model;
+    work->flow->config = config;
+    work->flow->n_nodes = tsr_graph_node_count(tsr_model_graph(model));
+    work->flow->nodes = ARENA_ARRAY(arena, struct node_flow, work->flow->n_nodes + 1);
+    work->flow->values = ARENA_ARRAY(arena, struct tile_layout *, ids + 1);
+    work->flow->shapes = work->shapes;
+    if (!work->shapes)
+        work->flow->shapes = tsr__shapes_new(arena, model);
+    arena->failed = arena->failed || !work->flow->shapes;
+    if (arena->failed || !tsr__stages_find(arena, model, config, &work->stages))
+        return false;
+    work->flow->staged = work->stages.n > 0;
+    return true;
+}
+
+// Most models have none, and are spared the silent runs.
+static bool any_list(const struct flow_work *work)
+{
+    const tsr_graph *graph = tsr_model_graph(work->flow->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (tsr__shapes_is_list(work->flow->shapes, tsr_graph_input(graph, i)))
+            return true;
+    for (tsr_node *node = tsr_model_next_node(work->flow->model, NULL); node;
+         node = tsr_model_next_node(work->flow->model, node))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i) &&
+                tsr__shapes_is_list(work->flow->shapes, tsr_node_output(node, i)))
+                return true;
+    return false;
+}
+
+static bool forward(struct flow_work *work, int say, const bool *keep);
+
+// With lists, silent runs come first until none is in the wrong place.
+bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
+{
+    size_t ids = tsr__model_value_ids(work->flow->model);
+    if (!work->kept_whole && any_list(work)) {
+        const tsr_graph *graph = tsr_model_graph(work->flow->model);
+        work->kept_whole = ARENA_ARRAY(work->base, bool, ids + 1);
+        if (!work->kept_whole)
+            return false;
+        for (size_t i = 0; i < tsr_graph_output_count(graph); i++) // given whole
+            tsr__flow_keep_list(work, tsr_graph_output(graph, i));
+    }
+    for (size_t i = 0; i < ids; i++) {
+        work->keeps_more = false;
+        if (!work->kept_whole || !forward(work, SAY_NO_ERROR, keep))
+            break; // the last run says why
+        if (!work->keeps_more)
+            break;
+    }
+    return forward(work, say, keep);
+}
+
+// Everything that an earlier run found is forgotten but for the marks of lists. Nodes that must
+// stay what they are (keep) have their moves told, because that is why values move.
+static bool forward(struct flow_work *work, int say, const bool *keep)
+{
+    tsr_graph *graph = tsr_model_graph(work->flow->model);
+    tsr_node *node = tsr_graph_first(graph);
+    memset(work->flow->values, 0,
+           tsr__model_value_ids(work->flow->model) * sizeof(*work->flow->values));
+    memset(work->flow->nodes, 0, work->flow->n_nodes * sizeof(*work->flow->nodes));
+    if (!start_values(work, graph))
+        return false;
+    for (size_t i = 0; i < work->flow->n_nodes; i++) {
+        if (!node)
+            break;
+        work->keep = keep && keep[i];
+        work->say = say;
+        if (work->keep)
+            work->say |= SAY_MOVES;
+        if (!tsr__flow_node(work, node, &work->flow->nodes[i]))
+            return false;
+        node = tsr_node_next(node);
+    }
+    return !work->arena->failed && !work->base->failed;
+}
+
+struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config)
+{
+    return tsr__flow_run(arena, model, config, false, NULL);
+}
+
+static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int say,
+                        const bool *keep, bool formal)
+{
+    struct flow_work work = {.formal = formal};
+    bool ok = tsr__flow_start(&work, arena, model, config) && tsr__flow_forward(&work, say, keep) &&
+              tsr__flow_delay(arena, work.flow);
+    if (ok)
+        return work.flow;
+    return NULL;
+}
+
+// The flow lives in the arena; NULL after a finding, or without memory.
+struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
+                           bool quiet, const bool *keep)
+{
+    int say = SAY_UNCUT | SAY_MOVES;
+    if (quiet)
+        say = 0;
+    return run(arena, model, config, say, keep, false);
+}
+
+struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config)
+{
+    return run(arena, model, config, SAY_UNCUT, NULL, true);
+}

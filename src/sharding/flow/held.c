@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// held.c - whether every device already has what another layout asks of it, so that it only slices and nothing is sent.
+//
+//     X [8,4] on devices 0 and 1:  whole on both holds {2,1}: each device takes its 4 rows
+//                                  {2,1} holds neither whole nor {1,2}, of which each device lacks a half,
+//                                  nor {2,1:1,0}, whose rows are the other device's
+#include "sharding/flow/flow.h"
+
+// How many shards the device has; *shard is the last of them.
+static size_t owners_at(const struct tile_layout *layout, int64_t d, int64_t *shard)
+{
+    size_t n = 0;
+    for (int64_t k = tsr__layout_shard_of(layout, d, 0); k >= 0;
+         k = tsr__layout_shard_of(layout, d, k + 1)) {
+        *shard = k;
+        n++;
+    }
+    return n;
+}
+
+static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
+{
+    if (a->n != b->n)
+        return false;
+    for (int factor = 0; factor < a->n; factor++)
+        if (a->factors[factor].size != b->factors[factor].size)
+            return false;
+    return true;
+}
+
+// The loop of `need` that cuts as this loop of `have` does: the same factor, as often, between factors of the same sizes. -1: none.
+// Of 24 elements, 2*3/3*4 gives the first device 0..3 and 12..15, and 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
+static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
+                    struct tile_loop at)
+{
+    const struct tile_dim *to = &need->dims[at.dim], *from = &have->dims[at.dim];
+    if (!same_sizes(to, from) || to->factors[at.factor].cuts != from->factors[at.factor].cuts ||
+        to->factors[at.factor].shares != from->factors[at.factor].shares)
+        return -1;
+    for (int b = 0; b < need->n_loops; b++)
+        if (need->loops[b].dim == at.dim && need->loops[b].factor == at.factor)
+            return b;
+    return -1;
+}
+
+// Every device that needs a shard has one shard of which that is a part: each cut of `have` must be a cut of `need`
+// too, with the same part. Whole on 0 and 1 holds {2,1}: a device slices. {2,1} does not hold {2,1:1,0}: of 8 rows
+// device 1 has 4..7 and would need 0..3. Where the factors differ the answer is no.
+bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
+{
+    if (have == need || tsr__layout_equal(have, need))
+        return true;
+    if (have->rank != need->rank)
+        return false;
+    for (int64_t k = 0; k < need->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(need, k, &owners);
+        int64_t want[TILE_MAX_RANK * TILE_MAX_FACTORS], got[TILE_MAX_RANK * TILE_MAX_FACTORS];
+        tsr__layout_coords(need, k, want);
+        for (size_t i = 0; i < n; i++) {
+            int64_t shard = -1;
+            if (owners_at(have, owners[i], &shard) != 1)
+                return false;
+            tsr__layout_coords(have, shard, got);
+            for (int a = 0; a < have->n_loops; a++) {
+                int b = same_cut(need, have, have->loops[a]);
+                if (b < 0 || want[b] != got[a])
+                    return false;
+            }
+        }
+    }
+    return true;
+}

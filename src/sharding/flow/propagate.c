@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// propagate.c - lets shardings go backwards and sideways: what a node needs of an input becomes the wish for the output
+// that it reads, and so on up; other readers of that value follow by the flow.
+//
+// Rounds of one flow forwards (flow.c) and one walk backwards over the nodes, until a walk grants no wish. The order in
+// which conflicts are resolved:
+//   1. explicit shardings, never overridden: an output that has one gets no wish;
+//   2. what arrives at a node by the flow forwards: a wish that does not fit to it is refused;
+//   3. what other readers (and model outputs, and subgraphs) have in place: a wish that would make it move is refused;
+//   4. of several wishes for one value, that of the first reader in the order of the nodes which can be granted.
+// A wish is a layout that cuts something (a whole value has nothing to be divided) and is granted exactly or not at
+// all. Model inputs stay whole and initializers follow their readers, so neither has wishes. Refused wishes that matter
+// are notes. Knows no costs.
+//
+//     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W say nothing. Forwards the Add
+//     is cut in rows and needs Y as {2,1}, but Y is made whole on both devices. Backwards Y gets the wish {2,1};
+//     the MatMul can give it (m cut in 2, X sliced, which moves nothing), nobody else reads Y: granted.
+#include "sharding/flow/flow.h"
+
+#define MAX_ROUNDS 64
+
+// One use of a value: input `slot` of node `node` (its place in the main graph).
+struct reader {
+    size_t node, slot;
+};
+// A wish that was refused once is not tried again, however often the walk comes by.
+struct refusal {
+    const struct tile_layout *layout;
+    size_t in_place; // node that has the value in place; NOBODY: the producer cannot give it
+    struct refusal *next;
+};
+#define NOBODY ((size_t)-1)
+#define OUTPUT ((size_t)-2) // the model's output, or a subgraph
+
+struct propagate {
+    struct flow_work work;
+    struct arena *arena;      // stays
+    struct arena trial;       // of one wish
+    tsr_node **nodes;         // in order
+    size_t *first;            // by value id (and one more): its readers
+    struct reader *readers;   // in the order of the nodes
+    bool *fixed;              // by value id: explicit
+    bool *bound;              // by value id: an output of the model, or read by a subgraph
+    struct refusal **refused; // by value id
+    bool failed;
+};
+
+static uint32_t id_of(const tsr_value *value)
+{
+    return tsr__value_id(value);
+}
+
+// To be set as well: a trial puts another layout there and the old one back.
+static struct tile_layout **lies(struct propagate *propagate, const tsr_value *value)
+{
+    return &propagate->work.flow->values[id_of(value)];
+}
+
+// ---- who reads what ----------------------------------------------------------------------------
+
+static void count_readers(struct propagate *propagate)
+{
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
+        for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++)
+            if (tsr_node_input(propagate->nodes[i], k))
+                propagate->first[id_of(tsr_node_input(propagate->nodes[i], k)) + 1]++;
+}
+
+// Readers of value v are readers[first[v] .. first[v + 1]): counted, summed up, then filled in.
+static bool list_readers(struct propagate *propagate, size_t n_ids)
+{
+    count_readers(propagate);
+    for (size_t i = 0; i < n_ids; i++)
+        propagate->first[i + 1] += propagate->first[i];
+    size_t *at = ARENA_ARRAY(propagate->arena, size_t, n_ids + 1);
+    propagate->readers = ARENA_ARRAY(propagate->arena, struct reader, propagate->first[n_ids] + 1);
+    if (!at || !propagate->readers)
+        return false;
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
+        for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
+            const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
+            if (value)
+                propagate->readers[propagate->first[id_of(value)] + at[id_of(value)]++] =
+                    (struct reader){i, k};
+        }
+    return true;
+}
+
+// An explicit output is never overridden; a value that a body reads must be whole, which only the
+// flow knows how to say.
+static void mark_fixed(struct propagate *propagate, const tsr_node *node)
+{
+    tsr_value **captures;
+    size_t n_captures = tsr__node_captures(node, &captures);
+    for (size_t k = 0; k < n_captures; k++)
+        propagate->bound[id_of(captures[k])] = true;
+    for (size_t k = 0; k < tsr_node_output_count(node); k++) {
+        const tsr_value *value = tsr_node_output(node, k);
+        if (value && tsr__has_spec(node, propagate->work.flow->config, value))
+            propagate->fixed[id_of(value)] = true;
+    }
+}
+
+static bool prepare(struct propagate *propagate)
+{
+    size_t n_ids = tsr__model_value_ids(propagate->work.flow->model), i = 0;
+    tsr_graph *graph = tsr_model_graph(propagate->work.flow->model);
+    propagate->nodes = ARENA_ARRAY(propagate->arena, tsr_node *, propagate->work.flow->n_nodes + 1);
+    propagate->first = ARENA_ARRAY(propagate->arena, size_t, n_ids + 2);
+    propagate->fixed = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
+    propagate->bound = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
+    propagate->refused = ARENA_ARRAY(propagate->arena, struct refusal *, n_ids + 1);
+    propagate->work.wishes = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
+    if (propagate->arena->failed)
+        return false;
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (i == propagate->work.flow->n_nodes)
+            break;
+        propagate->nodes[i++] = node;
+        mark_fixed(propagate, node);
+    }
+    for (size_t k = 0; k < tsr_graph_output_count(graph); k++)
+        propagate->bound[id_of(tsr_graph_output(graph, k))] = true;
+    return list_readers(propagate, n_ids);
+}
+
+// ---- one wish ----------------------------------------------------------------------------------
+
+// What node i would do now, without doing it. False: out of memory.
+static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
+{
+    struct arena *arena = propagate->work.arena;
+    *nf = (struct node_flow){0};
+    propagate->work.arena = &propagate->trial;
+    propagate->work.trial = true;
+    propagate->work.say = 0;
+    bool ok = tsr__flow_node(&propagate->work, propagate->nodes[i], nf);
+    propagate->work.arena = arena;
+    propagate->work.trial = false;
+    propagate->failed = propagate->failed || !ok;
+    return ok;
+}
+
+// The first of the readers of value (which lay as `before` and lies otherwise now) that had it in place and has not
+// any more.
+static size_t disturbed(struct propagate *propagate, const tsr_value *value,
+                        const struct tile_layout *before)
+{
+    uint32_t id = id_of(value);
+    struct node_flow nf = {0};
+    size_t tried = NOBODY;
+    // the caller, or a body, has it whole in place now
+    if (propagate->bound[id] && tsr__layout_is_whole(before))
+        return OUTPUT;
+    for (size_t k = propagate->first[id]; k < propagate->first[id + 1]; k++) {
+        if (propagate->failed)
+            break;
+        struct reader reader = propagate->readers[k];
+        if (!tsr__flow_held(before, propagate->work.flow->nodes[reader.node].inputs[reader.slot]))
+            continue;
+        // a node that reads the value in two slots is tried once
+        if (tried != reader.node && !try_node(propagate, reader.node, &nf))
+            return NOBODY;
+        tried = reader.node;
+        if (!tsr__flow_held(*lies(propagate, value), nf.inputs[reader.slot]))
+            return reader.node;
+    }
+    return NOBODY;
+}
+
+// True if the node moves no input that it had in place.
+static bool inputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf)
+{
+    for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
+        const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
+        if (value &&
+            tsr__flow_held(*lies(propagate, value), propagate->work.flow->nodes[i].inputs[k]) &&
+            !tsr__flow_held(*lies(propagate, value), nf->inputs[k]))
+            return false;
+    }
+    return true;
+}
+
+// True if nobody minds that the outputs of node i lie as the trial says; else *who.
+static bool outputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf,
+                         size_t *who)
+{
+    for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
+        const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
+        struct tile_layout *before = NULL;
+        if (value)
+            before = *lies(propagate, value);
+        struct tile_layout *after = tsr__flow_result(nf, k);
+        if (!value || tsr__layout_equal(before, after))
+            continue;
+        *lies(propagate, value) = after;
+        *who = disturbed(propagate, value, before);
+        *lies(propagate, value) = before;
+        if (*who != NOBODY || propagate->failed)
+            return false;
+    }
+    return true;
+}
+
+// The node is tried with the wish in place: it must give exactly that, keep its inputs where they
+// are, and disturb no reader. *who: the reader that minds; NOBODY if the node itself cannot.
+static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
+{
+    struct node_flow nf;
+    const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
+    *who = NOBODY;
+    return try_node(propagate, i, &nf) &&
+           tsr__layout_equal(nf.outputs[out], propagate->work.wishes[id_of(value)]) &&
+           inputs_rest(propagate, i, &nf) && outputs_rest(propagate, i, &nf, who);
+}
+
+static const struct refusal *refusal_of(const struct propagate *propagate, uint32_t id,
+                                        const struct tile_layout *layout)
+{
+    const struct refusal *refusal = propagate->refused[id];
+    while (refusal && !tsr__layout_equal(refusal->layout, layout))
+        refusal = refusal->next;
+    return refusal;
+}
+
+// Takes the wish back and remembers it with who was in the way.
+static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
+{
+    struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
+    if (refusal) {
+        *refusal = (struct refusal){propagate->work.wishes[id], in_place, propagate->refused[id]};
+        propagate->refused[id] = refusal;
+    }
+    propagate->failed = propagate->failed || !refusal;
+    propagate->work.wishes[id] = NULL;
+}
+
+// True if output `out` of node i lies as `need` from now on.
+// The wish is tried in memory of its own, and only if it fits the node is followed for good.
+static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
+{
+    uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
+    size_t who;
+    propagate->work.wishes[id] = tsr__layout_copy(propagate->arena, need);
+    propagate->failed = propagate->failed || !propagate->work.wishes[id];
+    if (propagate->failed)
+        return false;
+    tsr__arena_init(&propagate->trial, propagate->arena->session);
+    bool ok = fits(propagate, i, out, &who);
+    tsr__arena_free(&propagate->trial);
+    if (!ok) {
+        refuse(propagate, id, who);
+        return false;
+    }
+    propagate->work.flow->nodes[i] = (struct node_flow){0};
+    propagate->failed =
+        !tsr__flow_node(&propagate->work, propagate->nodes[i], &propagate->work.flow->nodes[i]);
+    return true;
+}
+
+// ---- rounds ------------------------------------------------------------------------------------
+
+// The first wish for each output of node i that can be granted.
+// A need that is whole, met already, or refused before is no wish. Granting changes the node, so
+// later outputs see the new flow.
+static bool walk_node(struct propagate *propagate, size_t i)
+{
+    bool granted = false;
+    for (size_t out = 0; out < tsr_node_output_count(propagate->nodes[i]); out++) {
+        const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
+        if (!value || propagate->fixed[id_of(value)])
+            continue;
+        uint32_t id = id_of(value);
+        for (size_t k = propagate->first[id];
+             k < propagate->first[id + 1] && !propagate->work.wishes[id] && !propagate->failed;
+             k++) {
+            const struct tile_layout *need = propagate->work.flow->nodes[propagate->readers[k].node]
+                                                 .inputs[propagate->readers[k].slot];
+            if (!tsr__layout_is_whole(need) && !tsr__layout_equal(need, *lies(propagate, value)) &&
+                !refusal_of(propagate, id, need))
+                granted = grant(propagate, i, out, need) || granted;
+        }
+    }
+    return granted;
+}
+
+// Wishes that the flow could not keep, because something else arrives now, are refused from now on.
+static void drop_unmet(struct propagate *propagate)
+{
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
+        for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
+            const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
+            if (value && propagate->work.wishes[id_of(value)] &&
+                !tsr__layout_equal(*lies(propagate, value), propagate->work.wishes[id_of(value)]))
+                refuse(propagate, id_of(value), NOBODY);
+        }
+}
+
+// One flow forwards, one walk backwards. False: nothing is left to grant.
+// Backwards, so that a wish granted at a node becomes a need of its inputs before their makers are
+// looked at: one walk carries it to the first node.
+static bool round_trip(struct propagate *propagate, bool last)
+{
+    bool granted = false;
+    if (!tsr__flow_forward(&propagate->work, 0, NULL)) {
+        propagate->failed = true;
+        return false;
+    }
+    drop_unmet(propagate);
+    if (last)
+        return false;
+    for (size_t i = propagate->work.flow->n_nodes; i > 0; i--)
+        if (!propagate->failed)
+            granted = walk_node(propagate, i - 1) || granted;
+    return granted;
+}
+
+// ---- notes -------------------------------------------------------------------------------------
+
+// Why the wish of a reader was not granted, if that is worth a note: it has to be moved, or somebody else has it in
+// place.
+static const char *reason(struct propagate *propagate, const tsr_value *value,
+                          const struct tile_layout *need)
+{
+    const struct refusal *refusal = refusal_of(propagate, id_of(value), need);
+    bool moves = !tsr__flow_held(*lies(propagate, value), need);
+    if (refusal && refusal->in_place == OUTPUT)
+        return "the model's output, or a subgraph, has it whole";
+    if (refusal && refusal->in_place != NOBODY)
+        return tsr__arena_printf(propagate->arena, "node #%zu has it in place", refusal->in_place)
+            .p;
+    if (refusal && moves)
+        return "the node that makes it cannot give it so without moving what it reads";
+    if (moves && propagate->work.wishes[id_of(value)])
+        return "another node comes first";
+    return NULL;
+}
+
+static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
+{
+    const struct tile_layout *need = propagate->work.flow->nodes[reader->node].inputs[reader->slot];
+    if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *lies(propagate, value)))
+        return;
+    const char *why = reason(propagate, value, need);
+    struct flow_noted *noted = NULL;
+    if (why)
+        noted = ARENA_NEW(propagate->arena, struct flow_noted);
+    if (!noted)
+        return;
+    *noted = (struct flow_noted){tsr__layout_copy(propagate->arena, need),
+                                 propagate->work.noted[id_of(value)]};
+    if (!noted->layout)
+        return;
+    propagate->work.noted[id_of(value)] = noted; // the flow need not say it again
+    struct place at = tsr__place_node(propagate->nodes[reader->node]);
+    at.configuration = str_of(tsr_config_name(propagate->work.flow->config));
+    at.value = tsr__value_str(value);
+    struct str from = tsr__notation_print(propagate->arena, *lies(propagate, value));
+    struct str to = tsr__notation_print(propagate->arena, need);
+    tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,
+              "shard the output of the node that makes it explicitly, to decide it yourself",
+              "the node needs the value as " STR_FMT ", but it lies as " STR_FMT ": %s",
+              STR_ARG(to), STR_ARG(from), why);
+}
+
+// After the last round: what was refused on the way may have been granted later by another route.
+static void note_all(struct propagate *propagate)
+{
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
+        for (size_t out = 0; out < tsr_node_output_count(propagate->nodes[i]); out++) {
+            const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
+            if (!value || propagate->fixed[id_of(value)])
+                continue;
+            for (size_t k = propagate->first[id_of(value)]; k < propagate->first[id_of(value) + 1];
+                 k++)
+                note(propagate, value, &propagate->readers[k]);
+        }
+}
+
+// The loop ends: a round that grants nothing is the last, wishes are granted or refused once each,
+// and MAX_ROUNDS bounds it.
+static void settle(struct propagate *propagate)
+{
+    bool more = true;
+    for (int i = 0; more; i++) {
+        if (propagate->failed)
+            return;
+        struct arena round; // results of a round are not needed after it
+        tsr__arena_init(&round, propagate->arena->session);
+        propagate->work.arena = &round;
+        more = round_trip(propagate, i == MAX_ROUNDS);
+        if (!more && !propagate->failed)
+            note_all(propagate);
+        propagate->work.arena = propagate->arena;
+        tsr__arena_free(&round);
+    }
+}
+
+struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config)
+{
+    struct propagate propagate = {.arena = arena};
+    if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare(&propagate))
+        return NULL;
+    settle(&propagate);
+    if (!propagate.failed && tsr__flow_forward(&propagate.work, SAY_UNCUT | SAY_MOVES, NULL))
+        return propagate.work.flow;
+    return NULL;
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// stage_devices.c - finds the devices that each node may run on from its pipeline stage.
+//
+// If the configuration names its devices, stage k runs on device k of that list, unless a spec of a
+// staged node names another device. Otherwise a stage runs on the devices that its specs name.
+// Stages without such specs:
+//   - stage k runs on device k if no spec names a device and the highest stage is the last device;
+//   - else they get, in ascending order, equal runs of the devices that no spec names.
+// A node without a stage runs with the latest stage that it depends on; a node that depends on no
+// stage may run anywhere.
+//
+//     CPU,NPU,GPU,DSP, stages 0 and 1, no specs:        stage 0: CPU;     stage 1: NPU
+//     4 devices, stages 0 and 1, no specs, no names:    stage 0: 0 and 1; stage 1: 2 and 3
+//     4 devices, stages 0 and 3, no specs, no names:    stage 0: 0;       stage 3: 3
+#include "sharding/flow/flow.h"
+
+#include <stdlib.h>
+
+#define STAGES_MAX_CELLS ((size_t)1 << 24) // stages x devices
+
+static const tsr_node_config *entry_of(const tsr_node *node, const tsr_config *config)
+{
+    for (size_t i = 0; i < tsr_node_config_count(node); i++)
+        if (tsr_node_config_config(tsr_node_config_at(node, i)) == config)
+            return tsr_node_config_at(node, i);
+    return NULL;
+}
+
+// -1: none.
+static int64_t own_stage(const tsr_node *node, const tsr_config *config)
+{
+    int64_t stage;
+    const tsr_node_config *nc = entry_of(node, config);
+    if (nc && tsr_node_config_stage(nc, &stage) && stage >= 0)
+        return stage;
+    return -1;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// ---- devices -------------------------------------------------------------------------------------
+
+// Numbers out of range are the checker's business and are passed over.
+static bool add_device(struct stages *stages, bool *on, int64_t device)
+{
+    if (device < 0 || device >= stages->n_all)
+        return false;
+    on[device] = true;
+    return true;
+}
+
+// An entry of a spec's list of devices is a group if it is a key of one.
+static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int64_t key)
+{
+    for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
+        const int64_t *members;
+        size_t n;
+        if (tsr_spec_group(spec, group, &members, &n) != key)
+            continue;
+        for (size_t i = 0; i < n; i++)
+            add_device(stages, on, members[i]);
+        return true;
+    }
+    return false;
+}
+
+// True if some spec names devices: then they are the stage's, and none is dealt out to it.
+static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc)
+{
+    bool any = false;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        const int64_t *devices;
+        size_t n = tsr_spec_devices(spec, &devices);
+        any |= n > 0;
+        for (size_t k = 0; k < n; k++)
+            if (!add_group(stages, on, spec, devices[k]))
+                add_device(stages, on, devices[k]);
+    }
+    return any;
+}
+
+static bool group_is(const tsr_spec *spec, int64_t key, int64_t device)
+{
+    for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
+        const int64_t *members;
+        size_t n;
+        if (tsr_spec_group(spec, group, &members, &n) == key)
+            return n == 1 && members[0] == device;
+    }
+    return key == device;
+}
+
+bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
+{
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        const int64_t *devices;
+        size_t n = tsr_spec_devices(spec, &devices);
+        for (size_t k = 0; k < n; k++)
+            if (!group_is(spec, devices[k], device))
+                return true;
+    }
+    return false;
+}
+
+// The devices that no stage names by its specs, ascending; where every device is named, all of them.
+static size_t free_devices(const struct stages *stages, const bool *named, int64_t *out)
+{
+    size_t n = 0;
+    for (int64_t d = 0; d < stages->n_all; d++) {
+        bool taken = false;
+        for (size_t k = 0; k < stages->n; k++)
+            taken |= named[k] && stages->on[k][d];
+        if (!taken)
+            out[n++] = d;
+    }
+    if (n)
+        return n;
+    for (int64_t d = 0; d < stages->n_all; d++)
+        out[d] = d;
+    return (size_t)stages->n_all;
+}
+
+// Deals the free devices out to the stages without specs, in equal runs: 5 devices for 2 stages give
+// 2 and 3. Stages beyond the number of devices share the last one.
+static void deal_devices(struct stages *stages, const bool *named, const int64_t *devices, size_t n)
+{
+    int64_t unnamed = 0, at = 0, n_free = (int64_t)n;
+    for (size_t k = 0; k < stages->n; k++)
+        unnamed += !named[k];
+    for (size_t k = 0; k < stages->n; k++) {
+        if (named[k])
+            continue;
+        int64_t first = tsr__tile_start(n_free, unnamed, at);
+        int64_t stop = tsr__tile_start(n_free, unnamed, at + 1);
+        if (n_free < unnamed) {
+            first = int64_min(at, n_free - 1);
+            stop = first + 1;
+        }
+        for (int64_t i = first; i < stop; i++)
+            stages->on[k][devices[i]] = true;
+        at++;
+    }
+}
+
+// Error for a stage beyond the list of device names.
+void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
+                            const tsr_config *config)
+{
+    tsr__diag(session, DIAG_stage_range, at,
+              "use the index of a device name as the stage, name more devices, or name devices in "
+              "shardings",
+              "pipeline stage %lld has no device: configuration '%s' names %zu devices, and stage "
+              "k runs on device k of that list",
+              (long long)stage, tsr_config_name(config), tsr_config_device_name_count(config));
+}
+
+// Stage k runs on device k. Returns false, with an error, if there are fewer devices.
+static bool use_device_per_stage(struct stages *stages, tsr_session *session,
+                                 const tsr_config *config)
+{
+    int64_t highest = stages->numbers[stages->n - 1];
+    if (highest >= stages->n_all) {
+        struct place at = PLACE_NONE;
+        at.configuration = str_of(tsr_config_name(config));
+        tsr__diag_stage_beyond(session, &at, highest, config);
+        return false;
+    }
+    for (size_t k = 0; k < stages->n; k++)
+        stages->on[k][stages->numbers[k]] = true;
+    return true;
+}
+
+// Finds the devices of the stages that name none by specs.
+// Returns false if out of memory, or if a stage has no device (error).
+static bool default_devices(struct stages *stages, struct arena *arena, const tsr_config *config,
+                            const bool *named)
+{
+    bool any_named = false;
+    for (size_t k = 0; k < stages->n; k++)
+        any_named |= named[k];
+    if (!any_named && stages->numbers[stages->n - 1] == stages->n_all - 1)
+        return use_device_per_stage(stages, arena->session, config);
+    int64_t *devices = ARENA_ARRAY(arena, int64_t, (size_t)stages->n_all);
+    if (!devices)
+        return false;
+    deal_devices(stages, named, devices, free_devices(stages, named, devices));
+    return true;
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------
+
+// of_value counts from 1, so that 0 is "depends on no stage".
+static int later(int latest, const tsr_value *value, const int *of_value)
+{
+    if (value && of_value[tsr__value_id(value)] - 1 > latest)
+        return of_value[tsr__value_id(value)] - 1;
+    return latest;
+}
+
+// The latest stage (place in line) that inputs and captured values depend on; -1: none.
+static int latest_of(const tsr_node *node, const int *of_value)
+{
+    tsr_value **captures;
+    int latest = -1;
+    size_t n_in = tsr_node_input_count(node), n_captures = tsr__node_captures(node, &captures);
+    for (size_t i = 0; i < n_in; i++)
+        latest = later(latest, tsr_node_input(node, i), of_value);
+    for (size_t i = 0; i < n_captures; i++)
+        latest = later(latest, captures[i], of_value);
+    return latest;
+}
+
+// Of the numbers 0, 3, 7 the number 3 is place 1.
+static int place_in_line(const struct stages *stages, int64_t number)
+{
+    const int64_t *at =
+        bsearch(&number, stages->numbers, stages->n, sizeof(*stages->numbers), by_number);
+    if (at)
+        return (int)(at - stages->numbers);
+    return -1;
+}
+
+// Gives every node its place in line, in the order of the graph, and collects the devices that the
+// specs of each stage name.
+static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *model,
+                         const tsr_config *config)
+{
+    int *of_value = ARENA_ARRAY(arena, int, tsr__model_value_ids(model) + 1); // plus 1
+    bool *named = ARENA_ARRAY(arena, bool, stages->n + 1);
+    bool by_name = tsr_config_device_name_count(config) > 0;
+    if (!of_value || !named)
+        return false;
+    for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        int64_t own = own_stage(node, config);
+        int at;
+        if (own >= 0)
+            at = place_in_line(stages, own);
+        else
+            at = latest_of(node, of_value);
+        stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
+        if (own >= 0) {
+            named[at] |= add_specs(stages, stages->on[at], entry_of(node, config));
+            by_name = by_name && !tsr__names_other_device(entry_of(node, config), own);
+        }
+        for (size_t k = 0; k < tsr_node_output_count(node); k++)
+            if (tsr_node_output(node, k))
+                of_value[tsr__value_id(tsr_node_output(node, k))] = at + 1;
+    }
+    if (by_name)
+        return use_device_per_stage(stages, arena->session, config);
+    return default_devices(stages, arena, config, named);
+}
+
+// Neighbours in one stage are taken once on the way, which is nearly all there is to sort.
+static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *config,
+                       int64_t **out)
+{
+    size_t n = 0, kept = 0, cap = tsr_graph_node_count(tsr_model_graph(model));
+    int64_t *all = ARENA_ARRAY(arena, int64_t, cap + 1);
+    for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node && all && n < cap;
+         node = tsr_node_next(node)) {
+        int64_t own = own_stage(node, config);
+        if (own >= 0 && (n == 0 || all[n - 1] != own))
+            all[n++] = own;
+    }
+    if (n)
+        qsort(all, n, sizeof(*all), by_number);
+    for (size_t i = 0; i < n; i++)
+        if (kept == 0 || all[kept - 1] != all[i])
+            all[kept++] = all[i];
+    *out = all;
+    return kept;
+}
+
+static bool too_many(tsr_session *session, const tsr_config *config, size_t n)
+{
+    struct place at = PLACE_NONE;
+    at.configuration = str_of(tsr_config_name(config));
+    tsr__diag(session, DIAG_stages_many, &at, "use fewer numbers: nodes of one stage share one",
+              "%zu pipeline stages on %lld devices are more than can be followed", n,
+              (long long)tsr_config_devices(config));
+    return false;
+}
+
+// Stages of the main graph alone: nodes of bodies run where their node runs.
+bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
+                      struct stages *stages)
+{
+    *stages = (struct stages){.n_all = tsr_config_devices(config)};
+    stages->n = distinct(arena, model, config, &stages->numbers);
+    if (!stages->n || arena->failed)
+        return !arena->failed;
+    if (stages->n > STAGES_MAX_CELLS / (size_t)stages->n_all)
+        return too_many(arena->session, config, stages->n);
+    stages->on = ARENA_ARRAY(arena, bool *, stages->n);
+    if (!stages->on)
+        return false;
+    for (size_t k = 0; k < stages->n; k++)
+        stages->on[k] = ARENA_ARRAY(arena, bool, (size_t)stages->n_all + 1);
+    stages->of_node = ARENA_ARRAY(arena, struct stage_of, tsr__model_node_ids(model) + 1);
+    return !arena->failed && follow_nodes(stages, arena, model, config);
+}
+
+// A node without a stage of its own follows its specs where it has some: they say where it runs.
+const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
+                                bool explicit_specs)
+{
+    if (!stages->n)
+        return NULL;
+    struct stage_of at = stages->of_node[tsr__node_id(node)];
+    if (at.place < 0 || (explicit_specs && !at.own))
+        return NULL;
+    return stages->on[at.place];
+}
+
+// Found anew for the caller: a flow does not keep its stages.
+size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
+{
+    struct stages stages = {0};
+    if (!flow->staged || !tsr__stages_find(arena, flow->model, flow->config, &stages))
+        return 0;
+    *on = (const bool *const *)stages.on;
+    return stages.n;
+}

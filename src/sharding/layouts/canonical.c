@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// canonical.c - one form for layouts that are the same: {64/2} and {4/2*16} over 64 elements.
+//
+// An even cut of s in c parts is c leading digits, each fully cut, and s/c whole ones below. In
+// that form neighbours of one kind are multiplied together; at the end full digits take the whole
+// ones below them in again. An uneven cut is a digit of its own kind and stays as it is.
+//
+// A dimension of 64 elements, F2 a full digit of 2, W32 a whole one of 32:
+//     64/2      F2 W32            -> 64/2
+//     4/2*16    F2 W2 W16         -> F2 W32 -> 64/2: the same cut
+//     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: part i of the first and k of the second is part 2 i + k
+//     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which no other form says
+//     64/6      uneven            -> 64/6: parts of 11 and 10
+// Unequal parts (tile/units.c) are a digit of their own kind, too: of 64 elements in parts of 3 units and 1 it is S4 W16.
+#include "sharding/layouts/internal.h"
+
+enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_SHARED, DIGIT_UNEVEN };
+struct digit {
+    enum digit_kind kind;
+    int64_t size, cuts; // size 0: not known
+    tile_shares shares;
+    int part; // last part that cut it (its coordinate counts ones)
+};
+
+// Parts as digits, outermost first: 8 elements in 2 cuts are a full digit of 2 and a whole one of 4.
+static int expand(const struct cut_part *parts, int n, struct digit *out)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t size = parts[i].size, cuts = parts[i].cuts;
+        tile_shares shares = parts[i].shares;
+        int64_t units = tsr__units_of(cuts, shares);
+        bool even = size > 0 && size % units == 0;
+        if (cuts > 1 && !even) {
+            out[count++] = (struct digit){DIGIT_UNEVEN, size, cuts, shares, i};
+            continue;
+        }
+        enum digit_kind kind = shares ? DIGIT_SHARED : DIGIT_FULL;
+        if (cuts > 1)
+            out[count++] = (struct digit){kind, units, cuts, shares, i};
+        int64_t inner = size;
+        if (cuts > 1)
+            inner = size / units;
+        if (inner != 1)
+            out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, 0, -1};
+    }
+    return count;
+}
+
+// 0, "not known", where a size is not known or the product does not fit.
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t r;
+    if (a && b && mul_ok(a, b, &r))
+        return r;
+    return 0;
+}
+
+// In place: digit[0 .. count) are the merged ones. F2 of part 0 and then F3 of part 1 become F6, in
+// which part 0 counts in steps of 3 and part 1 in ones.
+// Takes neighbours together; moves of parts that went into a full digit get their strides.
+static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        struct digit *last = NULL;
+        if (count)
+            last = &digit[count - 1];
+        bool joins = digit[i].kind == DIGIT_WHOLE || digit[i].kind == DIGIT_FULL;
+        if (last && last->kind == digit[i].kind && joins) {
+            last->size = times(last->size, digit[i].size);
+            last->cuts *= digit[i].cuts;
+            for (int k = 0; k < n_parts; k++)
+                if (digit[i].kind == DIGIT_FULL && moves[k].to == count - 1)
+                    moves[k].stride *= digit[i].cuts;
+        } else {
+            digit[count++] = digit[i];
+        }
+        if (digit[i].part >= 0)
+            moves[digit[i].part] = (struct cut_move){count - 1, 1};
+    }
+    return count;
+}
+
+// Returns how many factors there are: 0 for a dimension that is not cut, so that it has no factors
+// at all. A single factor is the dimension itself and needs no size.
+int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
+                       struct cut_move *moves)
+{
+    struct digit d[2 * RULE_MAX_FACTORS];
+    for (int i = 0; i < n; i++)
+        moves[i] = (struct cut_move){-1, 0};
+    int count = merge(d, expand(parts, n, d), moves, n), made = 0;
+    for (int i = 0; i < count; i++, made++) {
+        // out[made] is digit i; digits get fewer on the way, so moves are renumbered
+        out[made] = (struct tile_factor){d[i].size, d[i].cuts, d[i].shares};
+        for (int k = 0; k < n; k++)
+            if (moves[k].to == i)
+                moves[k].to = made;
+        bool takes = d[i].kind == DIGIT_FULL || d[i].kind == DIGIT_SHARED;
+        if (takes && i + 1 < count && d[i + 1].kind == DIGIT_WHOLE) {
+            out[made].size = times(d[i].size, d[i + 1].size);
+            i++;
+        }
+    }
+    if (made == 1 && out[0].cuts == 1)
+        return 0;
+    if (made == 1)
+        out[0].size = 0;
+    return made;
+}
+
+// Returns their number, or -1: the size is known and the factors do not multiply to it, as {3/3*4} of
+// 10 elements.
+// Parts of a dimension as the layout has them; sizes resolved where the dimension is known.
+static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
+{
+    int64_t sizes[TILE_MAX_FACTORS], product = 1;
+    bool fits = size.value >= 0 && tsr__dim_sizes(dim, size.value, sizes);
+    if (fits)
+        for (int i = 0; i < dim->n; i++)
+            product = times(product, sizes[i]);
+    fits = fits && product == size.value; // else the last unit is short: left as it is
+    for (int i = 0; i < dim->n; i++) {
+        parts[i] =
+            (struct cut_part){dim->factors[i].size, dim->factors[i].cuts, dim->factors[i].shares};
+        if (fits)
+            parts[i].size = sizes[i];
+    }
+    if (size.value < 0 || fits)
+        return dim->n;
+    return -1;
+}
+
+// ---- several tiles of a device -------------------------------------------------------------------
+
+// How many shards lie between two that follow one another in a loop.
+static int64_t stride_of(const struct tile_layout *layout, int loop)
+{
+    int64_t stride = 1;
+    for (int i = loop + 1; i < layout->n_loops; i++)
+        stride *= layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
+    return stride;
+}
+
+// Owners of a shard are in ascending order, so equal sets are equal lists.
+static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
+{
+    const int64_t *of_a, *of_b;
+    size_t n = tsr__layout_owners(layout, a, &of_a);
+    if (n != tsr__layout_owners(layout, b, &of_b))
+        return false;
+    return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
+}
+
+// Every `run` shards that follow one another in the loop have the same owners.
+static bool runs_alike(const struct tile_layout *layout, int loop, int64_t run)
+{
+    int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
+    for (int64_t shard = 0; shard < layout->n_shards; shard++) {
+        tsr__layout_coords(layout, shard, coords);
+        if (!same_owners(layout, shard, shard - coords[loop] % run * stride))
+            return false;
+    }
+    return true;
+}
+
+// The layout with every `run` shards of a loop as one.
+static struct tile_layout *merged(struct arena *arena, const struct tile_layout *l, int loop,
+                                  int64_t run)
+{
+    struct tile_layout *wide = tsr__layout_ordered(arena, l);
+    // The owners are moved from shards of `wide`, whose loops are in the order of the dimensions as those
+    // of the new layout are. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
+    struct tile_loop at = l->loops[loop];
+    struct tile_owner *pairs =
+        ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
+    if (!wide || !pairs)
+        return NULL;
+    int same = 0;
+    while (wide->loops[same].dim != at.dim || wide->loops[same].factor != at.factor)
+        same++;
+    int64_t stride = stride_of(wide, same), cuts = wide->dims[at.dim].factors[at.factor].cuts;
+    wide->dims[at.dim].factors[at.factor].cuts = cuts / run;
+    struct tile_layout *m = tsr__layout_cut(arena, l->rank, wide->dims);
+    size_t n = 0;
+    if (!m)
+        return NULL;
+    for (int64_t shard = 0; shard < wide->n_shards; shard++) {
+        const int64_t *owners;
+        size_t count = tsr__layout_owners(wide, shard, &owners);
+        int64_t above = shard / (stride * cuts), part = shard / stride % cuts / run;
+        int64_t to = (above * (cuts / run) + part) * stride + shard % stride;
+        for (size_t i = 0; i < count; i++)
+            pairs[n++] = (struct tile_owner){to, owners[i]};
+    }
+    if (tsr__layout_own(arena, m, pairs, n))
+        return m;
+    return NULL;
+}
+
+// Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
+// floor(2 j D / 4) = floor(j D / 2). NULL: out of memory.
+// The longest runs first, and again until nothing can be merged: each merge makes the layout
+// smaller, so it ends.
+static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
+{
+    for (int loop = 0; loop < l->n_loops; loop++) {
+        int64_t cuts = l->dims[l->loops[loop].dim].factors[l->loops[loop].factor].cuts;
+        for (int64_t run = cuts; run > 1; run--)
+            if (cuts % run == 0 && runs_alike(l, loop, run)) {
+                const struct tile_layout *m = merged(arena, l, loop, run);
+                if (m)
+                    return merge_tiles(arena, m);
+                return NULL;
+            }
+    }
+    return l;
+}
+
+// Each dimension gets its canonical factors on its own; then every shard of the given layout goes to the shard that
+// has the same elements. moves[axis][k] says where factor k's coordinate went: of {4/4*16/2} factor 0 has stride 2
+// and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7. Dimensions whose parts are not known stay as they are.
+struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
+                                          const struct shape *shape)
+{
+    // Unequal parts count as the tiles that a spec writes for them, for neighbours on one device may merge.
+    const struct tile_layout *l =
+        tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
+    if (l)
+        l = merge_tiles(arena, l);
+    if (l)
+        l = tsr__layout_runs(arena, l); // what is left are runs that are not equal
+    if (!l)
+        return NULL;
+    size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
+    struct tile_dim *dims = ARENA_ARRAY(arena, struct tile_dim, rank + 1);
+    struct cut_move(*moves)[TILE_MAX_FACTORS] = tsr__arena_array(
+        arena, rank + 1, sizeof(struct cut_move[TILE_MAX_FACTORS]), _Alignof(struct cut_move));
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
+    if (!dims || !moves || !pairs)
+        return NULL;
+    for (int axis = 0; axis < l->rank; axis++) {
+        struct cut_part parts[TILE_MAX_FACTORS];
+        tsr_dim size = {.value = -1};
+        if (shape->rank == l->rank)
+            size = shape->dims[axis];
+        // a dimension that is left as it is keeps its factors, each going to itself
+        dims[axis] = l->dims[axis];
+        int count = parts_of(&l->dims[axis], size, parts);
+        for (int k = 0; k < l->dims[axis].n; k++)
+            moves[axis][k] = (struct cut_move){k, 1};
+        if (count < 0)
+            continue;
+        dims[axis].factors = ARENA_ARRAY(arena, struct tile_factor, 2u * TILE_MAX_FACTORS);
+        if (!dims[axis].factors)
+            return NULL;
+        dims[axis].n = tsr__cut_canonical(parts, count, dims[axis].factors, moves[axis]);
+    }
+    struct tile_layout *c = tsr__layout_cut(arena, l->rank, dims);
+    if (!c)
+        return NULL;
+    for (int64_t shard = 0; shard < l->n_shards; shard++) {
+        // k: number of the same elements' shard in the canonical layout, digit by digit over its loops
+        int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
+        const int64_t *owners;
+        tsr__layout_coords(l, shard, coords);
+        for (int loop = 0; loop < c->n_loops; loop++) {
+            int64_t part = 0,
+                    cuts = c->dims[c->loops[loop].dim].factors[c->loops[loop].factor].cuts;
+            for (int i = 0; i < l->n_loops; i++) {
+                struct cut_move move = moves[l->loops[i].dim][l->loops[i].factor];
+                if (l->loops[i].dim == c->loops[loop].dim && move.to == c->loops[loop].factor)
+                    part += coords[i] * move.stride;
+            }
+            k = k * cuts + part;
+        }
+        size_t count = tsr__layout_owners(l, shard, &owners);
+        for (size_t i = 0; i < count; i++)
+            pairs[at++] = (struct tile_owner){k, owners[i]};
+    }
+    if (tsr__layout_own(arena, c, pairs, n))
+        return c;
+    return NULL;
+}

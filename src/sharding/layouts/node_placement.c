@@ -1,0 +1,851 @@
+// SPDX-License-Identifier: Apache-2.0
+// node_placement.c - finds the placement of one node: how often each factor is cut, and which part each
+// device works on.
+//
+// Layouts of the node's tensors are taken in one after the other. A cut of a dimension becomes a
+// cut of the rule's factors that make it up, provided that the bounds coincide; where a layout cuts
+// inside a factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere.
+// A device that disagrees with what is settled drops out; in the end every cell must have a device.
+// Knows no specs.
+//
+//     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
+//     X {2,2}:               m in 2, k in 2; device d works on part d / 2 of m and part d % 2 of k
+//     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: nobody drops out
+//     the placement:         cuts m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
+//                            is pending between devices 0 and 1 and between 2 and 3
+//     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and drop out; the two that stay
+//                            cannot work on four cells, so the solver refuses W
+//     W {2,1:(0,1,2,3),(1,3)}: devices 1 and 3 own both parts of k, of which one agrees with X: with SOLVE_PARTS nobody
+//                            drops out
+//     Relu of {4,1:0,1,0,1}: device 0 works on parts 0 and 2: it has two rows (SOLVE_PARTS)
+//     a refined factor:      a dimension of 64 that is {4*16/2}, the first or second half of each of 4
+//                            heads: the factor of 64 becomes two, 4 and 16, and 16 is cut in 2
+#include "sharding/layouts/node_placement.h"
+
+// Empty rows in place of those that there are. False: out of memory.
+static bool make_rows(struct solve *solve, int64_t n)
+{
+    solve->n_rows = n;
+    solve->on = ARENA_ARRAY(solve->arena, bool, (size_t)n + 1);
+    solve->device = ARENA_ARRAY(solve->arena, int64_t, (size_t)n + 1);
+    solve->coords = ARENA_ARRAY(solve->arena, int64_t, (size_t)(n * solve->cap) + 1);
+    return !solve->arena->failed;
+}
+
+static void copy_row(struct solve *to, int64_t at, const struct solve *from, int64_t row)
+{
+    to->on[at] = from->on[row];
+    to->device[at] = from->device[row];
+    memcpy(&to->coords[at * to->cap], &from->coords[row * from->cap],
+           (size_t)to->cap * sizeof(*to->coords));
+}
+
+// All devices take part, nothing is cut. Rows of coords are longer than the rule has factors, so
+// that refining it does not move them.
+bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
+                     const struct rule *rule, int64_t n_all)
+{
+    *solve = (struct solve){.arena = arena, .keep = keep, .rule = rule, .n_all = n_all};
+    solve->cap = rule->n_factors + SOLVE_SPARE;
+    if (solve->cap > RULE_MAX_FACTORS)
+        solve->cap = RULE_MAX_FACTORS;
+    if (!make_rows(solve, n_all))
+        return false;
+    for (int i = 0; i < RULE_MAX_FACTORS; i++)
+        solve->cuts[i] = 1;
+    for (int64_t d = 0; d < n_all; d++) {
+        solve->on[d] = true;
+        solve->device[d] = d;
+    }
+    return true;
+}
+
+// For attempts: a failed add spoils what it works on. The rule is shared, and replaced, never
+// changed, by refining.
+struct solve tsr__solve_copy(const struct solve *solve)
+{
+    struct solve c = *solve;
+    if (make_rows(&c, solve->n_rows))
+        for (int64_t row = 0; row < solve->n_rows; row++)
+            copy_row(&c, row, solve, row);
+    return c;
+}
+
+static bool fail(struct solve *solve, const char *why)
+{
+    solve->wrong = why;
+    return false;
+}
+
+// Not to be kept over a split, after which the solver has another rule.
+static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
+{
+    return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
+}
+
+static int64_t size_of(const struct solve *solve, int factor)
+{
+    return solve->rule->factors[factor].size.value;
+}
+
+// ---- refining ----------------------------------------------------------------------------------
+
+// A dimension in which the factor is followed by its inner half.
+static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, int g)
+{
+    int *list = ARENA_ARRAY(arena, int, (size_t)dim->n + 1);
+    int n = 0;
+    if (!list)
+        return false;
+    bool found = false;
+    for (int i = 0; i < dim->n; i++)
+        found = found || dim->factors[i] == factor;
+    if (!found)
+        return true;
+    for (int i = 0; i < dim->n; i++) {
+        list[n++] = dim->factors[i];
+        if (dim->factors[i] == factor)
+            list[n++] = g;
+    }
+    *dim = (struct rule_dim){.factors = list, .n = n};
+    return true;
+}
+
+// All tensors of one side, with the factor as two wherever it stands.
+static const struct rule_tensor *
+refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int factor, int g)
+{
+    struct rule_tensor *copy = ARENA_ARRAY(arena, struct rule_tensor, (size_t)n + 1);
+    if (!copy)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        copy[i] = tensor[i];
+        struct rule_dim *dims = ARENA_ARRAY(arena, struct rule_dim, (size_t)tensor[i].rank + 1);
+        if (!dims)
+            return NULL;
+        for (int axis = 0; axis < tensor[i].rank; axis++) {
+            dims[axis] = tensor[i].dims[axis];
+            refine_dim(arena, &dims[axis], factor, g);
+        }
+        copy[i].dims = dims;
+    }
+    if (arena->failed)
+        return NULL;
+    return copy;
+}
+
+// Numbers that count the factor count its inner half too.
+static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
+                                            int factor, int g)
+{
+    struct rule_list *lists = ARENA_ARRAY(arena, struct rule_list, (size_t)rule->n_lists + 1);
+    if (!lists)
+        return NULL;
+    for (int i = 0; i < rule->n_lists; i++) {
+        int n = rule->lists[i].n_puts;
+        struct rule_patch *puts = ARENA_ARRAY(arena, struct rule_patch, 2 * (size_t)n + 1);
+        if (!puts)
+            return NULL;
+        lists[i] = rule->lists[i];
+        lists[i].puts = puts;
+        for (int k = 0; k < n; k++) {
+            puts[k] = rule->lists[i].puts[k];
+            if (puts[k].factor != factor)
+                continue;
+            puts[lists[i].n_puts] = puts[k];
+            puts[lists[i].n_puts++].factor = g;
+        }
+    }
+    return lists;
+}
+
+// The rule with one factor as two: a factor of 64 with inner 16 becomes 4, and a new last factor of 16 that stands
+// behind it in every dimension. The rule itself is shared and stays as it is.
+const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
+                                    int64_t inner)
+{
+    struct rule *c = ARENA_NEW(arena, struct rule);
+    int g = r->n_factors;
+    struct rule_factor *factors = ARENA_ARRAY(arena, struct rule_factor, (size_t)g + 1);
+    if (!c || !factors)
+        return NULL;
+    *c = *r;
+    memcpy(factors, r->factors, (size_t)g * sizeof(*factors));
+    factors[g] = factors[factor];
+    factors[g].name = tsr__arena_printf(arena, "%s_", factors[factor].name).p;
+    factors[g].size.value = inner;
+    factors[factor].size.value /= inner;
+    c->factors = factors;
+    c->n_factors = g + 1;
+    c->inputs = refine_tensors(arena, r->inputs, r->n_inputs, factor, g);
+    c->outputs = refine_tensors(arena, r->outputs, r->n_outputs, factor, g);
+    c->lists = refine_lists(arena, r, factor, g);
+    if (arena->failed)
+        return NULL;
+    return c;
+}
+
+// What is rewritten depends on which part of its factor a device has.
+static bool names_parts(enum rewrite_kind kind)
+{
+    static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
+                                              REWRITE_RANGE, REWRITE_WORD,   REWRITE_SHARE};
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++)
+        if (kinds[i] == kind)
+            return true;
+    return false;
+}
+
+bool tsr__rule_rewrites(const struct rule *rule, int factor)
+{
+    for (int i = 0; i < rule->n_rewrites; i++)
+        if (names_parts(rule->rewrites[i].kind) && rule->rewrites[i].factor == factor)
+            return true;
+    for (int i = 0; i < rule->n_windows; i++)
+        if (rule->windows[i].factor == factor)
+            return true;
+    return false;
+}
+
+// Splits factor f, which may be cut already: the cut goes to the halves if it falls on their
+// bounds.
+static bool split(struct solve *solve, int factor, int64_t inner)
+{
+    // A factor of 64 that is cut in 8, split at inner 16: the outer 4 is cut in 4, the inner 16 in 2 (low).
+    // Cut in 2: the outer 4 is cut in 2, the inner one is whole.
+    int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
+            low = 1;
+    if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
+        solve->rule->factors[factor].unit != 1)
+        return fail(solve, "a factor cannot be cut inside");
+    // Unequal parts stay in the outer one: in units of 3 and 1 its size must be a multiple of 4.
+    int64_t units = tsr__units_of(cuts, solve->shares[factor]);
+    if (cuts > 1 && (size % units || outer % units)) {
+        if (solve->shares[factor] || size % cuts || cuts % outer)
+            return fail(solve, "two cuts of one dimension do not have the same bounds");
+        low = cuts / outer;
+    }
+    const struct rule *rule = tsr__rule_refine(solve->keep, solve->rule, factor, inner);
+    if (!rule)
+        return fail(solve, "out of memory");
+    int g = rule->n_factors - 1;
+    solve->rule = rule;
+    solve->cuts[factor] = cuts / low;
+    solve->cuts[g] = low;
+    solve->shares[g] = 0;
+    solve->pinned[g] = solve->pinned[factor];
+    solve->shared[g] = solve->shared[factor];
+    solve->seen[g] = solve->seen[factor];
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        int64_t *row = &solve->coords[i * solve->cap];
+        row[g] = row[factor] % low;
+        row[factor] /= low;
+    }
+    return true;
+}
+
+// ---- from a cut of a dimension to cuts of factors ----------------------------------------------
+
+// One factor of the rule that a cut of the layout becomes a cut of.
+struct target {
+    int factor;
+    int64_t cuts, stride; // its coordinate is coordinate / stride % cuts
+    tile_shares shares;
+};
+#define MAX_TARGETS 64
+
+// Makes `at` (a product of inner sizes) a border between factors of the dimension.
+// A dimension of factors 8 and 6 (48 elements) has borders at 6 and 48. A cut that needs one at 12 splits 8 into 4
+// and 2: 12 = 2 * 6. One at 9 is impossible: 9 is no multiple of 6.
+static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t below = 1;
+    for (int k = dim->n - 1; k >= 0; k--) {
+        if (below >= at)
+            break;
+        int64_t above = below * size_of(solve, dim->factors[k]);
+        if (above > at) {
+            if (at % below || above % at)
+                return fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+            return split(solve, dim->factors[k], at / below);
+        }
+        below = above;
+    }
+    return below == at ||
+           fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+}
+
+// The factor of the dimension whose outer border is `at`, sizes of 1 left out.
+static int factor_below(const struct solve *solve, bool out, int i, int axis, int64_t at)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t below = 1;
+    for (int k = dim->n - 1; k >= 0; k--) {
+        int64_t above = below * size_of(solve, dim->factors[k]);
+        if (above == at && above > below)
+            return dim->factors[k];
+        below = above;
+    }
+    return -1;
+}
+
+// An even cut: leading factors are fully cut, then one into equal runs.
+// Factors 4 and 16, cut in 8: 4 is cut in 4 and 16 in 2; the coordinate c of the cut is c / 2 of the first and c %
+// 2 of the second, hence strides 2 and 1.
+static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
+                        struct target *target)
+{
+    int n = 0;
+    while (cuts > 1) {
+        int factor = factor_below(solve, out, i, axis, at);
+        int64_t size = 0;
+        if (factor >= 0)
+            size = size_of(solve, factor);
+        if (n == MAX_TARGETS || size < 2 || (size % cuts && cuts % size)) {
+            fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+            return 0;
+        }
+        int64_t here = size; // of the cuts; the rest is for the factors within
+        if (size % cuts == 0)
+            here = cuts;
+        target[n++] = (struct target){factor, here, 1, 0};
+        cuts /= here;
+        at /= size;
+    }
+    for (int k = n - 2; k >= 0; k--)
+        target[k].stride = target[k + 1].stride * target[k + 1].cuts;
+    return n;
+}
+
+// The same number of factors of the same sizes; 0 is a size that is not known. A single factor is all of the dimension.
+static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
+                       const struct tile_dim *l)
+{
+    if (dim->n != l->n)
+        return false;
+    if (dim->n == 1)
+        return true;
+    for (int i = 0; i < dim->n; i++)
+        if (l->factors[i].size != int64_max(size_of(solve, dim->factors[i]), 0))
+            return false;
+    return true;
+}
+
+// Sizes not known: only if layout and rule are made alike.
+static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
+                         int k, struct target *target)
+{
+    if (!made_alike(solve, dim, l)) {
+        fail(solve, "the sizes that would prove this cut are not known");
+        return 0;
+    }
+    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares};
+    return 1;
+}
+
+// Unequal parts of an even number of units: the outermost factor has them, all others are whole. Of 32 heads of 128 elements,
+// parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
+static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
+                         const struct tile_factor *cut, struct target *target)
+{
+    int factor = factor_below(solve, out, i, axis, at);
+    if (factor < 0 || size_of(solve, factor) % tsr__units_of(cut->cuts, cut->shares)) {
+        fail(solve, "unequal parts do not fall on the bounds of the dimension's factors");
+        return 0;
+    }
+    target[0] = (struct target){factor, cut->cuts, 1, cut->shares};
+    return 1;
+}
+
+// Factor k of a layout's dimension as cuts of the rule's factors; the count, 0: not possible.
+static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
+                      int k, int64_t size, struct target *target)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t sizes[TILE_MAX_FACTORS], below = 1, product = 1, cuts = l->factors[k].cuts;
+    if (dim->n == 0) {
+        fail(solve, size == 1 ? "a dimension of size 1 is cut"
+                              : "the operator's rule keeps a dimension whole that is cut");
+        return 0;
+    }
+    // known: the layout fits the size, and the rule's factors have sizes whose product can be told
+    bool known = size > 0 && tsr__dim_sizes(l, size, sizes);
+    for (int j = 0; j < dim->n; j++)
+        known = known && size_of(solve, dim->factors[j]) > 0 &&
+                mul_ok(product, size_of(solve, dim->factors[j]), &product);
+    if ((dim->n == 1 && l->n == 1) || !known)
+        return targets_alike(solve, dim, l, k, target);
+    for (int j = k + 1; j < l->n; j++)
+        below *= sizes[j];
+    int64_t above = below * sizes[k];
+    if (product != size && dim->window)
+        fail(solve, "a window of a dimension is needed, which is cut in one piece only");
+    if (product != size || !border(solve, out, i, axis, above))
+        return 0;
+    tile_shares shares = l->factors[k].shares;
+    if (shares && sizes[k] % tsr__units_of(cuts, shares) == 0)
+        return target_shared(solve, out, i, axis, above, &l->factors[k], target);
+    if (!shares && sizes[k] % cuts == 0)
+        return targets_even(solve, out, i, axis, above, cuts, target);
+    if (!border(solve, out, i, axis, below))
+        return 0;
+    int factor = factor_below(solve, out, i, axis, above);
+    if (factor < 0 || size_of(solve, factor) != sizes[k]) {
+        fail(solve, "an uneven cut does not fall on the bounds of the dimension's factors");
+        return 0;
+    }
+    target[0] = (struct target){factor, cuts, 1, shares};
+    return 1;
+}
+
+// ---- taking a layout in ------------------------------------------------------------------------
+
+// Units (blocks of packed weights, say) must not be cut through: every bound is a multiple of the unit.
+static bool unit_fits(const struct rule_factor *factor, const struct target *target)
+{
+    int64_t size = factor->size.value;
+    if (factor->unit == 1)
+        return true;
+    for (int64_t j = 1; j < target->cuts; j++)
+        if (size < 0 || tsr__share_start(size, target->cuts, target->shares, j) % factor->unit)
+            return false;
+    return true;
+}
+
+// Reductions of two kinds at one node would not commute.
+static bool combines(const struct solve *solve, int factor)
+{
+    const struct rule_factor *all = solve->rule->factors;
+    for (int g = 0; g < solve->rule->n_factors; g++)
+        if (all[factor].kind == FACTOR_RED && all[g].kind == FACTOR_RED && solve->cuts[g] > 1 &&
+            all[factor].combine != all[g].combine)
+            return false;
+    return true;
+}
+
+static const char *why_whole(const struct rule_factor *factor)
+{
+    if (factor->why)
+        return factor->why;
+    return "a dimension is cut that this operator needs whole";
+}
+
+// Statistics (the axis of a softmax) are cut only where somebody asked for it, since the node is
+// then replaced by several.
+static bool may_cut(struct solve *solve, const struct target *target)
+{
+    const struct rule_factor *factor = &solve->rule->factors[target->factor];
+    if (factor->kind == FACTOR_REP ||
+        (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
+        return fail(solve, why_whole(factor));
+    bool composed = solve->pinning && solve->shared[target->factor];
+    bool settled = (solve->pinned[target->factor] && !composed) || solve->cuts[target->factor] > 1;
+    if (settled && (solve->cuts[target->factor] != target->cuts ||
+                    solve->shares[target->factor] != target->shares))
+        return fail(solve, "the shardings of the node do not agree");
+    int64_t units = tsr__units_of(target->cuts, target->shares);
+    if ((factor->size.value >= 0 && units > factor->size.value) ||
+        (factor->least && units > factor->least))
+        return fail(solve, "a dimension has fewer elements than shards");
+    if (!combines(solve, target->factor))
+        return fail(solve, "two reductions of different kinds are cut");
+    return unit_fits(factor, target) ||
+           fail(solve, "a cut falls inside a unit that must stay together");
+}
+
+// shards: per row its shard. Rows that are settled otherwise drop out.
+// The first layout that cuts a factor gives every row its part; later ones can only agree or drop
+// the row.
+static void settle(struct solve *solve, const struct target *target,
+                   const struct tile_layout *layout, int loop, const int64_t *shards)
+{
+    bool fresh = solve->cuts[target->factor] == 1;
+    solve->cuts[target->factor] = target->cuts;
+    solve->shares[target->factor] = target->shares;
+    solve->seen[target->factor] = true;
+    for (int64_t row = 0; row < solve->n_rows; row++) {
+        int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS];
+        if (!solve->on[row])
+            continue;
+        tsr__layout_coords(layout, shards[row], coords);
+        int64_t part = coords[loop] / target->stride % target->cuts,
+                *at = &solve->coords[row * solve->cap + target->factor];
+        if (fresh)
+            *at = part;
+        else if (*at != part)
+            solve->on[row] = false;
+    }
+}
+
+// All targets are asked before any is settled: a cut is taken as a whole or not at all.
+static bool add_loop(struct solve *solve, bool out, int i, const struct tile_layout *layout,
+                     int loop, const struct shape *shape, const int64_t *shards)
+{
+    struct tile_loop at = layout->loops[loop];
+    struct target t[MAX_TARGETS];
+    int64_t size = -1;
+    if (shape->rank > at.dim)
+        size = shape->dims[at.dim].value;
+    int n = targets_of(solve, out, i, at.dim, &layout->dims[at.dim], at.factor, size, t);
+    for (int k = 0; k < n; k++)
+        if (!may_cut(solve, &t[k]))
+            return false;
+    for (int k = 0; k < n; k++)
+        settle(solve, &t[k], layout, loop, shards);
+    return n > 0 && tsr__solve_covers(solve);
+}
+
+// Shards by device: device d owns count[d], from at[first[d]] on.
+struct owned {
+    int64_t *first, *count, *at;
+};
+
+// With SOLVE_ONE_PART a device that owns several counts as one that owns none. False: out of memory.
+static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
+                       struct owned *owned)
+{
+    int64_t n_owners = layout->first[layout->n_shards];
+    owned->first = ARENA_ARRAY(solve->arena, int64_t, (size_t)solve->n_all + 2);
+    owned->count = ARENA_ARRAY(solve->arena, int64_t, (size_t)solve->n_all + 1);
+    owned->at = ARENA_ARRAY(solve->arena, int64_t, (size_t)n_owners + 1);
+    if (solve->arena->failed)
+        return false;
+    for (int64_t i = 0; i < n_owners; i++)
+        if (layout->owners[i] >= 0 && layout->owners[i] < solve->n_all)
+            owned->first[layout->owners[i] + 1]++;
+    for (int64_t d = 0; d < solve->n_all; d++)
+        owned->first[d + 1] += owned->first[d];
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        for (int64_t i = layout->first[k]; i < layout->first[k + 1]; i++) {
+            int64_t d = layout->owners[i];
+            if (d >= 0 && d < solve->n_all)
+                owned->at[owned->first[d] + owned->count[d]++] = k;
+        }
+    for (int64_t d = 0; d < solve->n_all; d++)
+        if (solve->mode == SOLVE_ONE_PART && owned->count[d] > 1)
+            owned->count[d] = 0;
+    return true;
+}
+
+// Joins the rows with the shards of their devices: a row of a device that owns three becomes three,
+// and devices that own none drop out. Returns the shard of each row; NULL: out of memory, or too many.
+static int64_t *join_shards(struct solve *solve, const struct tile_layout *layout)
+{
+    struct solve before = *solve;
+    struct owned owned;
+    int64_t n = 0, at = 0;
+    if (!find_owned(solve, layout, &owned))
+        return NULL;
+    for (int64_t row = 0; row < before.n_rows; row++)
+        if (before.on[row])
+            n += owned.count[before.device[row]];
+    int64_t *shards = ARENA_ARRAY(solve->arena, int64_t, (size_t)n + 1);
+    if (n > SOLVE_MAX_ROWS || !shards || !make_rows(solve, n))
+        return NULL;
+    for (int64_t row = 0; row < before.n_rows; row++) {
+        int64_t d = before.device[row];
+        for (int64_t k = 0; before.on[row] && k < owned.count[d]; k++) {
+            copy_row(solve, at, &before, row);
+            shards[at++] = owned.at[owned.first[d] + k];
+        }
+    }
+    return shards;
+}
+
+static bool same_row(const struct solve *solve, int64_t a, int64_t b)
+{
+    return solve->on[b] && solve->device[a] == solve->device[b] &&
+           memcmp(&solve->coords[a * solve->cap], &solve->coords[b * solve->cap],
+                  (size_t)solve->rule->n_factors * sizeof(*solve->coords)) == 0;
+}
+
+// Rows of a device that are equal are one: a loop of the layout that was left out does not tell its shards apart.
+static void drop_repeats(struct solve *solve)
+{
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        for (int64_t k = row - 1;
+             k >= 0 && solve->on[row] && solve->device[k] == solve->device[row]; k--)
+            solve->on[row] = !same_row(solve, row, k);
+}
+
+int64_t tsr__solve_devices(const struct solve *solve)
+{
+    int64_t n = 0, last = -1;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        if (solve->on[row] && solve->device[row] != last) {
+            last = solve->device[row];
+            n++;
+        }
+    return n;
+}
+
+// A sharded factor is reduced, or statistics are taken along it: the results of its parts are to be combined.
+static bool reduces(const struct solve *solve)
+{
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        if ((solve->rule->factors[factor].kind == FACTOR_RED ||
+             solve->rule->factors[factor].kind == FACTOR_STAT) &&
+            solve->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+// A sum of parts that is executed has one part of it on each device.
+static bool one_part_of_sums(const struct solve *solve)
+{
+    int64_t n = 0;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        n += solve->on[row];
+    return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
+}
+
+// An explicit layout says all about its tensor: what it does not cut is whole from now on, and
+// nothing else may have been cut before. What it cuts is not cut finer: of 6 = 2 * 3 in 2 shards the
+// 3 are whole, also where another layout of the node takes the 6 apart (split).
+//
+// Inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then works on what it has of
+// both, if every pair of shards has one. Not so along a reduced axis, which all inputs must shard alike.
+static bool pin(struct solve *solve, bool out, int i)
+{
+    const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
+    for (int axis = 0; axis < tensor->rank; axis++)
+        for (int k = 0; k < tensor->dims[axis].n; k++) {
+            int factor = tensor->dims[axis].factors[k];
+            bool composes = !solve->strict && solve->rule->factors[factor].kind != FACTOR_RED;
+            bool cut_before = solve->cuts[factor] > 1 && !solve->seen[factor];
+            if (cut_before && !composes)
+                return fail(solve, "the shardings of the node do not agree");
+            solve->shared[factor] = composes && !solve->seen[factor] &&
+                                    (solve->shared[factor] || !solve->pinned[factor]);
+            solve->pinned[factor] = true;
+        }
+    return true;
+}
+
+// Takes one layout in. each_loop: a layout that merely arrives; cuts that do not fit are left out one by one.
+// Otherwise all or nothing. to_pin: an explicit layout, which also says what is not cut (pin). A tensor that the
+// node reads on the host, or of another rank than the rule's, cannot be cut.
+bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
+                    const struct shape *shape, bool each_loop, bool to_pin)
+{
+    const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
+    int64_t *shards = join_shards(solve, layout);
+    if (!shards)
+        return fail(solve,
+                    solve->arena->failed ? "out of memory" : "a device owns too many shards");
+    memset(solve->seen, 0, sizeof(solve->seen));
+    solve->arriving = each_loop;
+    solve->pinning = to_pin;
+    if (!tsr__solve_covers(solve))
+        return false;
+    if ((tensor->host || tensor->rank != layout->rank) && layout->n_shards > 1)
+        return each_loop || fail(solve, "a value that steers the node is cut");
+    for (int loop = 0; loop < layout->n_loops; loop++) {
+        struct solve attempt = tsr__solve_copy(solve);
+        if (solve->arena->failed)
+            return fail(solve, "out of memory");
+        if (add_loop(&attempt, out, i, layout, loop, shape, shards))
+            *solve = attempt;
+        else if (!each_loop)
+            return fail(solve, attempt.wrong);
+    }
+    drop_repeats(solve);
+    if (!one_part_of_sums(solve))
+        return fail(solve, "a device holds several parts of a sum");
+    return !to_pin || tensor->host || pin(solve, out, i);
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+// A dimension of several factors can be written down if at most one size is not known.
+// Asked after every cut that is taken in: a placement whose layouts no notation can say is refused
+// at once.
+static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int axis = 0; axis < tensor[i].rank; axis++) {
+            const struct rule_dim *dim = &tensor[i].dims[axis];
+            int open = 0, cut = 0;
+            for (int k = 0; k < dim->n; k++) {
+                open += size_of(solve, dim->factors[k]) < 0;
+                cut += solve->cuts[dim->factors[k]] > 1;
+            }
+            if (cut && ((open > 1 && dim->n > 1) || dim->n > TILE_MAX_FACTORS))
+                return fail(solve, "a cut would need sizes that are not known");
+        }
+    return true;
+}
+
+// The answer depends on rule and cuts alone, and most tensors of a node with many change neither.
+static bool all_writable(struct solve *solve)
+{
+    if (solve->written == solve->rule &&
+        memcmp(solve->written_cuts, solve->cuts, sizeof solve->cuts) == 0)
+        return true;
+    if (!writable(solve, solve->rule->inputs, solve->rule->n_inputs) ||
+        !writable(solve, solve->rule->outputs, solve->rule->n_outputs))
+        return false;
+    solve->written = solve->rule;
+    memcpy(solve->written_cuts, solve->cuts, sizeof solve->cuts);
+    return true;
+}
+
+// Number of the cell that a device works on; without `reduced`, of the first cell with the same output.
+static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
+{
+    int64_t cell = 0;
+    for (int factor = 0; factor < solve->rule->n_factors; factor++) {
+        cell *= solve->cuts[factor];
+        if (reduced || solve->rule->factors[factor].kind != FACTOR_RED)
+            cell += row[factor];
+    }
+    return cell;
+}
+
+// The members of a sum come in equal numbers, so that groups can be made. count: rows by cell.
+static bool sums_are_even(const struct solve *solve, const int64_t *count)
+{
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        const int64_t *row = &solve->coords[i * solve->cap];
+        if (solve->on[i] && count[cell_of(solve, row, true)] != count[cell_of(solve, row, false)])
+            return false;
+    }
+    return true;
+}
+
+// Every cell of the cut factors has a device: m in 2 and k in 2 on four devices is one each; with device 3 gone, cell
+// (1,1) has nobody. A sum that can be executed has each part on equally many devices; with SOLVE_PARTS, tsr__solve_even sees to
+// that after the explicit inputs.
+bool tsr__solve_covers(struct solve *solve)
+{
+    int64_t cells = 1, n_on = 0;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        n_on += solve->on[row];
+    if (!n_on)
+        return fail(solve, "no device holds all inputs");
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        if (!mul_ok(cells, solve->cuts[factor], &cells) || cells > n_on)
+            return fail(solve, "no device holds the parts that belong together");
+    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    if (!count)
+        return fail(solve, "out of memory");
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        if (solve->on[row])
+            count[cell_of(solve, &solve->coords[row * solve->cap], true)]++;
+    for (int64_t c = 0; c < cells; c++)
+        if (!count[c])
+            return fail(solve, "no device holds the parts that belong together");
+    bool executed =
+        solve->mode == SOLVE_ONE_PART || (solve->mode == SOLVE_PARTS && !solve->pinning);
+    if (executed && tsr__solve_devices(solve) == n_on && !sums_are_even(solve, count))
+        return fail(solve, "parts of a sum are on unequal numbers of devices");
+    return all_writable(solve);
+}
+
+// A sum of which part 0 is on devices 0 and 1, and part 1 on device 2: device 1 drops out. Rows are counted by cell; of
+// cells with the same result, each keeps as many rows as the one that has fewest.
+bool tsr__solve_even(struct solve *solve)
+{
+    int64_t cells = 1;
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        cells *= solve->cuts[factor];
+    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    int64_t *least = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    if (!count || !least)
+        return fail(solve, "out of memory");
+    for (int64_t i = 0; i < solve->n_rows; i++)
+        if (solve->on[i])
+            count[cell_of(solve, &solve->coords[i * solve->cap], true)]++;
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        const int64_t *row = &solve->coords[i * solve->cap];
+        int64_t *kept = &least[cell_of(solve, row, false)];
+        int64_t n = count[cell_of(solve, row, true)];
+        if (solve->on[i] && (*kept == 0 || n < *kept))
+            *kept = n;
+    }
+    memset(count, 0, (size_t)cells * sizeof(*count));
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        const int64_t *row = &solve->coords[i * solve->cap];
+        if (solve->on[i] && ++count[cell_of(solve, row, true)] > least[cell_of(solve, row, false)])
+            solve->on[i] = false;
+    }
+    return true;
+}
+
+// Coordinates are packed: rows as long as the rule has factors. The rule may be in solve->keep,
+// which must live as long.
+bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
+{
+    size_t n = 0, factors = (size_t)solve->rule->n_factors;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        n += solve->on[row];
+    *out = (struct placement){.rule = solve->rule, .n_devices = n};
+    out->cuts = ARENA_ARRAY(arena, int64_t, factors + 1);
+    out->shares = ARENA_ARRAY(arena, tile_shares, factors + 1);
+    out->devices = ARENA_ARRAY(arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(arena, int64_t, n * factors + 1);
+    if (arena->failed)
+        return false;
+    memcpy(out->cuts, solve->cuts, factors * sizeof(int64_t));
+    memcpy(out->shares, solve->shares, factors * sizeof(tile_shares));
+    size_t at = 0;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        if (solve->on[row]) {
+            memcpy(&out->coords[at * factors], &solve->coords[row * solve->cap],
+                   factors * sizeof(int64_t));
+            out->devices[at++] = solve->device[row];
+        }
+    return true;
+}
+
+// ---- turns -------------------------------------------------------------------------------------
+
+// Shards follow one another along each dimension, so that they can be joined again.
+static bool is_joinable(const struct tile_layout *layout)
+{
+    for (int axis = 0; axis < layout->rank; axis++)
+        for (int k = 1; k < layout->dims[axis].n; k++)
+            if (layout->dims[axis].factors[k].cuts > 1)
+                return false;
+    return true;
+}
+
+static bool needs_windows(const struct solve *solve)
+{
+    for (int i = 0; i < solve->rule->n_windows; i++)
+        if (solve->cuts[solve->rule->windows[i].factor] > 1)
+            return true;
+    return false;
+}
+
+// Of a pooling that rounds up, engines may infer another size than it has, and refuse to join it with shards that arrive.
+static bool rounds_up(const tsr_node *node)
+{
+    const tsr_attr *ceil = tsr_node_find_attr(node, "ceil_mode");
+    return ceil && tsr_attr_int(ceil, 0) != 0;
+}
+
+bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes)
+{
+    struct placement placement;
+    if (!tsr__solve_result(solve, solve->arena, &placement))
+        return fail(solve, "out of memory");
+    if (!tsr__placement_has_turns(&placement))
+        return true;
+    if (needs_windows(solve))
+        return fail(solve, "a device holds several shards, and the operator needs windows of them");
+    if (rounds_up(node))
+        return fail(solve, "a device holds several shards, and the operator rounds sizes up");
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (!value)
+            continue;
+        const struct tile_layout *layout =
+            tsr__placement_project(solve->arena, &placement, &placement.rule->outputs[i]);
+        if (!layout || tsr__shapes_is_list(shapes, value) || !is_joinable(layout) ||
+            layout->first[layout->n_shards] != (int64_t)placement.n_devices)
+            return fail(solve, "a device holds several shards, whose results cannot be joined");
+    }
+    return true;
+}

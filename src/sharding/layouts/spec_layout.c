@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+// spec_layout.c - layouts from specs and specs from layouts, and both as text.
+//
+// Read: all that the semantics allow (axes in any order and from either end, groups under any key,
+// replication spelled as a group or as several devices). Written: one form (axes in order and from
+// the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
+//
+// Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3, group 7 has devices 0 and 1. 7 names the group, 3 a
+// device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device list -1, 3, group -1 with 0 and 1.
+#include "sharding/layouts/examine.h"
+#include "sharding/layouts/internal.h"
+
+// ---- from a spec -------------------------------------------------------------------------------
+
+// Without remarks: those are the checker's.
+static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
+{
+    tsr_config *config = tsr__spec_config(spec);
+    int64_t devices = -1;
+    if (config)
+        devices = tsr_config_devices(config);
+    const char *name = "";
+    if (config)
+        name = tsr_config_name(config);
+    return (struct spec_scope){
+        .session = arena->session,
+        .arena = arena,
+        .node = tsr__spec_node(spec),
+        .config = name,
+        .devices = devices > 0 ? devices : -1,
+        .quiet = quiet,
+    };
+}
+
+// The rank that the layout gets, or -1 with a finding. Where it is not known, the axes tell as much
+// as is needed, if they are all counted from the same end.
+static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
+{
+    int64_t front = 0, back = 0;
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
+        int64_t axis = tsr_spec_dim_axis(spec, i);
+        if (axis >= front)
+            front = axis < INT32_MAX ? axis + 1 : INT32_MAX;
+        if (axis < -back)
+            back = axis > -INT32_MAX ? -axis : INT32_MAX;
+    }
+    int64_t rank = back;
+    if (front)
+        rank = front;
+    if (shape->rank >= 0)
+        rank = shape->rank;
+    bool known = shape->rank >= 0 || !front || !back;
+    if (known && rank <= TILE_MAX_RANK)
+        return (int)rank;
+    if (sc->quiet)
+        return -1;
+    struct place at = tsr__place_node(sc->node);
+    if (tsr_spec_value(spec))
+        at.value = tsr__value_str(tsr_spec_value(spec));
+    at.configuration = str_of(sc->config);
+    if (known)
+        tsr__diag(sc->session, DIAG_spec_large, &at,
+                  "keep the tensor whole by giving it no sharding",
+                  "the tensor has more than %d dimensions", TILE_MAX_RANK);
+    else
+        tsr__diag(sc->session, DIAG_spec_rank_unknown, &at, "declare the tensor's shape",
+                  "axes are counted from both ends, and the rank of the tensor is not known");
+    return -1;
+}
+
+// Factors of one listed axis; a single one has the size of its axis, neighbouring whole ones of
+// unknown size are taken together.
+//     axis 1 as sizes 4 and 16, cut in 2 and 1: {4/2*16}; a single factor of stated size 8 in 2: {2}
+static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
+{
+    size_t count = tsr_spec_dim_factor_count(spec, i);
+    dim->factors = ARENA_ARRAY(arena, struct tile_factor, count);
+    if (!dim->factors)
+        return false;
+    for (size_t k = 0; k < count; k++) {
+        tsr_dim size;
+        int64_t cuts = tsr_spec_dim_factor(spec, i, k, &size);
+        int64_t known = 0;
+        if (!(size.value < 0 || count == 1))
+            known = size.value;
+        struct tile_factor *last = NULL;
+        if (dim->n)
+            last = &dim->factors[dim->n - 1];
+        if (!(known == 0 && cuts == 1 && last && last->cuts == 1 && last->size == 0))
+            dim->factors[dim->n++] = (struct tile_factor){.size = known, .cuts = cuts};
+    }
+    return true;
+}
+
+// Shard k is device k's.
+static bool count_up(struct arena *arena, struct tile_layout *layout)
+{
+    layout->owners = ARENA_ARRAY(arena, int64_t, (size_t)layout->n_shards);
+    if (!layout->owners)
+        return false;
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        layout->first[k] = layout->owners[k] = k;
+    layout->first[layout->n_shards] = layout->n_shards;
+    return true;
+}
+
+// Owners of shard k: entry k of the device list, all entries if there is one shard, device k if
+// there is no list.
+static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_layout *layout)
+{
+    const int64_t *devices, *members;
+    size_t n = tsr_spec_devices(spec, &devices), count;
+    struct group_index index;
+    VEC(struct tile_owner) pairs = {0};
+    if (n == 0)
+        return count_up(arena, layout);
+    if (!tsr__groups_index(arena, spec, &index))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        int64_t at = tsr__groups_find(&index, devices[i]);
+        members = &devices[i];
+        count = 1;
+        if (at >= 0)
+            tsr_spec_group(spec, (size_t)at, &members, &count);
+        for (size_t k = 0; k < count; k++) {
+            struct tile_owner *owner = vec_push(arena, &pairs);
+            if (!owner)
+                return false;
+            *owner = (struct tile_owner){layout->n_shards > 1 ? (int64_t)i : 0, members[k]};
+        }
+    }
+    return tsr__layout_own(arena, layout, pairs.at, pairs.n);
+}
+
+// The loops in the order of the list.
+// Shards are numbered in the order in which the spec lists its axes, which may be another than the
+// dimensions': axes 1 and 0 in 2 shards each number the tiles (0,0) (1,0) (0,1) (1,1).
+static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layout)
+{
+    int at = 0;
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
+        int64_t axis = tsr_spec_dim_axis(spec, i);
+        int d = (int)(axis < 0 ? axis + rank : axis);
+        for (int factor = 0; factor < layout->dims[d].n; factor++)
+            if (layout->dims[d].factors[factor].cuts > 1)
+                layout->loops[at++] = (struct tile_loop){d, factor};
+    }
+}
+
+// The spec is examined each time: what has errors has no layout, and what has none cannot fail
+// below but for memory.
+tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
+                            bool quiet, struct tile_layout **out)
+{
+    struct spec_scope sc = scope_of(arena, spec, quiet);
+    const int64_t *devices;
+    tsr__spec_examine(&sc, spec, shape);
+    if (arena->failed)
+        return TSR_NOMEM;
+    int rank = -1;
+    if (!sc.errors)
+        rank = layout_rank(&sc, spec, shape);
+    if (rank < 0)
+        return TSR_INVALID;
+    struct tile_dim dims[TILE_MAX_RANK] = {{0}};
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
+        int64_t axis = tsr_spec_dim_axis(spec, i);
+        if (!read_factors(arena, spec, i, &dims[axis < 0 ? axis + rank : axis]))
+            return TSR_NOMEM;
+    }
+    struct tile_layout *layout = tsr__layout_cut(arena, rank, dims);
+    if (!layout || !read_owners(arena, spec, layout))
+        return TSR_NOMEM; // examined: not too many shards
+    read_loops(spec, rank, layout);
+    if (layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0)
+        *out = NULL;
+    else
+        *out = layout;
+    return TSR_OK;
+}
+
+// Example: of a list of 300,000 devices the layout is 5 MB, and the ways to it take 50.
+tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
+                               bool quiet, struct tile_layout **out)
+{
+    struct arena work;
+    struct tile_layout *given = NULL, *layout = NULL;
+    tsr__arena_init(&work, arena->session);
+    tsr_status status = tsr__spec_layout(&work, spec, shape, quiet, &given);
+    if (given)
+        layout = tsr__layout_canonical(&work, given, shape);
+    if (layout)
+        layout = tsr__layout_copy(arena, layout);
+    arena->failed = arena->failed || work.failed;
+    tsr__arena_free(&work);
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (status == TSR_OK)
+        *out = layout;
+    return status;
+}
+
+// ---- to a spec ---------------------------------------------------------------------------------
+
+static bool dim_is_cut(const struct tile_dim *dim)
+{
+    for (int factor = 0; factor < dim->n; factor++)
+        if (dim->factors[factor].cuts > 1)
+            return true;
+    return false;
+}
+
+// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the back. In bodies sizes are left
+// open where they can be: what a body declares holds for one caller (a function has several), or was true once.
+struct counting {
+    int front, rank;
+    bool in_body;
+};
+
+// Sizes are written where they are known. A single factor has the size of its axis, a symbol if
+// that is what is declared. A size that has fewer elements than the cut has parts is not true: whoever cut it knows another.
+static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
+                            const struct counting *counting, const struct tile_dim *dim)
+{
+    tsr_dim sizes[TILE_MAX_FACTORS], real = {-1, ""};
+    int64_t cuts[TILE_MAX_FACTORS], known[TILE_MAX_FACTORS];
+    if (tsr_value_rank(value) > axis && !counting->in_body)
+        real = tsr_value_dim(value, axis);
+    bool fits = real.value >= 0 && tsr__dim_sizes(dim, real.value, known);
+    for (int factor = 0; factor < dim->n; factor++) {
+        int64_t size = fits ? known[factor] : dim->factors[factor].size;
+        if (size > 0)
+            sizes[factor] = (tsr_dim){size, ""};
+        else
+            sizes[factor] = (tsr_dim){-1, ""};
+        cuts[factor] = dim->factors[factor].cuts;
+    }
+    if (dim->n == 1) {
+        sizes[0] = real;
+        if (real.value >= 0 && real.value < cuts[0])
+            sizes[0] = (tsr_dim){-1, ""};
+    }
+    int written = axis < counting->front ? axis : axis - counting->rank;
+    return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
+}
+
+// An earlier shard with the same owners, in the list of a layout whose parts are several shards; -1: none.
+static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
+{
+    const int64_t *owners, *others;
+    size_t n = tsr__layout_owners(layout, shard, &owners);
+    for (int64_t k = shard - 1; k >= 0; k--)
+        if (tsr__layout_owners(layout, k, &others) == n &&
+            memcmp(owners, others, n * sizeof *owners) == 0)
+            return k;
+    return -1;
+}
+
+// The device list: a device where a shard has one owner, else a group. shared: shards of one part name one group.
+static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
+                               const struct tile_layout *layout, bool shared)
+{
+    int64_t *list = ARENA_ARRAY(arena, int64_t, (size_t)layout->n_shards), key = 0;
+    if (!list)
+        return TSR_NOMEM;
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(layout, k, &owners);
+        int64_t before = -1;
+        if (shared)
+            before = same_owners_before(layout, k);
+        if (n == 1) {
+            list[k] = owners[0];
+        } else if (before >= 0) {
+            list[k] = list[before];
+        } else {
+            list[k] = --key;
+            tsr_status status = tsr_spec_add_group(spec, key, owners, n);
+            if (status != TSR_OK)
+                return status;
+        }
+    }
+    return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
+}
+
+// In order of the dimensions, so that the numbers of shards are those of the device list. Unequal parts are several shards
+// of their device.
+static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
+                             const struct tile_layout *l, const struct counting *counting)
+{
+    struct tile_layout *o = tsr__layout_units(arena, l);
+    tsr_status status = TSR_NOMEM;
+    if (o)
+        status = write_owners(arena, spec, o, tsr__layout_shared(l));
+    if (status != TSR_OK)
+        return status;
+    for (int axis = 0; axis < l->rank; axis++) {
+        if (dim_is_cut(&o->dims[axis]))
+            status = write_dim(spec, value, axis, counting, &o->dims[axis]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// The first of the value under the configuration, or NULL.
+static tsr_spec *old_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
+{
+    const tsr_node_config *nc = tsr_node_find_config(node, config);
+    return nc ? tsr__entry_spec(nc, value) : NULL;
+}
+
+static bool is_in_body(const tsr_node *node)
+{
+    const tsr_graph *graph = tsr_node_graph(node);
+    return graph != tsr_model_graph(tsr_graph_model(graph));
+}
+
+// The new spec is complete before the old one goes: a failure leaves what was there.
+static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *value,
+                               const struct tile_layout *layout, const struct counting *counting)
+{
+    tsr_spec *old = old_spec(node, config, value), *spec = tsr_node_add_spec(node, config, value);
+    if (!spec)
+        return TSR_NOMEM;
+    struct arena scratch;
+    tsr__arena_init(&scratch, tsr_model_session(tsr_graph_model(tsr_node_graph(node))));
+    tsr_status status = write_spec(&scratch, spec, value, layout, counting);
+    tsr__arena_free(&scratch);
+    if (status != TSR_OK) {
+        (void)tsr_spec_remove(spec); // the old one stays
+        return status;
+    }
+    if (old)
+        return tsr_spec_remove(old);
+    return TSR_OK;
+}
+
+tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
+                           const struct tile_layout *layout)
+{
+    struct counting counting = {layout->rank, layout->rank, is_in_body(node)};
+    return replace_spec(node, config, value, layout, &counting);
+}
+
+// ---- as text -----------------------------------------------------------------------------------
+
+// Declared, not a stand-in: those have no number of devices.
+static bool model_has(const tsr_model *model, const tsr_config *config)
+{
+    for (size_t i = 0; i < tsr_model_config_count(model); i++)
+        if (tsr_model_config(model, i) == config)
+            return true;
+    return false;
+}
+
+// What the text and the configuration must agree on; false: finding added.
+// The last owner of a shard is its greatest. A tile that nobody owns can be said in the notation,
+// and not in a model.
+static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
+                       const tsr_config *config, const struct tile_layout *layout)
+{
+    int64_t devices = tsr_config_devices(config);
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(layout, k, &owners);
+        if (n == 0) {
+            tsr__diag(session, DIAG_sharding_left_out, at, "name a device for each part",
+                      "part %lld has no device: -1 leaves it out, and a model needs every part",
+                      (long long)k);
+            return false;
+        }
+        if (owners[n - 1] < devices)
+            continue;
+        tsr__diag(session, DIAG_shard_device, at,
+                  tsr__arena_printf(arena, "devices are 0 to %lld", (long long)(devices - 1)).p,
+                  "the sharding names device %lld, but configuration '%s' has %lld device%s",
+                  (long long)owners[n - 1], tsr_config_name(config), (long long)devices,
+                  plural(devices));
+        return false;
+    }
+    return true;
+}
+
+tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr_status status,
+                               struct str text, const struct notation_error *wrong)
+{
+    if (status == TSR_MALFORMED)
+        tsr__diag(session, DIAG_sharding_text, at,
+                  "write it as {2,1:0,1}, {2,1:(0,1),(2,3)} or S0,R@2x2",
+                  "sharding '" STR_FMT "', byte %zu: %s", STR_ARG(text), wrong->at, wrong->what);
+    else if (status == TSR_INVALID)
+        tsr__diag(session, DIAG_sharding_misfit, at, "compare it with the shape of the value",
+                  "sharding '" STR_FMT "', byte %zu: %s", STR_ARG(text), wrong->at, wrong->what);
+    return status;
+}
+
+// The mesh to read or print by; NULL: there is none.
+static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
+{
+    if (mesh->n)
+        return mesh;
+    return NULL;
+}
+
+// Fits the text to what the value declares; shapes that rules would find do not count, so that an
+// edit means the same whatever the rest of the model says.
+static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *value,
+                             tsr_config *config, struct str text)
+{
+    tsr_session *session = arena->session;
+    struct place at = tsr__place_node(node);
+    at.value = tsr__value_str(value);
+    at.configuration = str_of(tsr_config_name(config));
+    struct shape shape = tsr__declared_shape(arena, value);
+    int64_t *sizes = NULL;
+    if (shape.rank > 0)
+        sizes = ARENA_ARRAY(arena, int64_t, (size_t)shape.rank);
+    if (sizes)
+        for (int axis = 0; axis < shape.rank; axis++)
+            sizes[axis] = shape.dims[axis].value;
+    struct notation_mesh mesh = {.n = 0};
+    tsr__config_mesh(arena, tsr_graph_model(tsr_node_graph(node)), config, &mesh);
+    if (arena->failed)
+        return TSR_NOMEM;
+    struct notation_ask ask = {shape.rank, sizes, some_mesh(&mesh)};
+    struct notation_answer answer;
+    struct notation_error wrong = {0};
+    tsr_status status = tsr__notation_read(arena, text, &ask, &answer, &wrong);
+    if (status != TSR_OK)
+        return tsr__notation_wrong(session, &at, status, text, &wrong);
+    if (!owners_fit(session, arena, &at, config, answer.layout))
+        return TSR_INVALID;
+    // Entries of a text belong to the last dimensions, those before "..." to the first; where the rank is not known, that is
+    // what is written.
+    struct counting counting = {shape.rank, answer.layout->rank, is_in_body(node)};
+    if (shape.rank < 0)
+        counting.front = answer.front;
+    return replace_spec(node, config, value, answer.layout, &counting);
+}
+
+// The caller may mix objects of two models, so both are looked up before anything is written.
+tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
+                               const char *text)
+{
+    tsr_model *model = tsr_graph_model(tsr_node_graph(node));
+    tsr_session *session = tsr_model_session(model);
+    struct place at = tsr__place_node(node);
+    if (!config || !model_has(model, config)) {
+        tsr__diag(session, DIAG_config_unknown, &at, "declare it with tsr_model_add_config",
+                  "the configuration is not declared by this model");
+        return TSR_INVALID;
+    }
+    at.configuration = str_of(tsr_config_name(config));
+    if (value)
+        at.value = tsr__value_str(value);
+    const char *hint = "name an input or output of the node";
+    if (!value) {
+        tsr__diag(session, DIAG_shard_value, &at, hint, "no value was given");
+        return TSR_INVALID;
+    }
+    if (!tsr__node_has(node, value)) {
+        tsr__diag(session, DIAG_shard_value, &at, hint,
+                  "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
+        return TSR_INVALID;
+    }
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    tsr_status status = shard_text(&arena, node, value, config, str_of(text));
+    tsr__arena_free(&arena);
+    return status;
+}
+
+// ---- to text ------------------------------------------------------------------------------------
+
+// The rank of a value that declares none, as the operators give it; -1: not known. All ranks are found at once and kept with
+// the model, so that printing many specs costs one inference.
+static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *out)
+{
+    uint32_t id = tsr__value_id(value), n = tsr__model_value_ids(model);
+    *out = -1;
+    if (!tsr_value_graph(value) || id >= n)
+        return TSR_OK;
+    if (!tsr__model_ranks(model)) {
+        struct arena arena;
+        tsr__arena_init(&arena, tsr_model_session(model));
+        struct shapes *shapes = tsr__shapes_new(&arena, model);
+        int *ranks = ARENA_ARRAY(&arena, int, (size_t)n + 1);
+        tsr_status status = TSR_NOMEM;
+        if (shapes && ranks) {
+            tsr__shapes_ranks(shapes, ranks);
+            status = tsr__model_keep_ranks(model, ranks);
+        }
+        tsr__arena_free(&arena);
+        if (status != TSR_OK)
+            return status;
+    }
+    *out = tsr__model_ranks(model)[id];
+    return TSR_OK;
+}
+
+// The shape that a spec is printed for. Where nothing tells the rank, it is as large as the listed axes need, and *front of
+// its dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
+static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr_spec *spec,
+                                struct shape *shape, int *front)
+{
+    tsr_value *value = tsr_spec_value(spec);
+    int64_t first = 0, last = 0;
+    *shape = (struct shape){.rank = -1};
+    *front = -1;
+    if (value)
+        *shape = tsr__declared_shape(arena, value);
+    if (value && shape->rank < 0) {
+        tsr_status status = inferred_rank(model, value, &shape->rank);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
+        int64_t axis = tsr_spec_dim_axis(spec, i);
+        if (axis >= first)
+            first = int64_min(axis, TILE_MAX_RANK) + 1;
+        if (axis >= -last)
+            continue;
+        last = TILE_MAX_RANK + 1; // more than can be printed
+        if (axis > -TILE_MAX_RANK)
+            last = -axis;
+    }
+    if (shape->rank < 0 && first + last <= TILE_MAX_RANK) {
+        shape->rank = (int)(first + last);
+        if (first)
+            *front = (int)first;
+    }
+    if (shape->rank > 0 && !shape->dims) { // of sizes that are not known
+        tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape->rank);
+        if (!dims)
+            return TSR_NOMEM;
+        for (int d = 0; d < shape->rank; d++)
+            dims[d] = (tsr_dim){-1, ""};
+        shape->dims = dims;
+    }
+    return TSR_OK;
+}
+
+// In the arena; "": the spec says nothing.
+// A spec of a value without a known rank that counts axes from the front is printed with "...", and
+// as tiles.
+static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spec *spec,
+                            enum notation_style style, struct str *out)
+{
+    struct shape shape;
+    struct tile_layout *layout = NULL;
+    struct notation_mesh mesh = {.n = 0};
+    int front;
+    *out = STR("");
+    tsr_status status = printed_shape(arena, model, spec, &shape, &front);
+    if (status != TSR_OK)
+        return status;
+    status = tsr__spec_layout(arena, spec, &shape, false, &layout);
+    if (status != TSR_OK || !layout)
+        return status;
+    tsr_config *config = tsr__spec_config(spec);
+    if (config)
+        tsr__config_mesh(arena, model, config, &mesh);
+    if (front >= 0)
+        *out = tsr__notation_print_open(arena, layout, front);
+    else
+        *out = tsr__notation_print_mesh(arena, layout, some_mesh(&mesh), style);
+    return arena_status(arena);
+}
+
+tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
+{
+    return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
+}
+
+// The text is printed in scratch memory and copied into the model's arena when it is complete: *out lives as long
+// as the model does.
+tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
+{
+    if (!out)
+        return tsr__missing(
+            tsr_model_session(tsr_graph_model(tsr_node_graph(tsr__spec_node(spec)))), "out");
+    static const enum notation_style styles[] = {
+        [TSR_NOTATION_TILES] = NOTATION_TILES,
+        [TSR_NOTATION_MESH] = NOTATION_MESH,
+        [TSR_NOTATION_SETS] = NOTATION_SETS,
+    };
+    tsr_model *model = tsr_graph_model(tsr_node_graph(tsr__spec_node(spec)));
+    if ((size_t)notation >= TSR_COUNT(styles))
+        return TSR_INVALID;
+    struct arena arena;
+    struct str text;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    tsr_status status = spec_text(&arena, model, spec, styles[notation], &text);
+    if (status == TSR_OK)
+        text = tsr__arena_str(tsr__model_arena(model), text);
+    tsr__arena_free(&arena);
+    if (status != TSR_OK)
+        return status;
+    if (!text.p)
+        return TSR_NOMEM;
+    *out = text.p;
+    return TSR_OK;
+}
+
+bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
+{
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        if (tsr_node_config_config(nc) == config && tsr__entry_spec(nc, value))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// notation.c - the compact notation of a sharding: text to layout; notation_print.c is its inverse.
+//
+//   tiling = "{" entry {"," entry} [":" owner {"," owner}] "}"   of the last dimensions
+//   entry  = cuts | factor {"*" factor} | "..."                  of the dimension, or its factors
+//   factor = size ["/" cuts]     size = number | "?"             "?": what the others leave
+//   owner  = device | "-1" | "(" device {"," device} ")"         -1: this tile is left out
+//   mesh   = axes {[","] axes} ["@" size {"x" size} [":" device {"," device}]]
+//   axes   = "R" | "S" [digit {digit}] | "..."                   mesh axes, first outermost
+//
+// "...": as many whole dimensions as are missing; {2,...} is the first dimension, whatever the rank. Meshes: notation_mesh.c.
+// Blanks may stand between the parts. A tiling of volume 1 puts the whole on every owner. What is
+// not of this form is malformed; what is but contradicts the value (rank, sizes, counts) is
+// invalid. It knows no configuration.
+//
+//     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    whole on both
+//     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, whatever the rank
+//     {2,1:(0,1),-1}  the first block on 0 and 1, the second on nobody
+#include "sharding/notation/notation.h"
+
+#define HOLDS_MAX 4096 // shards and owners that print and parse are compared for
+
+// ---- tilings -----------------------------------------------------------------------------------
+
+// `at` is the byte where the number stands.
+static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
+{
+    if (cuts < 1)
+        return tsr__parser_fail(parser, TSR_INVALID, at,
+                                "a dimension is cut in 1 part or more, not in 0");
+    return cuts <= TILE_MAX_SHARDS ||
+           PARSER_INVALID(parser, at, "%lld parts are more than the %d that are supported",
+                          (long long)cuts, TILE_MAX_SHARDS);
+}
+
+// One factor; bare numbers are kept as sizes until the whole entry is seen.
+// *bare: a number alone, of which the entry decides whether it is a size or a count of parts.
+static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
+{
+    *tile_factor = (struct tile_factor){.size = 0, .cuts = 1};
+    tsr__parser_peek(parser);
+    size_t start = parser->at;
+    bool open = tsr__parser_accept(parser, '?');
+    if (!open && !tsr__parser_number(parser, "expected a number of parts", &tile_factor->size))
+        return false;
+    *bare = !open;
+    if (tsr__parser_accept(parser, '/')) {
+        *bare = false;
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (!tsr__parser_number(parser, "expected the number of parts after /",
+                                &tile_factor->cuts) ||
+            !cuts_of(parser, at, tile_factor->cuts))
+            return false;
+    }
+    if (!*bare && !open && tile_factor->size < tile_factor->cuts)
+        return PARSER_INVALID(parser, start,
+                              "a factor of %lld elements cannot be cut in %lld parts",
+                              (long long)tile_factor->size, (long long)tile_factor->cuts);
+    return true;
+}
+
+// One dimension: 2 is two cuts of whatever size, 4/2*16 is two factors with their sizes. A bare number means cuts
+// only when it stands alone; that is known after the last '*', so it is first read as a size.
+//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1};  "3*4": {3, 1} {4, 1}
+static bool entry(struct parser *parser)
+{
+    struct tile_factor f[TILE_MAX_FACTORS];
+    bool bare = false;
+    int n = 0, open = 0;
+    tsr__parser_peek(parser);
+    size_t start = parser->at;
+    do {
+        if (n == TILE_MAX_FACTORS)
+            return PARSER_INVALID(parser, parser->at, "a dimension has at most %d factors",
+                                  TILE_MAX_FACTORS);
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (!factor(parser, &f[n], &bare))
+            return false;
+        bool several = n > 0 || tsr__parser_peek(parser) == '*';
+        if (f[n].size == 0 && bare && several)
+            return tsr__parser_fail(parser, TSR_INVALID, at, "a factor has 1 element or more");
+        if (f[n].size == 0 && !bare && ++open > 1)
+            return tsr__parser_fail(parser, TSR_INVALID, at, "one ? stands in a dimension at most");
+        n++;
+    } while (tsr__parser_accept(parser, '*'));
+    if (n == 1 && bare) {
+        if (!cuts_of(parser, start, f[0].size))
+            return false;
+        f[0] = (struct tile_factor){.size = 0, .cuts = f[0].size};
+    }
+    if (parser->n_dims == TILE_MAX_RANK)
+        return PARSER_INVALID(parser, start, "at most %d dimensions are supported", TILE_MAX_RANK);
+    struct tile_dim *dim = &parser->dims[parser->n_dims];
+    parser->dim_at[parser->n_dims++] = start;
+    dim->n = n;
+    dim->factors = ARENA_ARRAY(parser->arena, struct tile_factor, (size_t)n);
+    if (!dim->factors)
+        return tsr__parser_fail(parser, TSR_NOMEM, start, NULL);
+    memcpy(dim->factors, f, (size_t)n * sizeof(*f));
+    return true;
+}
+
+// One owner: a device, nobody, or a group in parentheses.
+static bool owner(struct parser *parser, int64_t shard)
+{
+    int64_t d;
+    if (!tsr__parser_accept(parser, '('))
+        return tsr__parser_device(parser, &d) && (d < 0 || tsr__parser_own(parser, shard, d));
+    do {
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (!tsr__parser_device(parser, &d))
+            return false;
+        if (d < 0)
+            return tsr__parser_fail(parser, TSR_MALFORMED, at, "-1 does not belong in a group");
+        if (!tsr__parser_own(parser, shard, d))
+            return false;
+    } while (tsr__parser_accept(parser, ','));
+    return tsr__parser_accept(parser, ')') ||
+           tsr__parser_malformed(parser, "expected , or ) in a group");
+}
+
+// Tiles of the pattern; -1: more than are supported.
+static int64_t volume(const struct parser *parser)
+{
+    int64_t v = 1;
+    for (int axis = 0; axis < parser->n_dims; axis++)
+        for (int f = 0; f < parser->dims[axis].n; f++)
+            if (!mul_ok(v, parser->dims[axis].factors[f].cuts, &v) || v > TILE_MAX_SHARDS)
+                return -1;
+    return v;
+}
+
+// Without a list tile k belongs to device k. With one, {2,1:5,7} gives tile 0 to device 5 and tile 1 to device 7; a
+// tiling of one tile may have any number of owners, each of which has the whole.
+static bool owners(struct parser *parser, int64_t shards)
+{
+    int64_t n = 0;
+    size_t start = parser->at;
+    if (!tsr__parser_accept(parser, ':')) {
+        parser->pairs.at = ARENA_ARRAY(parser->arena, struct tile_owner, (size_t)shards);
+        if (!parser->pairs.at)
+            return tsr__parser_fail(parser, TSR_NOMEM, start, NULL);
+        parser->pairs.n = parser->pairs.cap = (size_t)shards;
+        for (int64_t k = 0; k < shards; k++)
+            parser->pairs.at[k] = (struct tile_owner){k, k};
+        return true;
+    }
+    do {
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        if (shards > 1 && n == shards)
+            return PARSER_INVALID(parser, at,
+                                  "the pattern has %lld tiles, and here begins one more owner",
+                                  (long long)shards);
+        int64_t tile = 0;
+        if (shards > 1)
+            tile = n;
+        if (!owner(parser, tile))
+            return false;
+        n++;
+    } while (tsr__parser_accept(parser, ','));
+    return shards == 1 || n == shards ||
+           PARSER_INVALID(parser, start, "the pattern has %lld tiles but %lld owners",
+                          (long long)shards, (long long)n);
+}
+
+// The opening brace has been passed.
+static bool tiling(struct parser *parser)
+{
+    bool dots;
+    do {
+        if (!tsr__parser_dots(parser, &dots) || (!dots && !entry(parser)))
+            return false;
+    } while (tsr__parser_accept(parser, ','));
+    int64_t shards = volume(parser);
+    if (shards < 0)
+        return PARSER_INVALID(parser, 0,
+                              "the pattern has more than the %d tiles that are supported",
+                              TILE_MAX_SHARDS);
+    if (tsr__parser_peek(parser) != ':' && tsr__parser_peek(parser) != '}')
+        return tsr__parser_malformed(parser, "expected , or : or }");
+    if (!owners(parser, shards))
+        return false;
+    return tsr__parser_accept(parser, '}') || tsr__parser_malformed(parser, "expected , or }");
+}
+
+// ---- what both forms must satisfy --------------------------------------------------------------
+
+// Says how many dimensions are written and how many the value has.
+static bool misfit(struct parser *parser, bool leading)
+{
+    int n = parser->n_dims, rank = parser->ask->rank;
+    const char *entries = "entries", *are = "dimensions are", *dimensions = "dimensions";
+    if (n == 1) {
+        entries = "entry";
+        are = "dimension is";
+    }
+    if (rank == 1)
+        dimensions = "dimension";
+    if (n > rank && leading)
+        return PARSER_INVALID(parser, parser->dim_at[rank],
+                              "the pattern has %d %s, the value has %d %s", n, entries, rank,
+                              dimensions);
+    return PARSER_INVALID(parser, 0, "%d %s written, the value has %d", n, are, rank);
+}
+
+// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
+// wanted one.
+//     {2} for rank 3: {1,1,2}; {2,...} for rank 3: {2,1,1}
+//     S0@2 for rank 3: refused, since over a mesh all dimensions are written
+static bool fit_rank(struct parser *parser, bool leading)
+{
+    int rank = parser->ask->rank, missing = 0;
+    if (rank >= 0)
+        missing = rank - parser->n_dims;
+    if (rank == 0 && parser->n_dims == 1 && volume(parser) == 1) {
+        parser->n_dims = 0; // the scalar pattern {1}
+        return true;
+    }
+    if (missing < 0 || (missing > 0 && !leading && parser->dots < 0))
+        return misfit(parser, leading);
+    int first = 0; // of the dimensions that are put in
+    if (parser->dots >= 0)
+        first = parser->dots;
+    size_t behind = (size_t)(parser->n_dims - first);
+    memmove(parser->dims + first + missing, parser->dims + first, behind * sizeof(*parser->dims));
+    memmove(parser->dim_at + first + missing, parser->dim_at + first,
+            behind * sizeof(*parser->dim_at));
+    for (int axis = first; axis < first + missing; axis++) {
+        parser->dims[axis] = (struct tile_dim){NULL, 0};
+        parser->dim_at[axis] = 0;
+    }
+    parser->n_dims += missing;
+    return true;
+}
+
+// A size that is not known (-1) fits everything.
+static bool fit_size(struct parser *parser, int axis)
+{
+    const struct tile_dim *dim = &parser->dims[axis];
+    int64_t sizes[TILE_MAX_FACTORS], size = parser->ask->sizes[axis];
+    if (size < 0 || tsr__dim_sizes(dim, size, sizes))
+        return true;
+    if (dim->n == 1 && (dim->factors[0].size == 0 || dim->factors[0].size == size))
+        return PARSER_INVALID(parser, parser->dim_at[axis],
+                              "dimension %d has %lld elements, too few for %lld parts", axis,
+                              (long long)size, (long long)dim->factors[0].cuts);
+    return PARSER_INVALID(parser, parser->dim_at[axis],
+                          "the factors do not make the %lld elements of dimension %d",
+                          (long long)size, axis);
+}
+
+// A device may own several tiles, but not one tile twice: tsr__layout_own drops repetitions, and
+// the count tells.
+static bool layout(struct parser *parser, struct tile_layout **out)
+{
+    for (int axis = 0; axis < parser->n_dims; axis++)
+        if (parser->ask->sizes && !fit_size(parser, axis))
+            return false;
+    struct tile_layout *tile_layout = tsr__layout_cut(parser->arena, parser->n_dims, parser->dims);
+    if (!tile_layout ||
+        !tsr__layout_own(parser->arena, tile_layout, parser->pairs.at, parser->pairs.n))
+        return tsr__parser_fail(parser, TSR_NOMEM, 0, NULL);
+    if ((size_t)tile_layout->first[tile_layout->n_shards] !=
+        parser->pairs.n) // sorted now, so that a repetition is a neighbour
+        for (size_t i = 1; i < parser->pairs.n; i++)
+            if (memcmp(&parser->pairs.at[i - 1], &parser->pairs.at[i], sizeof(*parser->pairs.at)) ==
+                0)
+                return PARSER_INVALID(parser, 0, "device %lld is listed twice for the same tile",
+                                      (long long)parser->pairs.at[i].device);
+    *out = tile_layout;
+    return true;
+}
+
+// Reads the form, then fits it to the value that is asked about; of what is wrong, the first is in *wrong.
+tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
+                              struct notation_answer *out, struct notation_error *wrong)
+{
+    struct parser parser = {.arena = arena, .text = text, .ask = ask, .wrong = wrong, .dots = -1};
+    bool braces = tsr__parser_accept(&parser, '{'), fine;
+    if (braces)
+        fine = tiling(&parser);
+    else
+        fine = tsr__parser_mesh(&parser);
+    if (!fine)
+        return parser.status;
+    if (tsr__parser_peek(&parser) != '\0' || parser.at < text.n) {
+        tsr__parser_malformed(&parser, "the sharding ended before this");
+        return parser.status;
+    }
+    if (!fit_rank(&parser, braces) || !layout(&parser, &out->layout))
+        return parser.status;
+    out->suppressed = parser.suppressed;
+    out->front = 0;
+    if (parser.dots >= 0)
+        out->front = parser.dots;
+    out->dots = parser.dots >= 0;
+    return TSR_OK;
+}
+
+tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, const int64_t *sizes,
+                               struct tile_layout **out, int *suppressed,
+                               struct notation_error *wrong)
+{
+    struct notation_ask ask = {.rank = rank, .sizes = sizes};
+    struct notation_answer answer;
+    tsr_status status = tsr__notation_read(arena, text, &ask, &answer, wrong);
+    if (status != TSR_OK)
+        return status;
+    *out = answer.layout;
+    if (suppressed)
+        *suppressed = answer.suppressed;
+    return TSR_OK;
+}
+
+// For each rank the text is refused with a place inside of it, or its layout prints and reads back
+// as the same layout and the same text.
+bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
+{
+    struct arena arena;
+    struct notation_error wrong = {0};
+    struct tile_layout *tile_layout = NULL, *again = NULL;
+    struct str text = {bytes, n};
+    bool holds = true;
+    tsr__arena_init(&arena, session);
+    for (int rank = -1; rank < 4 && holds; rank++) {
+        tsr_status status =
+            tsr__notation_parse(&arena, text, rank, NULL, &tile_layout, NULL, &wrong);
+        if (status != TSR_OK)
+            holds = wrong.what && wrong.at <= n;
+        if (status == TSR_MALFORMED)
+            break; // for every rank
+        if (status != TSR_OK)
+            continue;
+        if (tile_layout->n_shards > HOLDS_MAX ||
+            tile_layout->first[tile_layout->n_shards] > HOLDS_MAX)
+            break;
+        struct str canon = tsr__notation_print(&arena, tile_layout);
+        holds = tsr__notation_parse(&arena, canon, tile_layout->rank, NULL, &again, NULL, &wrong) ==
+                    TSR_OK &&
+                tsr__layout_equal(tile_layout, again) &&
+                str_eq(canon, tsr__notation_print(&arena, again));
+        holds |= arena.failed;
+    }
+    tsr__arena_free(&arena);
+    return holds;
+}

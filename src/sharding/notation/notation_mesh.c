@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// notation_mesh.c - shardings over a mesh: for each dimension the mesh axes that cut it.
+//
+//   S0,R@2x2          letters: dimension 0 is cut by mesh axis 0, dimension 1 is whole; commas may be left out
+//   S01,R@2x2         by both axes, the first outermost; S10,R@2x2 has axis 1 outermost
+//   SR                S alone: by the only axis of a mesh of one
+//   ({0,1},{})@2x2    sets of axes; a set has no order: ({1,0},{}) and S^{1,0} are sharded as S01
+//
+// The mesh follows @; without it, it is the one that the caller knows. Devices stand on it row by row, from 0 on, or as they
+// are listed behind a colon.
+//
+//     S1,S0@2x3   rows in 3 by axis 1, columns in 2 by axis 0: position (a,b) has tile (b,a)
+//     S0,R@2x2    rows in 2; positions that differ along axis 1 alone, 0 and 1, have the same rows
+#include "sharding/notation/notation.h"
+
+#define MAX_MESH NOTATION_MAX_MESH
+
+// What is read before the sizes behind @ are known: axes by number, and where each stands in the
+// text, for findings.
+struct mesh {
+    int axes[TILE_MAX_RANK][MAX_MESH]; // that cut each dimension
+    size_t axis_at[TILE_MAX_RANK][MAX_MESH];
+    int n_axes[TILE_MAX_RANK];
+    bool unnumbered; // an S without a number
+    size_t unnumbered_at;
+    struct notation_mesh shape;
+    int64_t positions;
+};
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+// One more axis for the dimension that was begun last; the digit stands here.
+static bool take_axis(struct parser *parser, struct mesh *mesh, int axis, size_t at)
+{
+    int here = parser->n_dims - 1;
+    for (int d = 0; d < parser->n_dims; d++)
+        for (int i = 0; i < mesh->n_axes[d]; i++)
+            if (mesh->axes[d][i] == axis)
+                return PARSER_INVALID(parser, at, "mesh axis %d is used twice", axis);
+    mesh->axis_at[here][mesh->n_axes[here]] = at;
+    mesh->axes[here][mesh->n_axes[here]++] = axis;
+    return true;
+}
+
+// Sorts the axes of the dimension that was begun last: the lowest is outermost.
+static void sort_axes(const struct parser *parser, struct mesh *mesh)
+{
+    int dim = parser->n_dims - 1;
+    for (int i = 1; i < mesh->n_axes[dim]; i++) {
+        int axis = mesh->axes[dim][i], at = i;
+        size_t text_at = mesh->axis_at[dim][i];
+        for (; at > 0 && mesh->axes[dim][at - 1] > axis; at--) {
+            mesh->axes[dim][at] = mesh->axes[dim][at - 1];
+            mesh->axis_at[dim][at] = mesh->axis_at[dim][at - 1];
+        }
+        mesh->axes[dim][at] = axis;
+        mesh->axis_at[dim][at] = text_at;
+    }
+}
+
+// {0,1}: the opening brace has been passed. May be empty.
+static bool set_of_axes(struct parser *parser, struct mesh *mesh)
+{
+    if (tsr__parser_accept(parser, '}'))
+        return true;
+    do {
+        char c = tsr__parser_peek(parser);
+        size_t at = parser->at++;
+        if (!is_digit(c)) {
+            parser->at = at;
+            return tsr__parser_malformed(parser, "expected the number of a mesh axis");
+        }
+        if (!take_axis(parser, mesh, c - '0', at))
+            return false;
+    } while (tsr__parser_accept(parser, ','));
+    sort_axes(parser, mesh);
+    return tsr__parser_accept(parser, '}') ||
+           tsr__parser_malformed(parser, "expected , or } behind an axis");
+}
+
+// What stands behind an S: digits, ^ and a digit or a set, or nothing.
+static bool letter_axes(struct parser *parser, struct mesh *mesh, size_t at)
+{
+    if (parser->at < parser->text.n && parser->text.p[parser->at] == '^') {
+        parser->at++;
+        if (tsr__parser_accept(parser, '{'))
+            return set_of_axes(parser, mesh);
+        if (!is_digit(tsr__parser_peek(parser)))
+            return tsr__parser_malformed(parser, "expected the number of a mesh axis after ^");
+    }
+    if (parser->at >= parser->text.n || !is_digit(parser->text.p[parser->at])) {
+        mesh->unnumbered = true;
+        mesh->unnumbered_at = at;
+        return take_axis(parser, mesh, 0, at);
+    }
+    while (parser->at < parser->text.n && is_digit(parser->text.p[parser->at])) {
+        if (!take_axis(parser, mesh, parser->text.p[parser->at] - '0', parser->at))
+            return false;
+        parser->at++;
+    }
+    return true;
+}
+
+// One dimension: R, S and its axes, or (inside of parentheses) a set.
+static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parentheses)
+{
+    bool dots;
+    if (!tsr__parser_dots(parser, &dots))
+        return false;
+    if (dots)
+        return true;
+    char c = tsr__parser_peek(parser);
+    bool set = parentheses && c == '{';
+    if (c != 'S' && c != 'R' && !set)
+        return tsr__parser_malformed(parser,
+                                     "expected R (whole) or S with the numbers of mesh axes");
+    if (parser->n_dims == TILE_MAX_RANK)
+        return PARSER_INVALID(parser, parser->at, "at most %d dimensions are supported",
+                              TILE_MAX_RANK);
+    size_t at = parser->at++;
+    parser->dim_at[parser->n_dims++] = at;
+    if (c == 'R')
+        return true;
+    if (set)
+        return set_of_axes(parser, mesh);
+    return letter_axes(parser, mesh, at);
+}
+
+// All dimensions; commas between letters may be left out, as in SR.
+static bool mesh_entries(struct parser *parser, struct mesh *mesh)
+{
+    bool parentheses = tsr__parser_accept(parser, '('), more;
+    do {
+        if (!mesh_entry(parser, mesh, parentheses))
+            return false;
+        bool comma = tsr__parser_accept(parser, ',');
+        char next = tsr__parser_peek(parser);
+        more = comma || next == 'S' || next == 'R' || next == '.';
+    } while (more);
+    if (!parentheses || tsr__parser_accept(parser, ')'))
+        return true;
+    return tsr__parser_malformed(parser, "expected , or ) behind a dimension");
+}
+
+// Reads the sizes behind @, or takes those that the caller knows.
+// Products are bounded as they are made, so `positions` cannot overflow.
+static bool mesh_shape(struct parser *parser, struct mesh *mesh)
+{
+    if (!tsr__parser_accept(parser, '@')) {
+        if (!parser->ask->mesh || tsr__parser_peek(parser) != '\0')
+            return tsr__parser_malformed(parser, "expected , or @ and the shape of the mesh");
+        mesh->shape = *parser->ask->mesh;
+        mesh->positions = 1;
+        for (int i = 0; i < mesh->shape.n; i++)
+            mesh->positions *= mesh->shape.sizes[i];
+        return true;
+    }
+    mesh->positions = 1;
+    do {
+        tsr__parser_peek(parser);
+        size_t at = parser->at;
+        int64_t size;
+        if (!tsr__parser_number(parser, "expected the size of a mesh axis", &size))
+            return false;
+        if (mesh->shape.n == MAX_MESH)
+            return PARSER_INVALID(parser, at, "a mesh has at most %d axes", MAX_MESH);
+        if (size < 1)
+            return tsr__parser_fail(parser, TSR_INVALID, at, "a mesh axis has 1 device or more");
+        if (size > TILE_MAX_SHARDS / mesh->positions)
+            return PARSER_INVALID(parser, at,
+                                  "the mesh has more than the %d devices that are supported",
+                                  TILE_MAX_SHARDS);
+        mesh->positions *= size;
+        mesh->shape.sizes[mesh->shape.n++] = size;
+    } while (tsr__parser_accept(parser, 'x'));
+    return true;
+}
+
+// Each dimension is one factor, cut by the product of its axes.
+static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
+{
+    if (mesh->unnumbered && mesh->shape.n != 1)
+        return PARSER_INVALID(parser, mesh->unnumbered_at,
+                              "S without a number needs a mesh of one axis, and this one has %d",
+                              mesh->shape.n);
+    for (int axis = 0; axis < parser->n_dims; axis++) {
+        int64_t cuts = 1;
+        for (int i = 0; i < mesh->n_axes[axis]; i++) {
+            if (mesh->axes[axis][i] >= mesh->shape.n)
+                return PARSER_INVALID(parser, mesh->axis_at[axis][i],
+                                      "the mesh has no axis %d; its axes are 0 to %d",
+                                      mesh->axes[axis][i], mesh->shape.n - 1);
+            cuts *= mesh->shape.sizes[mesh->axes[axis][i]];
+        }
+        parser->dims[axis].n = 1;
+        parser->dims[axis].factors = ARENA_NEW(parser->arena, struct tile_factor);
+        if (!parser->dims[axis].factors)
+            return tsr__parser_fail(parser, TSR_NOMEM, 0, NULL);
+        *parser->dims[axis].factors = (struct tile_factor){.size = 0, .cuts = cuts};
+    }
+    return true;
+}
+
+// Shard that mesh position holds.
+// Position to coordinates, the last axis fastest; then the coordinates of the axes that cut,
+// dimension by dimension. On 2x2 position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
+static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
+{
+    int64_t coords[MAX_MESH], shard = 0;
+    for (int i = mesh->shape.n - 1; i >= 0; i--) {
+        coords[i] = position % mesh->shape.sizes[i];
+        position /= mesh->shape.sizes[i];
+    }
+    for (int axis = 0; axis < parser->n_dims; axis++)
+        for (int i = 0; i < mesh->n_axes[axis]; i++)
+            shard = shard * mesh->shape.sizes[mesh->axes[axis][i]] + coords[mesh->axes[axis][i]];
+    return shard;
+}
+
+// One device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half of the rows to devices
+// 4 and 5 and the second to 6 and 7. Without a list position i is device i; -1 leaves a position empty.
+static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
+{
+    size_t start = parser->at;
+    bool listed = tsr__parser_accept(parser, ':');
+    for (int64_t i = 0; i < mesh->positions; i++) {
+        int64_t d = i;
+        if (listed && i > 0 && !tsr__parser_accept(parser, ',')) {
+            if (parser->at < parser->text.n)
+                return tsr__parser_malformed(parser, "expected , or the end");
+            return PARSER_INVALID(parser, start, "the mesh has %lld positions but %lld devices",
+                                  (long long)mesh->positions, (long long)i);
+        }
+        if (listed && !tsr__parser_device(parser, &d))
+            return false;
+        if (d >= 0 && !tsr__parser_own(parser, mesh_shard(parser, mesh, i), d))
+            return false;
+    }
+    if (listed && tsr__parser_peek(parser) == ',')
+        return PARSER_INVALID(parser, parser->at,
+                              "the mesh has %lld positions, and here begins one more device",
+                              (long long)mesh->positions);
+    return true;
+}
+
+bool tsr__parser_mesh(struct parser *parser)
+{
+    struct mesh mesh = {.unnumbered = false};
+    return mesh_entries(parser, &mesh) && mesh_shape(parser, &mesh) && mesh_dims(parser, &mesh) &&
+           mesh_owners(parser, &mesh);
+}

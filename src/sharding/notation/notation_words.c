@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// notation_words.c - the words that tilings and meshes are made of: numbers, devices, "...". What is wrong first
+// is noted with its byte; all that comes after it only passes the failure up.
+#include "sharding/notation/notation.h"
+
+#define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
+
+// What is a text of the arena; NULL where making it failed.
+bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
+{
+    if (parser->status != TSR_OK)
+        return false;
+    parser->status = status;
+    if (parser->arena->failed)
+        parser->status = TSR_NOMEM;
+    if (!what)
+        what = "out of memory";
+    *parser->wrong = (struct notation_error){what, at};
+    return false;
+}
+
+bool tsr__parser_malformed(struct parser *parser, const char *what)
+{
+    return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
+}
+
+// Passes blanks. 0 also stands for a NUL in the text, which is why the end is told by parser->at.
+char tsr__parser_peek(struct parser *parser)
+{
+    while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
+        parser->at++;
+    if (parser->at < parser->text.n)
+        return parser->text.p[parser->at];
+    return '\0';
+}
+
+bool tsr__parser_accept(struct parser *parser, char c)
+{
+    if (tsr__parser_peek(parser) != c || parser->at >= parser->text.n)
+        return false;
+    parser->at++;
+    return true;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+// Digits stand together: "1 2" is two numbers.
+bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
+{
+    if (!is_digit(tsr__parser_peek(parser)))
+        return tsr__parser_malformed(parser, expected);
+    size_t start = parser->at;
+    while (parser->at < parser->text.n && is_digit(parser->text.p[parser->at]))
+        parser->at++;
+    if (tsr__str_int((struct str){parser->text.p + start, parser->at - start}, out))
+        return true;
+    return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
+}
+
+// *out is -1 for "-1", which is counted (suppressed): some callers do not allow tiles without an owner.
+bool tsr__parser_device(struct parser *parser, int64_t *out)
+{
+    tsr__parser_peek(parser);
+    size_t start = parser->at;
+    if (tsr__parser_accept(parser, '-')) {
+        if (!tsr__parser_number(parser, "expected -1", out) || *out != 1)
+            return tsr__parser_fail(
+                parser, TSR_MALFORMED, start,
+                "devices are numbered from 0; the only negative one is -1, which leaves a "
+                "tile out");
+        *out = -1;
+        parser->suppressed++;
+        return true;
+    }
+    if (!tsr__parser_number(parser, "expected a device number", out))
+        return false;
+    return *out <= MAX_DEVICE ||
+           tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
+}
+
+// Where they stand is kept as the number of entries before them.
+bool tsr__parser_dots(struct parser *parser, bool *found)
+{
+    *found = tsr__parser_peek(parser) == '.';
+    if (!*found)
+        return true;
+    if (parser->text.n - parser->at < 3 || memcmp(parser->text.p + parser->at, "...", 3) != 0)
+        return tsr__parser_malformed(parser, "expected ... for the dimensions that are whole");
+    if (parser->dots >= 0)
+        return tsr__parser_malformed(parser, "... stands in a sharding once at most");
+    parser->dots = parser->n_dims;
+    parser->at += 3;
+    return true;
+}
+
+bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device)
+{
+    struct tile_owner *tile_owner = vec_push(parser->arena, &parser->pairs);
+    if (!tile_owner)
+        return tsr__parser_fail(parser, TSR_NOMEM, parser->at, NULL);
+    *tile_owner = (struct tile_owner){shard, device};
+    return true;
+}

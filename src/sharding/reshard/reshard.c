@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard.c - the cheapest sequence of steps from one layout to another.
+//
+// A finished value needs one step as a rule: an exchange moves what is lacking and nothing else. More steps pay where a
+// value is pending (cut before combining, combine in pieces, collect late), where few devices would have to give to many,
+// and where a slice makes a collective of what is none. So the search tries a handful of layouts between: some axes as
+// after and the rest as before; pieces cut among their owners; pending pieces combined in place, in parts, or on one.
+//
+//     [8,6] of 4 bytes, a sum pending between 0 and 1, wanted whole on both:   all-reduce, one step
+//     the same, wanted as {2,1}:     reduce-scatter, 96 bytes each; all-reduce and a slice would take 192
+//     {2,1:(0,1),(2,3)} of a finished value, wanted whole on all four: two all-gathers side by side, 96 each
+// Fewer bytes win; of as many, fewer exchanges; of as many, fewer steps.
+#include "sharding/reshard/reshard.h"
+
+#define MAX_STEPS   3
+#define MAX_AXES    4  // that differ: all subsets of them are tried; of more, single ones
+#define TRIED_AXES  8  // along which pieces are cut among their owners
+#define MAX_BETWEEN 64 // layouts tried at one place
+#define MAX_WORK    ((int64_t)1 << 25) // pairs of pieces looked at
+
+// What is compared: bytes as tsr__reshard_cost counts them, then exchanges, then steps.
+struct cost {
+    int64_t bytes;
+    int exchanges, steps;
+};
+// A step of a way that is being tried: where it leads, and whether it combines what is pending.
+struct hop {
+    const struct tile_layout *to;
+    bool combines;
+};
+// `path` is the way to the layout at hand, `best` the best one that has reached the target.
+struct search {
+    struct arena *arena;
+    const struct partial *pending;
+    const struct tile_layout *to;
+    const int64_t *shape;
+    size_t unit;
+    int64_t work;
+    struct hop path[MAX_STEPS], best[MAX_STEPS];
+    int n_best; // -1: none yet
+    struct cost best_cost;
+    tsr_status status;
+};
+// Layouts to try between.
+struct between {
+    const struct tile_layout *at[MAX_BETWEEN];
+    int n;
+};
+
+const char *tsr__reshard_op_name(int op)
+{
+    static const char *const names[] = {"nothing", "slice",  "permute",
+                                        "scatter", "gather", "exchange"};
+    if (op < COMM_KIND_COUNT)
+        return tsr__collective(op)->word;
+    return names[op - RESHARD_NOTHING];
+}
+
+int64_t tsr__reshard_cost(const struct reshard_step *step)
+{
+    if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
+        return 0;
+    return int64_max(step->received, step->sent) + RESHARD_STEP_BYTES;
+}
+
+static bool cheaper(const struct cost *x, const struct cost *y)
+{
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes;
+    if (x->exchanges != y->exchanges)
+        return x->exchanges < y->exchanges;
+    return x->steps < y->steps;
+}
+
+// ---- layouts between ---------------------------------------------------------------------------
+
+// A layout that could not be made (NULL) and one too many are left out: the search is then less
+// thorough, and still right.
+static void add(struct between *between, const struct tile_layout *layout)
+{
+    if (layout && between->n < MAX_BETWEEN)
+        between->at[between->n++] = layout;
+}
+
+// Shard of a layout that has the parts of j along `axes` and those of k along the others.
+static int64_t shard_of_parts(const struct side *from, const struct side *to, uint64_t axes,
+                              int64_t k, int64_t j)
+{
+    int rank = from->layout->rank;
+    int64_t shard = 0;
+    for (int axis = 0; axis < rank; axis++) {
+        if (axes >> axis & 1)
+            shard = shard * to->n_parts[axis] + to->part[j * rank + axis];
+        else
+            shard = shard * from->n_parts[axis] + from->part[k * rank + axis];
+    }
+    return shard;
+}
+
+// Those axes as after, the others as before, on devices that have one piece before and one after.
+struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes)
+{
+    struct tile_dim dims[TILE_MAX_RANK];
+    for (int axis = 0; axis < pairing->rank; axis++) {
+        dims[axis] = pairing->from.layout->dims[axis];
+        if (axes >> axis & 1)
+            dims[axis] = pairing->to.layout->dims[axis];
+    }
+    struct tile_layout *layout = tsr__layout_cut(pairing->arena, pairing->rank, dims);
+    struct tile_owner *pairs =
+        ARENA_ARRAY(pairing->arena, struct tile_owner, pairing->n_devices + 1);
+    size_t n = 0;
+    if (!layout || !pairs)
+        return NULL;
+    for (size_t t = 0; t < pairing->n_devices; t++) {
+        if (side_count(&pairing->from, t) != 1 || side_count(&pairing->to, t) != 1)
+            continue;
+        int64_t k = pairing->from.shards[pairing->from.first[t]],
+                j = pairing->to.shards[pairing->to.first[t]];
+        pairs[n++] = (struct tile_owner){shard_of_parts(&pairing->from, &pairing->to, axes, k, j),
+                                         pairing->devices[t]};
+    }
+    if (n && tsr__layout_own(pairing->arena, layout, pairs, n))
+        return layout;
+    return NULL;
+}
+
+// Other parts, or the same parts on other devices.
+static bool axis_differs(const struct pairing *pairing, int axis)
+{
+    if (pairing->from.n_parts[axis] != pairing->to.n_parts[axis])
+        return true;
+    for (int64_t i = 0; i < pairing->from.n_parts[axis]; i++)
+        if (pairing->common[axis][i * pairing->to.n_parts[axis] + i] !=
+                pairing->from.parts[axis][i].size ||
+            pairing->from.parts[axis][i].size != pairing->to.parts[axis][i].size)
+            return true;
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        if (side_count(&pairing->from, t) == 1 && side_count(&pairing->to, t) == 1 &&
+            pairing->from
+                    .part[pairing->from.shards[pairing->from.first[t]] * pairing->rank + axis] !=
+                pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis])
+            return true;
+    return false;
+}
+
+//     {2,2} to {4,1} differs in axes 0 and 1: tried are axis 0 as after, {4,2}, and axis 1 as after, {2,1}
+static void add_mixed(const struct pairing *pairing, struct between *between)
+{
+    int axes[TILE_MAX_RANK], n = 0;
+    for (int axis = 0; axis < pairing->rank; axis++)
+        if (axis_differs(pairing, axis))
+            axes[n++] = axis;
+    uint64_t all = 0;
+    for (int i = 0; i < n; i++)
+        all |= (uint64_t)1 << axes[i];
+    if (n > MAX_AXES) { // too many to try all sets: one axis alone, and all but one
+        for (int i = 0; i < int64_min(n, TRIED_AXES); i++) {
+            add(between, tsr__reshard_mixed(pairing, (uint64_t)1 << axes[i]));
+            add(between, tsr__reshard_mixed(pairing, all & ~((uint64_t)1 << axes[i])));
+        }
+        return;
+    }
+    for (uint64_t some = 1; some + 1 < (uint64_t)1 << n; some++) {
+        uint64_t chosen = 0;
+        for (int i = 0; i < n; i++)
+            chosen |= (some >> i & 1) << axes[i];
+        add(between, tsr__reshard_mixed(pairing, chosen));
+    }
+}
+
+// The factors of a dimension with every part cut in n once more. False: no factors say that.
+static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct tile_factor *out,
+                     int *count)
+{
+    int64_t sizes[TILE_MAX_FACTORS], product = 1;
+    bool cut = false;
+    for (int factor = 0; factor < dim->n; factor++) {
+        cut |= dim->factors[factor].cuts > 1;
+        if (dim->factors[factor].shares)
+            return false; // halves of unequal parts have no units in common
+    }
+    *count = 1;
+    out[0] = (struct tile_factor){.size = 0, .cuts = n};
+    if (!cut)
+        return size >= n;
+    if (dim->n >= TILE_MAX_FACTORS || !tsr__dim_sizes(dim, size, sizes))
+        return false;
+    for (int factor = 0; factor < dim->n; factor++) {
+        out[factor] =
+            (struct tile_factor){.size = sizes[factor], .cuts = dim->factors[factor].cuts};
+        if (!mul_ok(product, sizes[factor], &product))
+            return false;
+    }
+    // {2} of 8 cut once more in 2 is {4}: as many parts of one factor, if they come out even
+    if (dim->n == 1 && size % (sizes[0] = dim->factors[0].cuts * n) == 0) {
+        out[0] = (struct tile_factor){.size = 0, .cuts = sizes[0]};
+        return true;
+    }
+    struct tile_factor *last = &out[dim->n - 1];
+    int64_t inner = last->size / last->cuts;
+    if (product != size || last->size % last->cuts || inner < n)
+        return false;
+    *count = dim->n;
+    if (last->cuts > 1) {
+        last->size = last->cuts;
+        out[(*count)++] = (struct tile_factor){.size = inner, .cuts = n};
+    } else {
+        last->cuts = n;
+    }
+    return true;
+}
+
+// Who gets part i of what shard k of the side holds: a list for each shard, each n long, NULL: nobody.
+// The lists of one side, all of the same length n.
+struct takers {
+    size_t n, lists;
+    const struct device_group **of; // lists, by shard
+    size_t *first;                  // by shard
+};
+
+// Every piece cut along one more axis among those who take it. {2,1:(0,1),(2,3)} spread along axis 1 is {2,2}:
+// device 0 and 1, who both had tile 0, have its left and its right half.
+static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
+                                  const int64_t *shape, const struct takers *takers)
+{
+    struct tile_dim dims[TILE_MAX_RANK];
+    struct tile_factor factors[TILE_MAX_FACTORS + 1];
+    memcpy(dims, side->layout->dims, (size_t)pairing->rank * sizeof *dims);
+    dims[axis].factors = factors;
+    if (!cut_more(&side->layout->dims[axis], shape[axis], (int64_t)takers->n, factors,
+                  &dims[axis].n))
+        return NULL;
+    struct tile_layout *layout = tsr__layout_cut(pairing->arena, pairing->rank, dims);
+    struct tile_owner *pairs =
+        ARENA_ARRAY(pairing->arena, struct tile_owner, takers->lists * takers->n + 1);
+    size_t count = 0;
+    if (!layout || !pairs)
+        return NULL;
+    // part i of tile k, in the numbering of the new layout
+    for (int64_t k = 0; k < side->layout->n_shards; k++)
+        for (size_t group = takers->first[k]; group < takers->first[k + 1]; group++)
+            for (size_t i = 0; i < takers->n; i++) {
+                int64_t shard = 0;
+                for (int d = 0; d < pairing->rank; d++) {
+                    int64_t more = 1, within = 0;
+                    if (d == axis) {
+                        more = (int64_t)takers->n;
+                        within = (int64_t)i;
+                    }
+                    shard =
+                        shard * side->n_parts[d] * more + side->part[k * pairing->rank + d] * more;
+                    shard += within;
+                }
+                pairs[count++] = (struct tile_owner){shard, takers->of[group]->devices[i]};
+            }
+    if (tsr__layout_own(pairing->arena, layout, pairs, count))
+        return layout;
+    return NULL;
+}
+
+static void add_spread(const struct pairing *pairing, const struct side *side, const int64_t *shape,
+                       const struct takers *takers, struct between *between)
+{
+    int n = TRIED_AXES;
+    if (pairing->rank < TRIED_AXES)
+        n = pairing->rank;
+    if (takers->n < 2)
+        return;
+    for (int axis = 0; axis < n; axis++)
+        add(between, spread(pairing, side, axis, shape, takers));
+}
+
+static bool takers_new(const struct pairing *pairing, const struct side *side, size_t lists,
+                       struct takers *takers)
+{
+    *takers = (struct takers){
+        .of = ARENA_ARRAY(pairing->arena, const struct device_group *, lists + 1),
+        .first = ARENA_ARRAY(pairing->arena, size_t, (size_t)side->layout->n_shards + 1)};
+    return !pairing->arena->failed;
+}
+
+// Owners of each shard of the target, if they are equally many: it is cut among them, to be gathered.
+static void add_spread_target(const struct pairing *pairing, const int64_t *shape,
+                              struct between *between)
+{
+    struct takers w;
+    const struct tile_layout *layout = pairing->to.layout;
+    if (!takers_new(pairing, &pairing->to, (size_t)layout->n_shards, &w))
+        return;
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        struct device_group *group = ARENA_NEW(pairing->arena, struct device_group);
+        w.first[k] = w.lists;
+        size_t n = (size_t)(layout->first[k + 1] - layout->first[k]);
+        if (!group || (n && w.n && n != w.n))
+            return;
+        *group = (struct device_group){layout->owners + layout->first[k], n};
+        if (n) {
+            w.n = n;
+            w.of[w.lists++] = group;
+        }
+    }
+    w.first[layout->n_shards] = w.lists;
+    add_spread(pairing, &pairing->to, shape, &w, between);
+}
+
+// Members of each group, if all are equally many: each combines a part.
+static void add_spread_groups(const struct pairing *pairing, const int64_t *shape,
+                              struct between *between)
+{
+    struct takers w;
+    const struct partial *partial = pairing->pending;
+    if (!takers_new(pairing, &pairing->from,
+                    (size_t)pairing->from.layout->first[pairing->from.layout->n_shards], &w))
+        return;
+    w.n = partial->groups[0].n;
+    for (size_t group = 0; group < partial->n_groups; group++)
+        if (partial->groups[group].n != w.n)
+            return;
+    for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
+        w.first[k] = w.lists;
+        for (size_t group = 0; group < partial->n_groups; group++)
+            if (tsr__side_owns(&pairing->from,
+                               pairing_device(pairing, partial->groups[group].devices[0]), k))
+                w.of[w.lists++] = &partial->groups[group];
+    }
+    w.first[pairing->from.layout->n_shards] = w.lists;
+    add_spread(pairing, &pairing->from, shape, &w, between);
+}
+
+// One member of each group gets all: one that keeps something, if there is one.
+static struct tile_layout *on_roots(const struct pairing *pairing)
+{
+    struct tile_layout *layout =
+        tsr__layout_cut(pairing->arena, pairing->rank, pairing->from.layout->dims);
+    size_t n = (size_t)pairing->from.layout->first[pairing->from.layout->n_shards], count = 0;
+    struct tile_owner *pairs = ARENA_ARRAY(pairing->arena, struct tile_owner, n + 1);
+    if (!layout || !pairs)
+        return NULL;
+    for (size_t g = 0; g < pairing->pending->n_groups; g++) {
+        const struct device_group *group = &pairing->pending->groups[g];
+        size_t root = pairing_device(pairing, group->devices[0]);
+        for (size_t i = 0; i < group->n; i++) {
+            if (side_count(&pairing->to, root))
+                break;
+            root = pairing_device(pairing, group->devices[i]);
+        }
+        if (!side_count(&pairing->to, root))
+            root = pairing_device(pairing, group->devices[0]); // nobody needs it here
+        for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
+            pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
+    }
+    if (layout && pairs && tsr__layout_own(pairing->arena, layout, pairs, count))
+        return layout;
+    return NULL;
+}
+
+// Between a finished value and its target, or a pending one and it.
+// A pending value may also be combined where it is, or on one member of each group, or in stretches.
+static void list_between(const struct search *s, const struct pairing *pairing,
+                         struct between *between)
+{
+    add_mixed(pairing, between);
+    add_spread_target(pairing, s->shape, between);
+    if (!pairing->pending)
+        return;
+    add(between, pairing->from.layout);
+    add(between, on_roots(pairing));
+    add_spread_groups(pairing, s->shape, between);
+}
+
+// ---- search ------------------------------------------------------------------------------------
+
+// For the estimate of work.
+static int64_t largest_group(const struct partial *partial)
+{
+    int64_t n = 1;
+    for (size_t group = 0; group < partial->n_groups; group++)
+        n = int64_max(n, (int64_t)partial->groups[group].n);
+    return n;
+}
+
+// Lays two layouts over each other in an arena, and looks what the step between them costs.
+// The step is made only as far as its name and bytes need (brief), in memory that is freed at once;
+// the pairing stays in `arena`.
+static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
+                       bool combines, const struct tile_layout *to, struct pairing *pairing,
+                       struct reshard_step *step)
+{
+    struct arena made;
+    const struct partial *pending = NULL;
+    int64_t members = 1;
+    if (combines) {
+        pending = s->pending;
+        members = largest_group(pending);
+    }
+    s->work += to->first[to->n_shards] * from->n_shards * members;
+    s->work += from->n_shards + to->n_shards;
+    tsr_status status = tsr__pairing_new(arena, from, pending, to, s->shape, s->unit, pairing);
+    if (status != TSR_OK)
+        return status;
+    tsr__arena_init(&made, arena->session);
+    pairing->made = &made;
+    pairing->brief = true;
+    status = tsr__reshard_step(pairing, step);
+    tsr__arena_free(&made);
+    return status;
+}
+
+// A step that does nothing costs nothing and is not counted.
+static struct cost after_step(const struct cost *cost, const struct reshard_step *step)
+{
+    return (struct cost){cost->bytes + tsr__reshard_cost(step),
+                         cost->exchanges + (step->op == RESHARD_EXCHANGE),
+                         cost->steps + (step->op != RESHARD_NOTHING)};
+}
+
+static void search(struct search *search, const struct tile_layout *from, bool pending, int depth,
+                   const struct cost *so_far);
+
+// Goes to one layout between and searches on from there, unless the way is already as dear as the
+// best. combines: the step finishes what is pending; else a pending value may only be sliced, alike
+// on all members of a group.
+static void try_between(struct search *s, const struct tile_layout *from, bool pending,
+                        bool combines, const struct tile_layout *to, int depth,
+                        const struct cost *so_far)
+{
+    struct arena over;
+    struct pairing pairing;
+    struct reshard_step step;
+    if (s->status != TSR_OK || s->work > MAX_WORK)
+        return;
+    tsr__arena_init(&over, s->arena->session);
+    tsr_status status = pair(s, &over, from, combines, to, &pairing, &step);
+    // groups stay what they are only if all members keep the same
+    bool keeps = pending && !combines;
+    if (status == TSR_OK && keeps && step.op != RESHARD_SLICE)
+        status = TSR_INVALID;
+    if (status == TSR_OK && keeps)
+        status = tsr__pairing_new(&over, to, s->pending, to, s->shape, s->unit, &pairing);
+    tsr__arena_free(&over);
+    if (status == TSR_NOMEM)
+        s->status = status;
+    if (status != TSR_OK || step.op == RESHARD_NOTHING)
+        return;
+    struct cost cost = after_step(so_far, &step);
+    if (!cheaper(&cost, &s->best_cost))
+        return;
+    s->path[depth] = (struct hop){to, combines};
+    search(s, to, pending && !combines, depth + 1, &cost);
+}
+
+// First straight to the target, which gives every search an answer; then over layouts between.
+// Depth is bounded by MAX_STEPS, breadth by MAX_BETWEEN, and all of it by MAX_WORK, which counts
+// the same on every machine.
+static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
+                   const struct cost *so_far)
+{
+    struct pairing pairing;
+    struct reshard_step step;
+    struct between between = {.n = 0};
+    tsr_status status = pair(s, s->arena, from, pending, s->to, &pairing, &step);
+    if (status != TSR_OK) {
+        if (depth == 0 || status == TSR_NOMEM)
+            s->status = status;
+        return;
+    }
+    struct cost cost = after_step(so_far, &step);
+    s->path[depth] = (struct hop){s->to, pending};
+    if (s->n_best < 0 || cheaper(&cost, &s->best_cost)) {
+        s->best_cost = cost;
+        s->n_best = depth + 1;
+        memcpy(s->best, s->path, sizeof s->best);
+    }
+    // what a finished value lacks must come in any case
+    bool best = !pending && step.op != RESHARD_EXCHANGE && step.sent <= step.received;
+    if (best || depth + 1 == MAX_STEPS)
+        return;
+    list_between(s, &pairing, &between);
+    for (int i = 0; i < between.n; i++) {
+        try_between(s, from, pending, pending, between.at[i], depth, so_far);
+        if (pending && between.at[i] != pairing.from.layout)
+            try_between(s, from, pending, false, between.at[i], depth, so_far);
+    }
+    if (s->arena->failed)
+        s->status = TSR_NOMEM;
+}
+
+// ---- the plan ----------------------------------------------------------------------------------
+
+static tsr_status refuse(struct arena *arena, tsr_status status, bool pending)
+{
+    if (status == TSR_UNSUPPORTED)
+        tsr__diag(arena->session, DIAG_tiles_many, NULL, "ask for a smaller shape, or fewer tiles",
+                  "there are too many tiles, or too many bytes, to plan the way between them");
+    else if (status == TSR_INVALID && pending)
+        tsr__diag(arena->session, DIAG_reshard_source, NULL,
+                  "give every tile of the source an owner, and members of a group the same tiles",
+                  "no group of devices holds all parts of what the target needs");
+    else if (status == TSR_INVALID)
+        tsr__diag(arena->session, DIAG_reshard_source, NULL,
+                  "give every tile of the source an owner",
+                  "no device of the source holds some of what the target needs");
+    return status;
+}
+
+// All sums of bytes stay in range.
+// Checked once, so that no later sum of bytes needs a check.
+static bool in_range(const struct tile_layout *from, const struct tile_layout *to,
+                     const int64_t *shape, size_t unit)
+{
+    int64_t n = 16 * (int64_t)unit;
+    for (int axis = 0; axis < from->rank; axis++)
+        if (shape[axis] && !mul_ok(n, shape[axis], &n))
+            return false;
+    return mul_ok(n, from->first[from->n_shards] + 1, &n) &&
+           mul_ok(n, to->first[to->n_shards] + 1, &n);
+}
+
+// The direct step is made too, for comparison. Each step starts from what the one before it leaves.
+static tsr_status make_steps(struct arena *arena, const struct search *s,
+                             const struct tile_layout *from, struct reshard *out)
+{
+    struct pairing pairing;
+    tsr_status status =
+        tsr__pairing_new(arena, from, s->pending, s->to, s->shape, s->unit, &pairing);
+    if (status != TSR_OK)
+        return status;
+    status = tsr__reshard_step(&pairing, &out->direct);
+    if (status != TSR_OK)
+        return status;
+    if (s->n_best == 1) { // nothing between: the direct step is the way
+        out->steps[0] = out->direct;
+        out->n_steps = out->direct.op != RESHARD_NOTHING;
+        return TSR_OK;
+    }
+    for (int i = 0; i < s->n_best; i++) {
+        const struct partial *pending = NULL;
+        if (s->best[i].combines)
+            pending = s->pending;
+        status = tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing);
+        if (status != TSR_OK)
+            return status;
+        status = tsr__reshard_step(&pairing, &out->steps[out->n_steps]);
+        if (status != TSR_OK)
+            return status;
+        from = pairing.to.layout;
+        if (out->steps[out->n_steps].op != RESHARD_NOTHING)
+            out->n_steps++;
+    }
+    return TSR_OK;
+}
+
+// Every group is one device, which has all of the sum.
+static bool all_single(const struct partial *partial)
+{
+    for (size_t group = 0; group < partial->n_groups; group++)
+        if (partial->groups[group].n > 1)
+            return false;
+    return true;
+}
+
+// The search works on layouts and costs alone, in an arena of its own; only the steps of the best way are made in
+// full (groups, moves), in the caller's. A pending combination in groups of one device each is none.
+tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
+                             const struct partial *pending, const struct tile_layout *to,
+                             const int64_t *shape, size_t elem_bytes, struct reshard **out)
+{
+    struct arena scratch;
+    struct reshard *reshard = ARENA_NEW(arena, struct reshard);
+    struct cost none = {0};
+    if (!reshard)
+        return TSR_NOMEM;
+    reshard->steps = ARENA_ARRAY(arena, struct reshard_step, RESHARD_MAX_STEPS);
+    if (!reshard->steps)
+        return TSR_NOMEM;
+    if (from->rank != to->rank)
+        return refuse(arena, TSR_INVALID, false);
+    if (!in_range(from, to, shape, elem_bytes))
+        return refuse(arena, TSR_UNSUPPORTED, false);
+    if (pending && all_single(pending))
+        pending = NULL;
+    tsr__arena_init(&scratch, arena->session);
+    struct search s = {.arena = &scratch,
+                       .pending = pending,
+                       .to = to,
+                       .shape = shape,
+                       .unit = elem_bytes,
+                       .n_best = -1};
+    search(&s, from, s.pending != NULL, 0, &none);
+    tsr_status status = s.status;
+    if (status == TSR_OK)
+        status = make_steps(arena, &s, from, reshard);
+    else
+        (void)refuse(arena, status, s.pending != NULL);
+    tsr__arena_free(&scratch);
+    if (status == TSR_OK)
+        *out = reshard;
+    return status;
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_axes.c - an all-gather along several axes as one along each: an operator joins pieces along one axis.
+//
+//     [8,6] {2,2:0,1,2,3} -> whole on all four, 24 elements each: one step for the search of reshard.c. Here it becomes rows of
+//     0 and 2 (and of 1 and 3), which gives {1,2:(0,2),(1,3)}, then columns of 0 and 1 (and of 2 and 3): each device gets 12
+//     elements, then 24. As many as before, and no more than a step later.
+// Groups whose members' numbers lie far apart go first, while pieces are small: on hosts of eight these are the groups that
+// have to use the network.
+#include "sharding/reshard/reshard.h"
+
+// A gather that is being taken apart: from `at`, the pieces of which lie as before, to `to`.
+struct splitting {
+    struct arena *arena;
+    const int64_t *shape;
+    size_t unit;
+    const struct tile_layout *to;
+};
+
+static int64_t reach_of(const struct reshard_step *step)
+{
+    int64_t farthest = 0;
+    for (size_t g = 0; g < step->n_groups; g++) {
+        const struct device_group *group = &step->groups[g];
+        farthest = int64_max(farthest, group->devices[group->n - 1] - group->devices[0]);
+    }
+    return farthest;
+}
+
+// The step between two layouts. False: there is none, or no memory.
+static bool step_between(const struct splitting *splitting, const struct tile_layout *from,
+                         const struct tile_layout *to, struct reshard_step *step)
+{
+    struct pairing pairing;
+    return tsr__pairing_new(splitting->arena, from, NULL, to, splitting->shape, splitting->unit,
+                            &pairing) == TSR_OK &&
+           tsr__reshard_step(&pairing, step) == TSR_OK;
+}
+
+// Of the gathers along a single axis that lead on to the target, the one that reaches farthest. False: there is none.
+static bool first_gather(const struct splitting *splitting, const struct tile_layout *from,
+                         struct reshard_step *out)
+{
+    struct pairing pairing;
+    int64_t farthest = -1;
+    if (tsr__pairing_new(splitting->arena, from, NULL, splitting->to, splitting->shape,
+                         splitting->unit, &pairing) != TSR_OK)
+        return false;
+    for (int axis = 0; axis < from->rank; axis++) {
+        struct reshard_step step, rest;
+        const struct tile_layout *between = tsr__reshard_mixed(&pairing, (uint64_t)1 << axis);
+        if (!between || !step_between(splitting, from, between, &step) ||
+            !step_between(splitting, between, splitting->to, &rest))
+            continue;
+        bool leads = step.op == COMM_ALL_GATHER && step.axis >= 0 && rest.op == COMM_ALL_GATHER;
+        if (!leads || reach_of(&step) <= farthest)
+            continue;
+        farthest = reach_of(&step);
+        *out = step;
+    }
+    return farthest >= 0;
+}
+
+// The steps of one gather along several axes, at most `most`; 0: it cannot be taken apart.
+static int split(const struct splitting *splitting, const struct tile_layout *from, int most,
+                 struct reshard_step *out)
+{
+    int n = 0;
+    struct reshard_step last;
+    while (n < most && step_between(splitting, from, splitting->to, &last)) {
+        if (last.axis >= 0) {
+            out[n++] = last;
+            return n;
+        }
+        if (!first_gather(splitting, from, &out[n]))
+            return 0;
+        from = out[n++].layout;
+    }
+    return 0;
+}
+
+static bool along_several(const struct reshard_step *step)
+{
+    return step->op == COMM_ALL_GATHER && step->axis < 0;
+}
+
+void tsr__reshard_split(struct arena *arena, const struct tile_layout *from, const int64_t *shape,
+                        size_t elem_bytes, struct reshard *reshard)
+{
+    struct reshard_step steps[RESHARD_MAX_STEPS];
+    for (int i = 0; i < reshard->n_steps; i++) {
+        struct reshard_step *step = &reshard->steps[i];
+        struct splitting splitting = {arena, shape, elem_bytes, step->layout};
+        int n = 0, after = reshard->n_steps - i - 1;
+        if (along_several(step))
+            n = split(&splitting, from, RESHARD_MAX_STEPS - i - after, steps);
+        from = step->layout;
+        if (n == 0)
+            continue;
+        memmove(step + n, step + 1, (size_t)after * sizeof *step);
+        memcpy(step, steps, (size_t)n * sizeof *step);
+        reshard->n_steps += n - 1;
+        i += n - 1;
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_group.c - recognises all-gathers and all-to-alls between two layouts.
+//
+// Both act inside groups of devices of which each has one piece before and one after. Where pieces have several owners
+// there are as many groups side by side, each with every piece once.
+//
+//     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2} and {1,3} each
+//     have every tile once and gather side by side
+//     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are cut (axis 1): an all-to-all of {0,1}
+#include "sharding/reshard/reshard.h"
+
+// Every device of the target has one piece before and one after.
+static bool one_piece_each(const struct pairing *pairing)
+{
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        if (side_count(&pairing->to, t) > 1 ||
+            (side_count(&pairing->to, t) && side_count(&pairing->from, t) != 1))
+            return false;
+    return true;
+}
+
+// Room for n groups of that many members behind those of the step; the groups are empty. There can
+// be no more groups than devices (groups_new).
+static struct device_group *add_groups(const struct pairing *pairing, struct reshard_step *out,
+                                       size_t n, size_t members)
+{
+    struct device_group *group = &out->groups[out->n_groups];
+    for (size_t i = 0; i < n; i++) {
+        group[i].devices = ARENA_ARRAY(pairing->made, int64_t, members + 1);
+        if (!group[i].devices)
+            return NULL;
+    }
+    out->n_groups += n;
+    return group;
+}
+
+static bool groups_new(const struct pairing *pairing, struct reshard_step *out)
+{
+    out->n_groups = 0;
+    out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->n_devices + 1);
+    return out->groups != NULL;
+}
+
+// ---- all-gather --------------------------------------------------------------------------------
+
+// Owners of shard k that get shard j.
+static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64_t *out)
+{
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(pairing->from.layout, k, &owners), count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (tsr__side_owns(&pairing->to, pairing_device(pairing, owners[i]), j))
+            out[count++] = owners[i];
+    return count;
+}
+
+// The axis along which the pieces of k make j: it, or -1 if there are several.
+static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *axis)
+{
+    for (int d = 0; d < pairing->rank; d++)
+        if (pairing->from.parts[d][pairing->from.part[k * pairing->rank + d]].size !=
+            pairing->to.parts[d][pairing->to.part[j * pairing->rank + d]].size)
+            *axis = *axis == -2 || *axis == d ? d : -1;
+}
+
+// Shard j of the target is the union of whole shards of the source, each held by as many of j's
+// owners as any other, who all want j: then the i-th holders of all of them are group i.
+static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
+                         int64_t *room)
+{
+    const int64_t *owners;
+    size_t all = tsr__layout_owners(pairing->to.layout, j, &owners), copies = 0, seen = 0;
+    struct device_group *groups = NULL;
+    for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
+        int64_t common = pairing_common(pairing, k, j);
+        if (common == 0)
+            continue;
+        size_t n = holders(pairing, k, j, room);
+        if (common != pairing->from.elements[k] || n == 0 || (groups && n != copies))
+            return false;
+        if (!groups && !(groups = add_groups(pairing, out, copies = n, all)))
+            return false;
+        for (size_t i = 0; i < n; i++)
+            groups[i].devices[groups[i].n++] = room[i];
+        seen += n;
+        join_axis(pairing, k, j, &out->axis);
+    }
+    return seen == all;
+}
+
+// out->received is set already. axis: -2 while nothing has been joined yet, then the one axis, or
+// -1 for several.
+bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
+{
+    int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
+    bool is = room && one_piece_each(pairing) && groups_new(pairing, out);
+    out->axis = -2;
+    for (int64_t j = 0; j < pairing->to.layout->n_shards && is; j++)
+        is = pairing->to.layout->first[j] == pairing->to.layout->first[j + 1] ||
+             gather_shard(pairing, out, j, room);
+    if (is) {
+        out->op = COMM_ALL_GATHER;
+        out->sent = out->received; // in a ring everybody passes on as much as he gets
+        return true;
+    }
+    out->axis = -1;
+    out->groups = NULL;
+    out->n_groups = 0;
+    return false;
+}
+
+// ---- all-to-all --------------------------------------------------------------------------------
+
+// Part of dimension axis that a device has before, and after.
+static int64_t before(const struct pairing *pairing, size_t t, int axis)
+{
+    return pairing->from.part[pairing->from.shards[pairing->from.first[t]] * pairing->rank + axis];
+}
+static int64_t after(const struct pairing *pairing, size_t t, int axis)
+{
+    return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
+}
+
+// One axis is joined and one is cut, on all devices alike; the others stay.
+static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
+{
+    *joined = *cut = -1;
+    for (size_t t = 0; t < pairing->n_devices; t++) {
+        if (side_count(&pairing->from, t) != 1 || side_count(&pairing->to, t) != 1)
+            return false;
+        for (int d = 0; d < pairing->rank; d++) {
+            int64_t x = before(pairing, t, d), y = after(pairing, t, d);
+            int64_t n = pairing->from.parts[d][x].size, m = pairing->to.parts[d][y].size;
+            int64_t common = pairing->common[d][x * pairing->to.n_parts[d] + y];
+            int *axis = cut;
+            if (n < m)
+                axis = joined;
+            if (common != (n < m ? n : m))
+                return false;
+            if (n != m && *axis >= 0 && *axis != d)
+                return false;
+            if (n != m)
+                *axis = d;
+        }
+    }
+    return *joined >= 0 && *cut >= 0 && *joined != *cut;
+}
+
+// Devices of one region: they hold the same but for the axis that is joined, and will but for the one that is cut.
+// A relation that is the same from both sides, so that a walk over devices finds each region once.
+static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
+{
+    for (int axis = 0; axis < pairing->rank; axis++)
+        if (axis == joined ? after(pairing, s, axis) != after(pairing, t, axis)
+                           : before(pairing, s, axis) != before(pairing, t, axis))
+            return false;
+    return true;
+}
+
+// Numbers the different parts that members have: index of each, and the count.
+//     parts 4 7 4 9: index 0 1 0 2, count 3
+static size_t number_parts(const int64_t *part, size_t n, size_t *index)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = 0;
+        while (k < i && part[k] != part[i])
+            k++;
+        if (k < i)
+            index[i] = index[k];
+        else
+            index[i] = count++;
+    }
+    return count;
+}
+
+// Members of a region as edges from the part they have to the part they get.
+struct region {
+    size_t n, parts; // members; parts on either side
+    size_t *members, *has, *gets;
+    bool *used, *seen;
+    size_t *taken; // by part that is got: member + 1
+};
+
+// Finds a member that has part x and is not used yet, moving others out of the way.
+// An augmenting path of bipartite matching: taken[y] is the member that gets part y in this group;
+// if that one can serve its own part in another way, it makes room.
+static bool match(struct region *region, size_t x)
+{
+    for (size_t i = 0; i < region->n; i++) {
+        size_t y = region->gets[i];
+        if (region->has[i] != x || region->used[i] || region->seen[y])
+            continue;
+        region->seen[y] = true;
+        if (region->taken[y] == 0 || match(region, region->has[region->taken[y] - 1])) {
+            region->taken[y] = i + 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+// Splits the region into groups in which every part is had once and got once.
+// Where every part is had, and got, by as many members as there are groups, a matching exists for each
+// group in turn: what is left after taking one out is as regular as before. Else a match fails, and
+// this is no all-to-all.
+static bool split_region(const struct pairing *pairing, struct region *region,
+                         struct reshard_step *out)
+{
+    size_t copies = region->n / region->parts;
+    struct device_group *groups = add_groups(pairing, out, copies, region->parts);
+    if (!groups)
+        return false;
+    for (size_t group = 0; group < copies; group++) {
+        memset(region->taken, 0, region->parts * sizeof *region->taken);
+        for (size_t x = 0; x < region->parts; x++) {
+            memset(region->seen, 0, region->parts * sizeof *region->seen);
+            if (!match(region, x))
+                return false;
+        }
+        for (size_t i = 0; i < region->n; i++)
+            if (region->taken[region->gets[i]] == i + 1) {
+                region->used[i] = true;
+                groups[group].devices[groups[group].n++] = pairing->devices[region->members[i]];
+            }
+    }
+    return true;
+}
+
+// `had` is how much of the joined axis the different parts make together.
+static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
+                          struct reshard_step *out)
+{
+    int64_t *part = ARENA_ARRAY(pairing->made, int64_t, region->n), had = 0;
+    if (!part)
+        return false;
+    for (size_t i = 0; i < region->n; i++)
+        part[i] = before(pairing, region->members[i], joined);
+    size_t n = number_parts(part, region->n, region->has);
+    for (size_t i = 0, k = 0; i < region->n; i++)
+        if (region->has[i] == k) {
+            had += pairing->from.parts[joined][part[i]].size;
+            k++;
+        }
+    for (size_t i = 0; i < region->n; i++)
+        part[i] = after(pairing, region->members[i], cut);
+    region->parts = number_parts(part, region->n, region->gets);
+    // together they have all of what each of them will have
+    return n == region->parts && region->n % n == 0 &&
+           had == pairing->to.parts[joined][after(pairing, region->members[0], joined)].size &&
+           split_region(pairing, region, out);
+}
+
+static bool region_new(const struct pairing *pairing, struct region *region)
+{
+    size_t n = pairing->n_devices + 1;
+    *region = (struct region){.members = ARENA_ARRAY(pairing->made, size_t, n),
+                              .has = ARENA_ARRAY(pairing->made, size_t, n),
+                              .gets = ARENA_ARRAY(pairing->made, size_t, n),
+                              .used = ARENA_ARRAY(pairing->made, bool, n),
+                              .seen = ARENA_ARRAY(pairing->made, bool, n),
+                              .taken = ARENA_ARRAY(pairing->made, size_t, n)};
+    return !pairing->made->failed;
+}
+
+// Bytes that every member gives to the others of its group.
+// The largest counts: a step takes as long as its slowest member.
+static void give(const struct pairing *pairing, struct reshard_step *out)
+{
+    out->sent = 0;
+    for (size_t group = 0; group < out->n_groups; group++)
+        for (size_t i = 0; i < out->groups[group].n; i++) {
+            size_t s = pairing_device(pairing, out->groups[group].devices[i]);
+            int64_t n = 0;
+            for (size_t k = 0; k < out->groups[group].n; k++) {
+                size_t t = pairing_device(pairing, out->groups[group].devices[k]);
+                if (t != s)
+                    n += pairing_common(pairing, pairing->from.shards[pairing->from.first[s]],
+                                        pairing->to.shards[pairing->to.first[t]]);
+            }
+            if (n * pairing->unit > out->sent)
+                out->sent = n * pairing->unit;
+        }
+}
+
+// Devices that hold the same region but for the joined axis exchange among themselves only: {2,1} to {1,2} on two
+// devices is one region, in which each gives half of what it has. Every region must come out in full groups, or it
+// is no all-to-all.
+bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
+{
+    struct region region;
+    int joined, cut;
+    bool *done = ARENA_ARRAY(pairing->made, bool, pairing->n_devices + 1);
+    bool is = done && find_axes(pairing, &joined, &cut) && region_new(pairing, &region) &&
+              groups_new(pairing, out);
+    for (size_t s = 0; is && s < pairing->n_devices; s++) {
+        if (done[s])
+            continue;
+        region.n = 0;
+        memset(region.used, 0, pairing->n_devices);
+        for (size_t t = s; t < pairing->n_devices; t++)
+            if (!done[t] && same_region(pairing, s, t, joined)) {
+                done[t] = true;
+                region.members[region.n++] = t;
+            }
+        is = region_groups(pairing, &region, joined, cut, out);
+    }
+    if (!is) {
+        out->groups = NULL;
+        out->n_groups = 0;
+        return false;
+    }
+    out->op = COMM_ALL_TO_ALL;
+    out->axis = joined;
+    out->to_axis = cut;
+    give(pairing, out);
+    return true;
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_pair.c - two layouts of one shape laid over each other: what each shard of the one shares with each of
+// the other.
+//
+// A shard is a product of one part of each dimension, so what two shards share is a product too: a small table for
+// each dimension answers all pairs. Knows no steps.
+//
+//     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2; common[0] is
+//     2 2 0 0 / 0 0 2 2. Dimension 1 is whole on both sides: common[1] is 6. Shard 0 of the first and shard
+//     1 of the second share 2 * 6 = 12 elements.
+#include "sharding/reshard/reshard.h"
+
+#include <stdlib.h>
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Everywhere else in a pairing devices are counted 0, 1, 2 ... in this list, not by their numbers.
+static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
+                         const struct tile_layout *y)
+{
+    size_t n_x = (size_t)x->first[x->n_shards], n_y = (size_t)y->first[y->n_shards];
+    pairing->devices = ARENA_ARRAY(pairing->arena, int64_t, n_x + n_y + 1);
+    if (!pairing->devices)
+        return false;
+    memcpy(pairing->devices, x->owners, n_x * sizeof *pairing->devices);
+    memcpy(pairing->devices + n_x, y->owners, n_y * sizeof *pairing->devices);
+    qsort(pairing->devices, n_x + n_y, sizeof *pairing->devices, by_value);
+    for (size_t i = 0; i < n_x + n_y; i++)
+        if (pairing->n_devices == 0 ||
+            pairing->devices[pairing->n_devices - 1] != pairing->devices[i])
+            pairing->devices[pairing->n_devices++] = pairing->devices[i];
+    return true;
+}
+
+size_t tsr__pairing_search(const struct pairing *pairing, int64_t device)
+{
+    const int64_t *at =
+        bsearch(&device, pairing->devices, pairing->n_devices, sizeof *pairing->devices, by_value);
+    if (at)
+        return (size_t)(at - pairing->devices);
+    return SIZE_MAX;
+}
+
+bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
+{
+    for (size_t i = side->first[device]; i < side->first[device + 1]; i++)
+        if (side->shards[i] == shard)
+            return true;
+    return false;
+}
+
+// ---- one side ----------------------------------------------------------------------------------
+
+#define LISTED 256 // a part with more intervals is not listed; overlap.c counts without them
+
+// Part `index` of a dimension: its digits are the coordinates of the factors.
+static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
+                        struct tile_digits *out)
+{
+    int64_t coords[TILE_MAX_FACTORS] = {0};
+    for (int factor = dim->n - 1; factor >= 0; factor--) {
+        coords[factor] = index % dim->factors[factor].cuts;
+        index /= dim->factors[factor].cuts;
+    }
+    return tsr__dim_digits(dim, size, coords, out);
+}
+
+// -1: out of memory, or too many to count.
+static int64_t overlap(tsr_session *session, const struct tile_digits *x,
+                       const struct tile_digits *y)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, session);
+    int64_t n = tsr__digits_overlap(&scratch, x, y);
+    tsr__arena_free(&scratch);
+    return n;
+}
+
+// *left bounds the intervals of a whole side: a strided cut of a large dimension has as many as it
+// has elements, and what is planned here is copied interval by interval later.
+static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
+                            int64_t index, struct dim_part *out, int64_t *left)
+{
+    struct tile_digits digits, whole = {.size = size, .run = -1};
+    if (!part_digits(dim, size, index, &digits))
+        return TSR_INVALID;
+    out->n = digits.count;
+    if ((*left -= out->n) < 0)
+        return TSR_UNSUPPORTED;
+    if (out->n > LISTED) {
+        out->size = overlap(arena->session, &digits, &whole);
+        return out->size < 0 ? TSR_NOMEM : TSR_OK;
+    }
+    out->at = ARENA_ARRAY(arena, struct tile_interval, (size_t)out->n + 1);
+    if (!out->at)
+        return TSR_NOMEM;
+    tsr__digits_intervals(&digits, out->at, out->n);
+    for (int64_t i = 0; i < out->n; i++)
+        out->size += out->at[i].stop - out->at[i].start;
+    return TSR_OK;
+}
+
+static tsr_status take_parts(struct arena *arena, struct side *side, const int64_t *shape)
+{
+    int64_t left = TILE_MAX_INTERVALS;
+    for (int axis = 0; axis < side->layout->rank; axis++) {
+        side->n_parts[axis] = 1;
+        for (int factor = 0; factor < side->layout->dims[axis].n; factor++)
+            side->n_parts[axis] *= side->layout->dims[axis].factors[factor].cuts;
+        side->parts[axis] = ARENA_ARRAY(arena, struct dim_part, (size_t)side->n_parts[axis]);
+        if (!side->parts[axis])
+            return TSR_NOMEM;
+        for (int64_t i = 0; i < side->n_parts[axis]; i++) {
+            tsr_status status = take_part(arena, &side->layout->dims[axis], shape[axis], i,
+                                          &side->parts[axis][i], &left);
+            if (status != TSR_OK)
+                return status;
+        }
+    }
+    return TSR_OK;
+}
+
+// Which part of each dimension a shard is, and how many elements that makes.
+static void take_shards(struct side *side)
+{
+    int rank = side->layout->rank;
+    for (int64_t k = 0; k < side->layout->n_shards; k++) {
+        int64_t coords[TILE_MAX_LOOPS];
+        tsr__layout_coords(side->layout, k, coords);
+        // loops stand in the order of the factors, so that the digits of a part come highest first
+        for (int i = 0; i < side->layout->n_loops; i++) {
+            int axis = side->layout->loops[i].dim;
+            int64_t *part = &side->part[k * rank + axis];
+            *part = *part * side->layout->dims[axis].factors[side->layout->loops[i].factor].cuts +
+                    coords[i];
+        }
+        side->elements[k] = 1;
+        for (int axis = 0; axis < rank; axis++)
+            side->elements[k] *= side->parts[axis][side->part[k * rank + axis]].size;
+    }
+}
+
+// By device its shards: counted, summed up, then filled in, in ascending order.
+static bool take_owners(const struct pairing *pairing, struct side *side)
+{
+    size_t *at = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
+    if (!at)
+        return false;
+    for (int64_t i = 0; i < side->layout->first[side->layout->n_shards]; i++)
+        side->first[pairing_device(pairing, side->layout->owners[i]) + 1]++;
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        side->first[t + 1] += side->first[t];
+    memcpy(at, side->first, pairing->n_devices * sizeof *at);
+    for (int64_t k = 0; k < side->layout->n_shards; k++)
+        for (int64_t i = side->layout->first[k]; i < side->layout->first[k + 1]; i++)
+            side->shards[at[pairing_device(pairing, side->layout->owners[i])]++] = k;
+    return true;
+}
+
+// Shards are numbered in the order of the dimensions from here on, whatever the layout's own order was.
+static tsr_status take_side(struct pairing *pairing, struct side *side,
+                            const struct tile_layout *layout, const int64_t *shape)
+{
+    struct arena *arena = pairing->arena;
+    size_t rank = (size_t)layout->rank, shards = (size_t)layout->n_shards;
+    side->layout = tsr__layout_ordered(arena, layout);
+    side->parts = ARENA_ARRAY(arena, struct dim_part *, rank + 1);
+    side->n_parts = ARENA_ARRAY(arena, int64_t, rank + 1);
+    side->part = ARENA_ARRAY(arena, int64_t, shards * rank + 1);
+    side->elements = ARENA_ARRAY(arena, int64_t, shards);
+    side->first = ARENA_ARRAY(arena, size_t, pairing->n_devices + 2);
+    side->shards = ARENA_ARRAY(arena, int64_t, (size_t)layout->first[shards] + 1);
+    if (arena->failed)
+        return TSR_NOMEM;
+    tsr_status status = take_parts(arena, side, shape);
+    if (status != TSR_OK)
+        return status;
+    take_shards(side);
+    if (take_owners(pairing, side))
+        return TSR_OK;
+    return TSR_NOMEM;
+}
+
+// ---- both --------------------------------------------------------------------------------------
+
+// Both lists of intervals are ascending: one walk over both.
+static int64_t shared(const struct dim_part *x, const struct dim_part *y)
+{
+    int64_t n = 0;
+    for (int64_t i = 0, k = 0; i < x->n && k < y->n;) {
+        int64_t start = int64_max(x->at[i].start, y->at[k].start);
+        int64_t stop = int64_min(x->at[i].stop, y->at[k].stop);
+        n += int64_max(stop - start, 0);
+        if (x->at[i].stop <= y->at[k].stop)
+            i++;
+        else
+            k++;
+    }
+    return n;
+}
+
+// Elements that part i of a dimension of `from` and part k of `to` share. -1: as `overlap`.
+static int64_t common_of(const struct pairing *pairing, const int64_t *shape, int axis, int64_t i,
+                         int64_t k)
+{
+    const struct dim_part *x = &pairing->from.parts[axis][i], *y = &pairing->to.parts[axis][k];
+    struct tile_digits in_x, in_y;
+    if (x->at && y->at)
+        return shared(x, y);
+    if (!part_digits(&pairing->from.layout->dims[axis], shape[axis], i, &in_x) ||
+        !part_digits(&pairing->to.layout->dims[axis], shape[axis], k, &in_y))
+        return -1; // never: both were found before
+    return overlap(pairing->arena->session, &in_x, &in_y);
+}
+
+// n * m numbers for each dimension, where shards would need as many as their product over all dimensions.
+static bool take_common(struct pairing *pairing, const int64_t *shape)
+{
+    pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
+    if (!pairing->common)
+        return false;
+    for (int axis = 0; axis < pairing->rank; axis++) {
+        int64_t n = pairing->from.n_parts[axis], m = pairing->to.n_parts[axis];
+        int64_t *common = ARENA_ARRAY(pairing->arena, int64_t, (size_t)(n * m));
+        if (!common)
+            return false;
+        pairing->common[axis] = common;
+        for (int64_t at = 0; at < n * m; at++)
+            if ((common[at] = common_of(pairing, shape, axis, at / m, at % m)) < 0)
+                return false;
+    }
+    return true;
+}
+
+// Both lists ascend.
+static bool same_shards(const struct side *side, size_t x, size_t y)
+{
+    size_t n = side_count(side, x);
+    return n == side_count(side, y) &&
+           memcmp(&side->shards[side->first[x]], &side->shards[side->first[y]],
+                  n * sizeof *side->shards) == 0;
+}
+
+// Members of a group hold the same shards; every device that holds something is in one group.
+static tsr_status take_groups(struct pairing *pairing)
+{
+    pairing->group = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
+    if (!pairing->group)
+        return TSR_NOMEM;
+    memset(pairing->group, 0xff, pairing->n_devices * sizeof *pairing->group);
+    for (size_t g = 0; g < pairing->pending->n_groups; g++) {
+        const struct device_group *group = &pairing->pending->groups[g];
+        for (size_t i = 0; i < group->n; i++) {
+            size_t t = pairing_device(pairing, group->devices[i]);
+            if (t == SIZE_MAX || pairing->group[t] != SIZE_MAX ||
+                side_count(&pairing->from, t) == 0 ||
+                !same_shards(&pairing->from, t, pairing_device(pairing, group->devices[0])))
+                return TSR_INVALID;
+            pairing->group[t] = g;
+        }
+    }
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        if (side_count(&pairing->from, t) && pairing->group[t] == SIZE_MAX)
+            return TSR_INVALID;
+    return TSR_OK;
+}
+
+// Work and memory grow with pairs of shards and of owners, which are bounded before anything is made.
+tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
+                            const struct partial *pending, const struct tile_layout *to,
+                            const int64_t *shape, size_t elem_bytes, struct pairing *out)
+{
+    *out = (struct pairing){.arena = arena,
+                            .made = arena,
+                            .rank = from->rank,
+                            .unit = (int64_t)elem_bytes,
+                            .pending = pending};
+    if (from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
+        from->first[from->n_shards] > RESHARD_MAX_PAIRS / (to->first[to->n_shards] + 1))
+        return TSR_UNSUPPORTED;
+    if (!take_devices(out, from, to))
+        return TSR_NOMEM;
+    tsr_status status = take_side(out, &out->from, from, shape);
+    if (status != TSR_OK)
+        return status;
+    status = take_side(out, &out->to, to, shape);
+    if (status != TSR_OK)
+        return status;
+    if (!take_common(out, shape))
+        return TSR_NOMEM;
+    if (pending)
+        return take_groups(out);
+    return TSR_OK;
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_plan.c - the way from one sharding to another as other programs ask for it: texts in, steps out.
+//
+// Serves `tessera reshard`, tsr_reshard_plan and the pricing of a resharding (plan/reshard_time.c).
+// All that can be wrong with texts and shape is found here; reshard.c gets layouts that fit.
+#include "sharding/layouts/examine.h"
+
+// One question: the shape that both texts are for, and bytes of an element.
+struct ask {
+    tsr_session *session;
+    struct arena *arena;
+    const int64_t *shape;
+    int rank;
+    size_t unit;
+};
+
+static tsr_status misfit(tsr_session *session, tsr_status status, const char *hint,
+                         const char *what)
+{
+    tsr__diag(session, DIAG_sharding_misfit, NULL, hint, "%s", what);
+    return status;
+}
+
+// Elements smaller than a byte would not begin at bytes in a piece.
+static tsr_status take_ask(struct ask *ask, tsr_dtype type)
+{
+    int bits = tsr_dtype_bits(type);
+    bool fits = ask->rank >= 0 && ask->rank <= TILE_MAX_RANK;
+    for (int axis = 0; fits && axis < ask->rank; axis++)
+        fits = ask->shape[axis] >= 0;
+    if (!fits)
+        return misfit(ask->session, TSR_INVALID, "give up to 64 dimensions of 0 or more elements",
+                      "the shape is not possible");
+    if (bits <= 0 || bits % 8)
+        return misfit(ask->session, TSR_UNSUPPORTED, "use a type whose elements take whole bytes",
+                      "tensors of this element type cannot be moved in pieces");
+    ask->unit = (size_t)bits / 8;
+    return TSR_OK;
+}
+
+// Fits the text to the shape; the finding says which byte of it is wrong.
+static tsr_status parse(const struct ask *ask, const char *text, struct tile_layout **out)
+{
+    struct notation_error wrong = {0};
+    tsr_status status =
+        tsr__notation_parse(ask->arena, str_of(text), ask->rank, ask->shape, out, NULL, &wrong);
+    if (status != TSR_OK)
+        return tsr__notation_wrong(ask->session, NULL, status, str_of(text), &wrong);
+    return status;
+}
+
+// Owners are in ascending order within a shard.
+static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)
+{
+    int64_t n = layout->first[x + 1] - layout->first[x];
+    return n == layout->first[y + 1] - layout->first[y] &&
+           memcmp(layout->owners + layout->first[x], layout->owners + layout->first[y],
+                  (size_t)n * sizeof *layout->owners) == 0;
+}
+
+// The owners of a tile are one group, and of several tiles if they own several together.
+static tsr_status pending_groups(const struct ask *ask, const char *text,
+                                 const struct tile_layout *layout, struct partial *out)
+{
+    static const char *const names[] = {"sum", "max", "min", "prod"};
+    struct device_group *groups =
+        ARENA_ARRAY(ask->arena, struct device_group, (size_t)layout->n_shards + 1);
+    size_t which = 0;
+    if (!groups)
+        return TSR_NOMEM;
+    while (which < TSR_COUNT(names) && strcmp(text, names[which]) != 0)
+        which++;
+    if (which == TSR_COUNT(names))
+        return misfit(ask->session, TSR_INVALID, "say sum, max, min or prod",
+                      "values are not combined that way");
+    *out = (struct partial){.combine = (enum combine)which, .groups = groups};
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        size_t n = (size_t)(layout->first[k + 1] - layout->first[k]);
+        int64_t first = k;
+        if (n)
+            first = tsr__layout_shard_of(layout, layout->owners[layout->first[k]], 0);
+        if (n && (first == k || !same_owners(layout, first, k)))
+            groups[out->n_groups++] = (struct device_group){layout->owners + layout->first[k], n};
+    }
+    return TSR_OK;
+}
+
+static const tsr_group *public_groups(struct arena *arena, const struct reshard_step *step)
+{
+    tsr_group *group = ARENA_ARRAY(arena, tsr_group, step->n_groups + 1);
+    if (!group)
+        return NULL;
+    for (size_t i = 0; i < step->n_groups; i++)
+        group[i] = (tsr_group){step->groups[i].devices, step->groups[i].n};
+    return group;
+}
+
+// Steps of the public interface: layouts become texts, collectives their words.
+static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, const tsr_step **out)
+{
+    tsr_step *steps = ARENA_ARRAY(arena, tsr_step, (size_t)reshard->n_steps + 1);
+    if (!steps)
+        return TSR_NOMEM;
+    for (int i = 0; i < reshard->n_steps; i++) {
+        const struct reshard_step *step = &reshard->steps[i];
+        steps[i] = (tsr_step){.op = tsr__reshard_op_name(step->op),
+                              .axis = step->axis,
+                              .to_axis = step->to_axis,
+                              .received = step->received,
+                              .sent = step->sent,
+                              .total = step->total,
+                              .sharding = tsr__notation_print(arena, step->layout).p,
+                              .groups = public_groups(arena, step),
+                              .n_groups = step->n_groups};
+    }
+    *out = steps;
+    return arena_status(arena);
+}
+
+// *first is set as soon as the source is read, also if something is wrong later.
+tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
+                        struct reshard **out, const struct tile_layout **first)
+{
+    struct ask q = {.session = arena->session,
+                    .arena = arena,
+                    .shape = connecting->shape,
+                    .rank = connecting->rank};
+    struct tile_layout *from = NULL, *to = NULL;
+    struct partial partial = {0}, *pending = NULL;
+    *first = NULL;
+    tsr_status status = take_ask(&q, connecting->type);
+    if (status != TSR_OK)
+        return status;
+    status = parse(&q, connecting->from, &from);
+    *first = from;
+    if (status != TSR_OK)
+        return status;
+    status = parse(&q, connecting->to, &to);
+    if (status != TSR_OK)
+        return status;
+    if (connecting->pending) {
+        pending = &partial;
+        status = pending_groups(&q, connecting->pending, from, pending);
+    }
+    if (status != TSR_OK)
+        return status;
+    return tsr__reshard_plan(arena, from, pending, to, connecting->shape, q.unit, out);
+}
+
+// The steps live in the session until the next call of this function.
+tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
+                            const char *pending, tsr_dtype type, int rank, const int64_t *shape,
+                            const tsr_step **out, size_t *n)
+{
+    if (!shape && rank > 0)
+        return tsr__missing(session, "shape");
+    if (!out)
+        return tsr__missing(session, "out");
+    if (!n)
+        return tsr__missing(session, "n");
+    struct arena *kept = &session->results[RESULT_CONNECT];
+    struct connecting connecting = {from, to, pending, type, rank, shape};
+    const struct tile_layout *first;
+    struct reshard *reshard = NULL;
+    const tsr_step *steps = NULL;
+    tsr__arena_free(kept);
+    tsr__arena_init(kept, session);
+    tsr_status status = tsr__connect(&connecting, kept, &reshard, &first);
+    if (status != TSR_OK)
+        return status;
+    status = hand_out(kept, reshard, &steps);
+    if (status != TSR_OK)
+        return status;
+    *out = steps;
+    *n = (size_t)reshard->n_steps;
+    return TSR_OK;
+}

@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_step.c - one step from one layout to another: what it is called, who takes part, how many bytes.
+//
+// Steps are recognised on pieces and owners, not on meshes. What every device lacks is the same whatever the step is
+// called; the name says how regular it is. Where several devices have what another one lacks, the one that has sent
+// least gives it.
+//
+// [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 where they are named):
+//     {2,1} -> {1,1:0,1}           all-gather: each lacks the other's 4 rows and gets 96 bytes
+//     {2,1} -> {1,2}                 all-to-all: each lacks [4,3] of the other's and gets 48 bytes
+//     {1,1:0} -> {2,1:1,2}           scatter: device 0 gives each a different half, 96 bytes to each
+//     {2,1:0,1} -> {1,1:2}           gather: device 2 gets 96 bytes from each
+//     {2,1:0,1} -> {2,1:2,3}         permute: whole pieces, each from one device to one other
+//     {1,1:0,1} -> {2,1}           slice: nobody lacks anything, nothing moves
+// With a sum pending between 0 and 1 the same names combine: whole to whole on both is an all-reduce, whole to
+// {2,1} a reduce-scatter (each gets the other's 96 bytes of its own half), whole to {1,1:0} a reduce.
+#include "sharding/reshard/reshard.h"
+
+#include <stdlib.h>
+
+// What the devices take in and give out, in elements.
+struct load {
+    int64_t *received, *sent;
+};
+
+static bool load_new(const struct pairing *pairing, struct load *load)
+{
+    load->received = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
+    load->sent = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
+    return !pairing->made->failed;
+}
+
+// The most of one device, since all work at the same time, and the total.
+static void load_take(const struct pairing *pairing, const struct load *load,
+                      struct reshard_step *out)
+{
+    out->received = out->sent = out->total = 0;
+    for (size_t t = 0; t < pairing->n_devices; t++) {
+        int64_t got = load->received[t] * pairing->unit, gave = load->sent[t] * pairing->unit;
+        out->total += got;
+        if (got > out->received)
+            out->received = got;
+        if (gave > out->sent)
+            out->sent = gave;
+    }
+}
+
+// ---- nothing pending ---------------------------------------------------------------------------
+
+static bool all_owned(const struct tile_layout *layout)
+{
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        if (layout->first[k] == layout->first[k + 1])
+            return false;
+    return true;
+}
+
+// Somebody has each element of shard j.
+static bool is_there(const struct pairing *pairing, int64_t j)
+{
+    const struct tile_layout *from = pairing->from.layout;
+    int64_t there = 0;
+    for (int64_t k = 0; k < from->n_shards; k++)
+        if (from->first[k] < from->first[k + 1])
+            there += pairing_common(pairing, k, j);
+    return there >= pairing->to.elements[j];
+}
+
+// What each device lacks. False: nobody has it. Shards that are all owned hold every element, so only others are searched.
+static bool lacks(const struct pairing *pairing, struct load *load)
+{
+    bool complete = all_owned(pairing->from.layout);
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++) {
+            int64_t j = pairing->to.shards[i], has = 0;
+            for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
+                has += pairing_common(pairing, pairing->from.shards[h], j);
+            if (!complete && !is_there(pairing, j))
+                return false;
+            load->received[t] += pairing->to.elements[j] - has;
+        }
+    return true;
+}
+
+// Axis by axis: pieces without elements have sizes too.
+// The same elements, also if the two layouts say it by different factors.
+static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
+{
+    for (int axis = 0; axis < pairing->rank; axis++) {
+        int64_t x = pairing->from.part[k * pairing->rank + axis],
+                y = pairing->to.part[j * pairing->rank + axis];
+        int64_t common = pairing->common[axis][x * pairing->to.n_parts[axis] + y];
+        if (common != pairing->from.parts[axis][x].size ||
+            common != pairing->to.parts[axis][y].size)
+            return false;
+    }
+    return true;
+}
+
+// The same pieces on the same devices.
+static bool unchanged(const struct pairing *pairing)
+{
+    for (size_t t = 0; t < pairing->n_devices; t++) {
+        if (side_count(&pairing->from, t) != side_count(&pairing->to, t))
+            return false;
+        for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++) {
+            int64_t j = pairing->to.shards[i];
+            bool same = false;
+            for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
+                same = same || same_piece(pairing, pairing->from.shards[h], j);
+            if (!same)
+                return false;
+        }
+    }
+    return true;
+}
+
+typedef VEC(struct reshard_move) move_list;
+
+// Counts a move, and lists it if there is a list.
+static bool add_move(const struct pairing *pairing, move_list *list, struct load *load, size_t from,
+                     size_t to, int64_t k, int64_t j)
+{
+    int64_t elements = pairing_common(pairing, k, j);
+    load->sent[from] += elements;
+    struct reshard_move *move = NULL;
+    if (list)
+        move = vec_push(pairing->made, list);
+    if (move)
+        *move = (struct reshard_move){pairing->devices[from], pairing->devices[to], k, j, elements};
+    return move || !list;
+}
+
+// The owner of shard k that has sent least.
+// SIZE_MAX: nobody owns it. Of equals the first, so that plans are the same on every machine.
+static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
+{
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(pairing->from.layout, k, &owners), best = SIZE_MAX;
+    for (size_t i = 0; i < n; i++) {
+        size_t s = pairing_device(pairing, owners[i]);
+        if (best == SIZE_MAX || load->sent[s] < load->sent[best])
+            best = s;
+    }
+    return best;
+}
+
+// What a device lacks of a shard comes from one owner of each old shard that has some of it.
+static bool plain_moves(const struct pairing *pairing, struct load *load, move_list *list)
+{
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++)
+            for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
+                int64_t j = pairing->to.shards[i];
+                if (pairing_common(pairing, k, j) == 0 || tsr__side_owns(&pairing->from, t, k))
+                    continue;
+                if (!add_move(pairing, list, load, idle_owner(pairing, load, k), t, k, j))
+                    return false;
+            }
+    return true;
+}
+
+// ---- names of point-to-point steps -------------------------------------------------------------
+
+// How regular the moves are.
+struct pattern {
+    bool in_one, out_one;      // every device gets from one, gives to one
+    bool whole_from, whole_to; // moves are whole shards of from, of to
+    bool apart;                // nobody gets and gives
+    bool kept;                 // a giver keeps what it gave
+    bool out_same;             // all that a device gives is the same piece
+};
+
+// first_in and first_out come zeroed, by device: the first move that a device gets or gives. Every later one is
+// compared with it, so one pass suffices. A move has at least one element, so elements 0 says there was none.
+static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
+                                 size_t n, struct reshard_move *first_in,
+                                 struct reshard_move *first_out)
+{
+    struct pattern r = {true, true, true, true, true, false, true};
+    for (size_t i = 0; i < n; i++) {
+        size_t s = pairing_device(pairing, move[i].from_device);
+        size_t t = pairing_device(pairing, move[i].to_device);
+        r.whole_from &= move[i].elements == pairing->from.elements[move[i].from];
+        r.kept |= tsr__side_owns(&pairing->to, s, move[i].to);
+        r.whole_to &= move[i].elements == pairing->to.elements[move[i].to];
+        if (first_in[t].elements)
+            r.in_one &= first_in[t].from_device == move[i].from_device;
+        else
+            first_in[t] = move[i];
+        if (first_out[s].elements) {
+            r.out_one &= first_out[s].to_device == move[i].to_device;
+            r.out_same &= first_out[s].to == move[i].to && first_out[s].from == move[i].from;
+        } else {
+            first_out[s] = move[i];
+        }
+    }
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        r.apart &= !first_in[t].elements || !first_out[t].elements;
+    return r;
+}
+
+static int by_giver(const void *a, const void *b)
+{
+    const struct reshard_move *x = a, *y = b;
+    if (x->from_device != y->from_device)
+        return int64_order(x->from_device, y->from_device);
+    return int64_order(x->to, y->to);
+}
+
+// No device gives one piece to two others.
+// A broadcast gives one piece to many; a scatter must not.
+static bool gives_different(const struct pairing *pairing, const struct reshard_move *move,
+                            size_t n)
+{
+    struct reshard_move *sorted = ARENA_ARRAY(pairing->made, struct reshard_move, n);
+    if (!sorted)
+        return false;
+    memcpy(sorted, move, n * sizeof *move);
+    qsort(sorted, n, sizeof *move, by_giver);
+    for (size_t i = 1; i < n; i++)
+        if (by_giver(&sorted[i - 1], &sorted[i]) == 0)
+            return false;
+    return true;
+}
+
+// Groups around the device that gives (or gets): it first, then the others, ascending.
+// Only the middle of each star is looked up; how many moves it has bounds the others of its group.
+static bool star_groups(const struct pairing *pairing, struct reshard_step *out, bool giver)
+{
+    size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
+    struct device_group *group =
+        ARENA_ARRAY(pairing->made, struct device_group, pairing->n_devices);
+    if (!count || !group)
+        return false;
+    for (size_t i = 0; i < out->n_moves; i++)
+        count[pairing_device(pairing,
+                             giver ? out->moves[i].from_device : out->moves[i].to_device)]++;
+    for (size_t i = 0; i < out->n_moves; i++) {
+        const struct reshard_move *move = &out->moves[i];
+        size_t t = pairing_device(pairing, giver ? move->from_device : move->to_device), k = 1;
+        int64_t other = giver ? move->to_device : move->from_device;
+        if (!group[t].n && !(group[t].devices = ARENA_ARRAY(pairing->made, int64_t, count[t] + 1)))
+            return false;
+        if (!group[t].n)
+            group[t].devices[group[t].n++] = pairing->devices[t];
+        while (k < group[t].n && group[t].devices[k] != other)
+            k++;
+        if (k == group[t].n)
+            group[t].devices[group[t].n++] = other;
+    }
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        if (group[t].n)
+            group[out->n_groups++] = group[t];
+    out->groups = group;
+    return !pairing->made->failed;
+}
+
+// All devices: a permutation or an exchange has no smaller groups that are known.
+static bool one_group(const struct pairing *pairing, struct reshard_step *out)
+{
+    out->groups = ARENA_NEW(pairing->made, struct device_group);
+    if (!out->groups)
+        return false;
+    *out->groups = (struct device_group){pairing->devices, pairing->n_devices};
+    out->n_groups = 1;
+    return true;
+}
+
+// From the most regular name to the least, since several may fit: {2,1:0,1} -> {2,1:2,3} satisfies every one of
+// these conditions and is called a permutation.
+static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
+{
+    struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
+    struct reshard_move *from = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
+    if (!in || !from)
+        return false;
+    struct pattern r = pattern_of(pairing, out->moves, out->n_moves, in, from);
+    bool whole = r.whole_from && r.whole_to;
+    if (whole && r.in_one && r.out_one && r.out_same && !r.kept)
+        out->op = RESHARD_PERMUTE;
+    else if (whole && r.in_one && r.out_same && r.apart)
+        out->op = COMM_BROADCAST;
+    else if (r.whole_to && r.in_one && r.apart &&
+             gives_different(pairing, out->moves, out->n_moves))
+        out->op = RESHARD_SCATTER;
+    else if (r.whole_from && r.out_one && r.apart)
+        out->op = RESHARD_GATHER;
+    else
+        out->op = RESHARD_EXCHANGE;
+    if (out->op == RESHARD_PERMUTE || out->op == RESHARD_EXCHANGE)
+        return one_group(pairing, out);
+    return star_groups(pairing, out, out->op != RESHARD_GATHER);
+}
+
+// Collectives of whole groups are looked for first; only what is none of them gets a list of moves.
+static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
+{
+    struct load load;
+    move_list moves = {0};
+    if (!load_new(pairing, &load))
+        return TSR_NOMEM;
+    if (!lacks(pairing, &load))
+        return TSR_INVALID;
+    load_take(pairing, &load, out);
+    if (out->total == 0) {
+        if (unchanged(pairing))
+            out->op = RESHARD_NOTHING;
+        else
+            out->op = RESHARD_SLICE;
+        return TSR_OK;
+    }
+    if (tsr__reshard_gather(pairing, out) || tsr__reshard_exchange_axes(pairing, out))
+        return TSR_OK;
+    if (pairing->made->failed || !plain_moves(pairing, &load, &moves))
+        return TSR_NOMEM;
+    out->moves = moves.at;
+    out->n_moves = moves.n;
+    load_take(pairing, &load, out);
+    if (!name_moves(pairing, out))
+        return TSR_NOMEM;
+    if (out->op == COMM_BROADCAST)
+        out->sent = out->received; // it is passed on from one to the next
+    return TSR_OK;
+}
+
+// ---- pending -----------------------------------------------------------------------------------
+
+// The group of a device that holds something.
+static const struct device_group *group_at(const struct pairing *pairing, size_t device)
+{
+    return &pairing->pending->groups[pairing->group[device]];
+}
+
+// The group that gives shard k to device t: its own, or the one that has sent least. SIZE_MAX: none.
+static size_t giving_group(const struct pairing *pairing, const struct load *load, size_t t,
+                           int64_t k)
+{
+    if (tsr__side_owns(&pairing->from, t, k))
+        return pairing->group[t];
+    size_t s = idle_owner(pairing, load, k);
+    if (s == SIZE_MAX)
+        return SIZE_MAX;
+    return pairing->group[s];
+}
+
+// Every device gets what the members of a group hold of its pieces and combines it. *own: always its own group.
+static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
+                                bool *own)
+{
+    for (size_t t = 0; t < pairing->n_devices; t++)
+        for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++)
+            for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
+                int64_t j = pairing->to.shards[i], common = pairing_common(pairing, k, j);
+                size_t group = 0;
+                if (common)
+                    group = giving_group(pairing, load, t, k);
+                if (common == 0)
+                    continue;
+                if (group == SIZE_MAX)
+                    return TSR_INVALID;
+                *own &= tsr__side_owns(&pairing->from, t, k);
+                for (size_t m = 0; m < pairing->pending->groups[group].n; m++) {
+                    size_t s = pairing_device(pairing, pairing->pending->groups[group].devices[m]);
+                    load->received[t] += s == t ? 0 : common;
+                    if (s != t && !add_move(pairing, list, load, s, t, k, j))
+                        return TSR_NOMEM;
+                }
+            }
+    return TSR_OK;
+}
+
+// Members of the group that own something afterwards; *apart: no two of them the same.
+static size_t getters(const struct pairing *pairing, const struct device_group *group, bool *apart)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < group->n; i++) {
+        size_t t = pairing_device(pairing, group->devices[i]);
+        n += side_count(&pairing->to, t) > 0;
+        for (size_t h = pairing->to.first[t]; h < pairing->to.first[t + 1]; h++)
+            for (size_t k = 0; k < i; k++)
+                *apart &= !tsr__side_owns(&pairing->to, pairing_device(pairing, group->devices[k]),
+                                          pairing->to.shards[h]);
+    }
+    return n;
+}
+
+// A collective, or RESHARD_EXCHANGE.
+// own: every device gets from its own group alone.
+static int name_combination(const struct pairing *pairing, bool own)
+{
+    bool apart = true, one = true;
+    if (own && unchanged(pairing))
+        return COMM_ALL_REDUCE;
+    for (size_t group = 0; group < pairing->pending->n_groups; group++)
+        one &= getters(pairing, &pairing->pending->groups[group], &apart) <= 1;
+    if (!own || !apart)
+        return RESHARD_EXCHANGE;
+    if (one)
+        return COMM_REDUCE;
+    return COMM_REDUCE_SCATTER;
+}
+
+// All members combine a stretch each, then all collect the stretches.
+static void load_all_reduce(const struct pairing *pairing, struct load *load)
+{
+    for (size_t t = 0; t < pairing->n_devices; t++) {
+        int64_t all = 0, n = (int64_t)group_at(pairing, t)->n, mine = 0;
+        while (group_at(pairing, t)->devices[mine] != pairing->devices[t])
+            mine++;
+        for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
+            all += pairing->from.elements[pairing->from.shards[h]];
+        int64_t stretch = tsr__tile_start(all, n, mine + 1) - tsr__tile_start(all, n, mine);
+        load->sent[t] = load->received[t] = (n - 1) * stretch + all - stretch;
+    }
+}
+
+// From one to the next, the one that gets it last; the first has nothing to wait for.
+static void load_reduce(const struct pairing *pairing, struct load *load,
+                        const struct reshard_step *out)
+{
+    for (size_t g = 0; g < out->n_groups; g++) {
+        const struct device_group *group = &out->groups[g];
+        size_t root = pairing_device(pairing, group->devices[0]);
+        int64_t all = 0;
+        for (size_t h = pairing->to.first[root]; h < pairing->to.first[root + 1]; h++)
+            all += pairing->to.elements[pairing->to.shards[h]];
+        for (size_t i = 0; i < group->n; i++) {
+            size_t t = pairing_device(pairing, group->devices[i]);
+            if (i == 1 || group->n == 1)
+                load->received[t] = 0;
+            else
+                load->received[t] = all;
+            if (i == 0)
+                load->sent[t] = 0;
+            else
+                load->sent[t] = all;
+        }
+    }
+}
+
+// The groups as they are; for a reduction to one, that one first.
+static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
+{
+    out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
+    if (!out->groups)
+        return false;
+    for (size_t group = 0; group < pairing->pending->n_groups; group++) {
+        const struct device_group *from = &pairing->pending->groups[group];
+        struct device_group *to = &out->groups[out->n_groups];
+        to->devices = ARENA_ARRAY(pairing->made, int64_t, from->n + 1);
+        if (!to->devices)
+            return false;
+        memcpy(to->devices, from->devices, from->n * sizeof *to->devices);
+        to->n = from->n;
+        bool needed = out->op != COMM_REDUCE;
+        for (size_t i = 0; i < to->n && !needed; i++)
+            if (side_count(&pairing->to, pairing_device(pairing, to->devices[i]))) {
+                int64_t root = to->devices[i];
+                memmove(to->devices + 1, to->devices, i * sizeof root);
+                to->devices[0] = root;
+                needed = true;
+            }
+        out->n_groups += needed;
+    }
+    return true;
+}
+
+// Counts the bytes as if everybody sent parts to everybody who needs them. A reduce-scatter does just that. Reduce
+// (the sum goes from one to the next) and all-reduce (each sums up a stretch) move less and are counted again, as
+// is an exchange whose moves the caller wants listed.
+static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
+{
+    struct load load;
+    move_list moves = {0};
+    bool own = true;
+    if (!load_new(pairing, &load))
+        return TSR_NOMEM;
+    tsr_status status = combine_moves(pairing, &load, NULL, &own);
+    if (status != TSR_OK)
+        return status;
+    out->combines = true;
+    out->op = name_combination(pairing, own);
+    if (out->op == RESHARD_EXCHANGE ? !one_group(pairing, out) : !combining_groups(pairing, out))
+        return TSR_NOMEM;
+    if (out->op == COMM_REDUCE_SCATTER || (out->op == RESHARD_EXCHANGE && pairing->brief)) {
+        load_take(pairing, &load, out);
+        return TSR_OK;
+    }
+    memset(load.received, 0, pairing->n_devices * sizeof *load.received);
+    memset(load.sent, 0, pairing->n_devices * sizeof *load.sent);
+    if (out->op == COMM_REDUCE)
+        load_reduce(pairing, &load, out);
+    else if (out->op == COMM_ALL_REDUCE)
+        load_all_reduce(pairing, &load);
+    else
+        status = combine_moves(pairing, &load, &moves, &own);
+    out->moves = moves.at;
+    out->n_moves = moves.n;
+    load_take(pairing, &load, out);
+    return status;
+}
+
+tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out)
+{
+    *out = (struct reshard_step){
+        .op = RESHARD_NOTHING, .axis = -1, .to_axis = -1, .layout = pairing->to.layout};
+    if (pairing->pending)
+        return combining_step(pairing, out);
+    return plain_step(pairing, out);
+}
