@@ -2,6 +2,8 @@
 // The JSON writer: layout, escapes, misuse, findings; a foreign parser reads what it wrote.
 #include "scratch.h"
 
+#include "tessera_json.h"
+
 #include <jansson.h>
 #include <math.h>
 
@@ -212,13 +214,94 @@ static void no_memory(void **state)
     }
 }
 
+// Every kind of value, and every condition, both ways.
+struct leaf {
+    int rank;
+    const char *name;
+};
+struct tree {
+    bool yes;
+    int64_t big, unknown;
+    size_t n_leaves, n_times;
+    int axis, count;
+    double seconds;
+    const char *text;
+    tsr_severity severity;
+    const int64_t *sizes;
+    const double *times;
+    const struct leaf *leaves;
+    struct leaf root;
+};
+
+static void records(void **state)
+{
+    static const char *const severities[] = {"error", "warning", "note"};
+    static const tsr_json_field leaf_fields[] = {
+        JSON_NEGATIVE_AS_NULL(struct leaf, "rank", rank),
+        JSON_IF_KNOWN(struct leaf, "name", name),
+        JSON_END,
+    };
+    static const tsr_json_field tree_fields[] = {
+        JSON_FIELD(struct tree, "yes", yes),
+        JSON_FIELD(struct tree, "big", big),
+        JSON_OR_NULL(struct tree, "unknown", unknown),
+        JSON_IF_KNOWN(struct tree, "left_out", unknown),
+        JSON_UNLESS_NEGATIVE(struct tree, "axis", axis),
+        JSON_FIELD(struct tree, "seconds", seconds),
+        JSON_MS(struct tree, "ms", seconds),
+        JSON_FIELD(struct tree, "text", text),
+        JSON_NAME(struct tree, "severity", severity, severities),
+        JSON_LIST_OR_NULL(struct tree, "sizes", sizes, count),
+        JSON_LIST(struct tree, "times", times, n_times),
+        JSON_RECORD(struct tree, "root", root, leaf_fields),
+        JSON_RECORDS(struct tree, "leaves", leaves, n_leaves, leaf_fields),
+        JSON_RECORDS_IF_ANY(struct tree, "none", leaves, n_times, leaf_fields),
+        JSON_END,
+    };
+    struct scratch *t = *state;
+    const int64_t sizes[] = {3, 0};
+    const struct leaf leaves[] = {{-1, "a"}, {0, NULL}};
+    struct tree tree = {.yes = true,
+                        .big = 1,
+                        .axis = -1,
+                        .count = 2,
+                        .seconds = 0.5,
+                        .severity = TSR_NOTE,
+                        .sizes = sizes,
+                        .leaves = leaves,
+                        .n_leaves = 2};
+    tsr_json *j = tsr_json_new(t->s);
+    tsr_json_begin(j, NULL, '[');
+    tsr_json_record(j, NULL, tree_fields, &tree);
+    tsr_json_end(j);
+    json_t *read = json_loads(tsr_json_text(j), 0, NULL);
+    json_t *wanted = json_loads(
+        "[{\"yes\": true, \"big\": 1, \"unknown\": null, \"seconds\": 0.5, \"ms\": 500, "
+        "\"text\": null, \"severity\": \"note\", \"sizes\": [3, null], \"times\": [], "
+        "\"root\": {\"rank\": 0}, \"leaves\": [{\"rank\": null, \"name\": \"a\"}, {\"rank\": 0}]}]",
+        0, NULL);
+    assert_non_null(wanted);
+    char *text = json_dumps(read, 0), *other = json_dumps(wanted, 0);
+    assert_string_equal(text, other);
+    free(text);
+    free(other);
+    json_decref(read);
+    json_decref(wanted);
+    tsr_json_free(j);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, scratch_open, scratch_close)
     const struct CMUnitTest tests[] = {
-        T(layout),    T(long_arrays_keep_their_lines), T(escapes),
-        T(numbers),   T(misuse_gives_no_text),         T(findings),
+        T(layout),
+        T(long_arrays_keep_their_lines),
+        T(escapes),
+        T(numbers),
+        T(misuse_gives_no_text),
+        T(findings),
         T(no_memory),
+        T(records),
     };
     return cmocka_run_group_tests_name("base json", tests, NULL, NULL);
 }
