@@ -40,7 +40,7 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
         if (stays(blocks, value) || tsr__block_batch_dim(blocks, plan, value) == BATCH_NOWHERE)
             continue; // every copy has it
         ps += tsr__price_gather(planner->machine.topology, plan->n, plan->copies,
-                                tsr__stages_bytes(planner, value));
+                                tsr__value_bytes(planner, value));
     }
     return ps;
 }
@@ -81,7 +81,7 @@ static int64_t slice_time(const struct blocks *blocks, const struct block_plan *
         if (stays(blocks, value))
             continue;
         if (some_reads_whole(planner, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
-            bytes += (double)tsr__stages_bytes(blocks->planner, value) / (double)plan->copies;
+            bytes += (double)tsr__value_bytes(blocks->planner, value) / (double)plan->copies;
     }
     return tsr__planner_move_time(planner, 2 * bytes);
 }
@@ -173,9 +173,9 @@ int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *
     int64_t bytes = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        int64_t whole = tsr__stages_bytes(blocks->planner, value);
+        int64_t whole = tsr__value_bytes(blocks->planner, value);
         if (!stays(blocks, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
-            bytes = smaller(bytes + whole - tsr__stages_bytes(&plan->planner, value), PLAN_NEVER);
+            bytes = smaller(bytes + whole - tsr__value_bytes(&plan->planner, value), PLAN_NEVER);
     }
     return bytes;
 }

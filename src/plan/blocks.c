@@ -207,16 +207,6 @@ bool tsr__blocks_list_alike(struct blocks *blocks)
     return true;
 }
 
-bool tsr__planner_alike(const struct planner *planner)
-{
-    const tsr_topology_device *devices = planner->machine.topology->device;
-    int64_t memory = devices[tsr__planner_device(planner, 0)].memory;
-    for (int64_t device = 1; device < planner->machine.n; device++)
-        if (devices[tsr__planner_device(planner, device)].memory != memory)
-            return false;
-    return !planner->machine.unlike;
-}
-
 // ---- one block ---------------------------------------------------------------------------------
 
 // The caller's sizes, with a block's share of the batch.

@@ -3,7 +3,7 @@
 #ifndef TSR_PLAN_BLOCKS_H
 #define TSR_PLAN_BLOCKS_H
 
-#include "plan/stages.h"
+#include "plan/internal.h"
 
 #define BLOCK_TRIES 20 // blocks that are looked at
 

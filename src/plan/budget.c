@@ -100,3 +100,15 @@ struct program_options tsr__budget_share(struct budget *budget, double fraction)
     options.work = (uint64_t)fmax(work, (double)LEAST_WORK);
     return options;
 }
+
+bool tsr__planner_late(struct planner *planner)
+{
+    struct planner_pace *pace = &planner->pace;
+    if (pace->late)
+        return true;
+    if (pace->heeds && tsr__cancelled(planner->session))
+        pace->late = true;
+    if (pace->end > 0 && tsr__clock() >= pace->end)
+        pace->late = true;
+    return pace->late;
+}

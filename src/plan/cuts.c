@@ -42,17 +42,6 @@ static int64_t made_at(const struct planner *planner, const tsr_value *value)
     return planner->node_at[tsr__node_id(from)];
 }
 
-// Bytes of the whole value, rounded down; what cannot be counted is PLAN_NEVER.
-int64_t tsr__stages_bytes(const struct planner *planner, const tsr_value *value)
-{
-    const struct plan_value *plan_value = &planner->values[tsr__value_id(value)];
-    int64_t n = plan_value->bits;
-    for (int d = 0; d < plan_value->rank; d++)
-        if (!mul_ok(n, plan_value->shape[d], &n))
-            return PLAN_NEVER;
-    return smaller(n / 8, PLAN_NEVER);
-}
-
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
 // Small, and made of inputs, small constants and other such nodes.
@@ -68,7 +57,7 @@ static bool is_common(const struct cutting *cutting, size_t i)
         if (from >= 0 && !cutting->common[from])
             return false;
         if (value && cutting->planner->values[tsr__value_id(value)].constant)
-            constants += tsr__stages_bytes(cutting->planner, value) / (int64_t)n_values;
+            constants += tsr__value_bytes(cutting->planner, value) / (int64_t)n_values;
     }
     return cutting->time[i] <= cutting->all_time / COMMON_SHARE &&
            constants <= cutting->all_bytes / COMMON_SHARE;
@@ -164,7 +153,7 @@ static void add_crossing(struct cutting *cutting, int64_t *width)
         for (size_t o = 0; o < tsr_node_output_count(node); o++) {
             if (!tsr_node_output(node, o))
                 continue;
-            int64_t bytes = tsr__stages_bytes(planner, tsr_node_output(node, o));
+            int64_t bytes = tsr__value_bytes(planner, tsr_node_output(node, o));
             width[i + 1] += bytes;
             width[cutting->last[i] + 1] -= bytes;
         }
@@ -450,7 +439,7 @@ static void add_up(struct cutting *cutting)
         cutting->all_time += cutting->time[i];
     }
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
-        cutting->all_bytes += tsr__stages_bytes(planner, tsr_graph_initializer(graph, i));
+        cutting->all_bytes += tsr__value_bytes(planner, tsr_graph_initializer(graph, i));
 }
 
 // Times first, then the nodes that run everywhere, then what crosses between the others, then the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork.c - a planner for some of the devices: what is known of the model is that of the planner it comes from, what
 // depends on devices is its own. Stages are planned so: of 4 devices in two stages, one planner for {0, 1}, one for {2, 3}.
-#include "plan/stages.h"
+#include "plan/internal.h"
 
 // Nodes that are in no stage are not planned.
 static void leave_out(struct planner *planner, const unsigned char *staged)

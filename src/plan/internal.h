@@ -460,6 +460,20 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
                         int64_t *sizes);
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n);
 
+// Size of the unsharded value in bytes, rounded down; PLAN_NEVER if it overflows.
+int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value);
+
+// What a node reads: its inputs, then what its bodies capture.
+static inline size_t tsr__reads_count(const tsr_node *node, tsr_value ***captures)
+{
+    return tsr_node_input_count(node) + tsr__node_captures(node, captures);
+}
+static inline const tsr_value *tsr__reads_at(const tsr_node *node, tsr_value **captures, size_t i)
+{
+    size_t n_in = tsr_node_input_count(node);
+    return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+}
+
 // strategies.c
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
 // A candidate in which that tensor has the layout, if the node can do it. False: none, or it was tried before.
@@ -488,6 +502,12 @@ bool tsr__planner_list(struct planner *planner);       // the nodes, and which o
 bool tsr__planner_candidates(struct planner *planner); // of all that are needed
 // The program of the nodes that are listed. memory: bytes of each device; 0: as the topology says; PLAN_NO_LIMIT.
 bool tsr__planner_program(struct planner *planner, int64_t memory);
+
+// fork.c
+// A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
+// all). False: out of memory; to be freed in any case.
+bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
+                       const int64_t *devices, size_t n, struct planner *out);
 
 // answer.c: the chosen plan.
 // Bytes on each device at the worst time; peak, if not NULL: those of its process.

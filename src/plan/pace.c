@@ -19,18 +19,6 @@ static const struct round {
     double share;
 } rounds[] = {{0, 0.6}, {8, 0.6}, {4, 0.8}};
 
-bool tsr__planner_late(struct planner *planner)
-{
-    struct planner_pace *pace = &planner->pace;
-    if (pace->late)
-        return true;
-    if (pace->heeds && tsr__cancelled(planner->session))
-        pace->late = true;
-    if (pace->end > 0 && tsr__clock() >= pace->end)
-        pace->late = true;
-    return pace->late;
-}
-
 // Each node in its cheapest way, with nothing to be moved.
 static int64_t cheapest(const struct planner *planner)
 {

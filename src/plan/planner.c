@@ -179,3 +179,13 @@ double tsr__planner_speeds(const struct planner *planner)
         speeds += times_as_fast(planner, device);
     return speeds;
 }
+
+bool tsr__planner_alike(const struct planner *planner)
+{
+    const tsr_topology_device *devices = planner->machine.topology->device;
+    int64_t memory = devices[tsr__planner_device(planner, 0)].memory;
+    for (int64_t device = 1; device < planner->machine.n; device++)
+        if (devices[tsr__planner_device(planner, device)].memory != memory)
+            return false;
+    return !planner->machine.unlike;
+}

@@ -107,7 +107,7 @@ static int64_t send_time(struct search *search, struct planner *planner, int64_t
 {
     const struct plan_value *sized = &planner->values[tsr__value_id(value)];
     // `start` and `n` name the receivers: a block is a stretch of the line.
-    int64_t key[4] = {tsr__stages_bytes(planner, value), from, (int64_t)start, (int64_t)n};
+    int64_t key[4] = {tsr__value_bytes(planner, value), from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
     int64_t *found = tsr__map_get(&search->transfers, text);
     if (found)
@@ -212,7 +212,7 @@ static int64_t least_transfers(struct search *search, size_t i, size_t j, const 
         return 0;
     for (size_t k = 0; k < range->n_in; k++)
         ps += least_transfer(search, block, (struct stretch){0, block->start},
-                             tsr__stages_bytes(search->staging->planner, range->in[k]));
+                             tsr__value_bytes(search->staging->planner, range->in[k]));
     return smaller(ps, NEVER_FITS);
 }
 
@@ -225,7 +225,7 @@ static int64_t least_busy(struct search *search, const struct block *block, stru
         return 0;
     for (size_t k = 0; k < n; k++) {
         int64_t ps = least_transfer(search, block, others,
-                                    tsr__stages_bytes(search->staging->planner, values[k]));
+                                    tsr__value_bytes(search->staging->planner, values[k]));
         sum = smaller(sum + ps, NEVER_FITS);
         most = larger(most, ps);
     }

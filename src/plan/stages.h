@@ -97,17 +97,6 @@ struct staging {
     int64_t least; // picoseconds: no line takes less (stage_lines.c); 0: nothing was proved
 };
 
-// What a node reads: its inputs, then what its bodies capture.
-static inline size_t tsr__reads_count(const tsr_node *node, tsr_value ***captures)
-{
-    return tsr_node_input_count(node) + tsr__node_captures(node, captures);
-}
-static inline const tsr_value *tsr__reads_at(const tsr_node *node, tsr_value **captures, size_t i)
-{
-    size_t n_in = tsr_node_input_count(node);
-    return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
-}
-
 // hand.c: the stages that nodes have already, where the planner says that some do. TSR_INVALID: they do not follow one
 // another in the order of the nodes, or another number of stages was asked for (finding).
 tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked) TSR_MUST_USE;
@@ -116,8 +105,6 @@ bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
 
 // cuts.c: which nodes run everywhere, and where the others may be cut apart.
 bool tsr__stages_cuts(struct staging *staging);
-int64_t tsr__stages_bytes(const struct planner *planner,
-                          const tsr_value *value); // of the whole value
 
 // joint_stages.c
 // Twins, and the nodes that they bind together. False: out of memory.
@@ -129,11 +116,6 @@ uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j);
 // What the first model takes and what its other takes, for all runs of both.
 int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other);
 
-// fork.c
-// A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
-// all). False: out of memory; to be freed in any case.
-bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
-                       const int64_t *devices, size_t n, struct planner *out);
 // fronts.c
 // Time is up for looking at ranges that nobody has solved yet.
 bool tsr__stages_over(const struct staging *staging);

@@ -195,3 +195,13 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
         ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
     return shapes->full && planner->values && fill_all(planner);
 }
+
+int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)
+{
+    const struct plan_value *plan_value = &planner->values[tsr__value_id(value)];
+    int64_t n = plan_value->bits;
+    for (int d = 0; d < plan_value->rank; d++)
+        if (!mul_ok(n, plan_value->shape[d], &n))
+            return PLAN_NEVER;
+    return smaller(n / 8, PLAN_NEVER);
+}
