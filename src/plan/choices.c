@@ -4,7 +4,7 @@
 //
 // More devices are taken only where they are worth it: of 1 device 10 ms, 2 devices 6 ms, 4 devices
 // 5.98 ms it is 2.
-#include "plan/internal.h"
+#include "plan/costs/planner.h"
 
 #define WORTH 0.99 // of the time on fewer devices: more are not worth less
 

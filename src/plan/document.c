@@ -5,7 +5,7 @@
 //
 // Documents are read with suspicion: the first thing that is wrong is the finding. What an edit
 // means is not known here.
-#include "plan/internal.h"
+#include "plan/costs/planner.h"
 
 #include <jansson.h>
 

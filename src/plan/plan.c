@@ -12,7 +12,7 @@
 // Y is an output, so its reader is the caller, who wants it whole on device 0: an edge adds to each column what it costs to
 // bring it there (edges.c). W lies in half of the memory with "k/2" and "n/2": a row of the program (uses.c, stored.c)
 // forbids the others where the devices have no room. The least sum that keeps the rows is the plan (solver/solver.h).
-#include "plan/stages.h"
+#include "plan/stages/stages.h"
 
 // ---- start and end -----------------------------------------------------------------------------
 

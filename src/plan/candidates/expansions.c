@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// expansions.c - whether a node that cuts what its operator takes statistics of can be replaced by
+// simpler nodes: it is tried in a copy of the model, which is thrown away. Once for nodes that are
+// alike.
+//
+//     Softmax over 1000 classes cut in 4: exp(x - max) / sum needs the greatest of all and the sum of all. tsr__rule_expand
+//     makes ReduceMax, Sub, Exp, ReduceSum and Div of it, which can be cut, or says that it cannot. They are priced one by one:
+//     each reads and makes parts of 250 classes, and the two reductions give one number for each row, which all add up.
+#include "plan/candidates/candidates.h"
+
+// The copy is made when it is first needed; its nodes stand in the same order as the model's.
+static bool make_copy(struct planner *planner)
+{
+    if (planner->trial.model)
+        return true;
+    planner->trial.twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
+    if (!planner->trial.twins || tsr_model_clone(planner->model, &planner->trial.model) != TSR_OK)
+        return false;
+    tsr_node *node = tsr_graph_first(tsr_model_graph(planner->trial.model));
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!node)
+            return false;
+        planner->trial.twins[i] = node;
+        node = tsr_node_next(node);
+    }
+    planner->trial.shapes =
+        tsr__shapes_bound(&planner->arena, planner->trial.model, planner->shapes.sizes,
+                          planner->shapes.n_sizes, false);
+    return planner->trial.shapes != NULL;
+}
+
+// The twin is gone or changed afterwards, so it cannot be tried again.
+static bool try_it(struct making *making)
+{
+    struct planner *planner = making->planner;
+    struct planner_trial *trial = &planner->trial;
+    struct expanded *nodes = ARENA_NEW(&planner->arena, struct expanded);
+    int64_t at = planner->node_at[tsr__node_id(making->node)];
+    if (!nodes || at < 0 || !make_copy(planner) || !trial->twins[at])
+        return false;
+    tsr_node *twin = trial->twins[at];
+    trial->twins[at] = NULL;
+    making->strategy->nodes = nodes;
+    return tsr__rule_expand(&planner->arena, twin, making->node, planner->shapes.model,
+                            making->place.rule, making->place.cuts, nodes) == TSR_OK &&
+           tsr__shapes_add(trial->shapes, nodes->nodes, nodes->n_nodes);
+}
+
+bool tsr__making_expands(struct making *making)
+{
+    if (!making->strategy->asked)
+        making->strategy->expands = try_it(making);
+    making->strategy->asked = true;
+    return making->strategy->expands;
+}
+
+// ---- prices ------------------------------------------------------------------------------------
+
+// How often each dimension of a value of the copy is cut.
+struct value_cuts {
+    const tsr_value *value;
+    int64_t cuts[RULE_MAX_RANK];
+};
+struct pricing {
+    struct making *making;
+    const struct shapes *shapes;
+    VEC(struct value_cuts) values; // others are whole
+    struct expanded_price price;
+};
+
+static const struct value_cuts *cuts_of(const struct pricing *pricing, const tsr_value *value)
+{
+    for (size_t i = 0; i < pricing->values.n; i++)
+        if (pricing->values.at[i].value == value)
+            return &pricing->values.at[i];
+    return NULL;
+}
+
+// The value is cut as those factors are that its dimensions are made of; `cuts` by factor.
+static void note_cuts(struct pricing *pricing, const tsr_value *value,
+                      const struct rule_tensor *tensor, const int64_t *cuts)
+{
+    if (tensor->host || tensor->absent || tensor->rank > RULE_MAX_RANK || cuts_of(pricing, value))
+        return;
+    struct value_cuts *at = vec_push(pricing->making->arena, &pricing->values);
+    if (!at)
+        return;
+    at->value = value;
+    for (int d = 0; d < tensor->rank; d++) {
+        at->cuts[d] = 1;
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            at->cuts[d] *= cuts[tensor->dims[d].factors[k]];
+    }
+}
+
+// What the simpler nodes read of the old one's inputs, and tensors that the expansion made, are cut as the old node's factors.
+static void note_reads(struct pricing *pricing, const struct expanded *list)
+{
+    const struct placement *place = &pricing->making->place;
+    for (size_t i = 0; i < list->n_reads; i++)
+        if (list->reads[i].of < place->rule->n_inputs)
+            note_cuts(pricing, list->reads[i].value, &place->rule->inputs[list->reads[i].of],
+                      place->cuts);
+    for (size_t i = 0; i < list->n_places; i++)
+        note_cuts(pricing, list->places[i].value, &list->places[i].tensor, place->cuts);
+}
+
+// Bytes of the largest part of a value.
+static double part_bytes(const struct pricing *pricing, const tsr_value *value)
+{
+    struct shape shape = tsr__shapes_of(pricing->shapes, value);
+    const struct value_cuts *cut = cuts_of(pricing, value);
+    double elements = 1;
+    for (int d = 0; d < shape.rank; d++) {
+        int64_t size = larger(shape.dims[d].value, 1), parts = cut ? cut->cuts[d] : 1;
+        elements *= (double)div_up(size, parts);
+    }
+    int bits = tsr_dtype_bits(shape.dtype);
+    return elements * (bits ? bits : 8) / 8;
+}
+
+// How often the node's factors are cut, as the dimensions of what it reads are.
+static void factor_cuts(const struct pricing *pricing, const tsr_node *node,
+                        const struct rule *rule, int64_t *cuts)
+{
+    for (int factor = 0; factor < rule->n_factors; factor++)
+        cuts[factor] = 1;
+    for (int i = 0; i < rule->n_inputs && (size_t)i < tsr_node_input_count(node); i++) {
+        const struct rule_tensor *tensor = &rule->inputs[i];
+        const struct value_cuts *cut = cuts_of(pricing, tsr_node_input(node, (size_t)i));
+        if (!cut || tensor->host || tensor->absent)
+            continue;
+        for (int d = 0; d < tensor->rank && d < RULE_MAX_RANK; d++)
+            if (tensor->dims[d].n)
+                cuts[tensor->dims[d].factors[0]] =
+                    larger(cuts[tensor->dims[d].factors[0]], cut->cuts[d]);
+    }
+}
+
+static double bytes_of_node(const struct pricing *pricing, const tsr_node *node,
+                            const struct rule *rule)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && !read_before(node, i) && !rule_steers(rule, SIDE_INPUT, i))
+            bytes += part_bytes(pricing, tsr_node_input(node, i));
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            bytes += part_bytes(pricing, tsr_node_output(node, i));
+    return bytes;
+}
+
+// All devices add up what the node gives.
+static void add_sum(struct pricing *pricing, const tsr_node *node)
+{
+    struct planner *planner = pricing->making->planner;
+    struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        if (!tsr_node_output(node, i))
+            continue;
+        int64_t bytes = whole_number(part_bytes(pricing, tsr_node_output(node, i)));
+        pricing->price.comm += tsr__planner_combine(planner, TSR_ALL_REDUCE, &all, 1, bytes);
+        pricing->price.sums++;
+    }
+}
+
+// The engine runs what reads constants alone when it loads the model.
+static bool reads_something(const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && !tsr_value_initializer(tsr_node_input(node, i)))
+            return true;
+    return false;
+}
+
+// One of the simpler nodes on the slowest device, after those that it reads.
+static void price_node(struct pricing *pricing, const tsr_node *node)
+{
+    const struct planner *planner = pricing->making->planner;
+    int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS], cuts[RULE_MAX_FACTORS];
+    const struct rule *rule = tsr__rule_of(pricing->making->arena, node, pricing->shapes);
+    bool sums = false;
+    if (!rule || !reads_something(node))
+        return;
+    tsr__planner_sizes(pricing->shapes, node, rule, sizes);
+    factor_cuts(pricing, node, rule, cuts);
+    for (int factor = 0; factor < rule->n_factors; factor++) {
+        sizes[factor] = larger(sizes[factor], 1);
+        local[factor] = div_up(sizes[factor], cuts[factor]);
+        sums = sums || (rule->factors[factor].kind == FACTOR_RED && cuts[factor] > 1);
+    }
+    for (int i = 0; i < rule->n_outputs && (size_t)i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, (size_t)i))
+            note_cuts(pricing, tsr_node_output(node, (size_t)i), &rule->outputs[i], cuts);
+    double work = tsr__node_work(rule, tsr__node_count(node, pricing->shapes), sizes, local);
+    pricing->price.compute +=
+        tsr__price_work(work, tsr__work_kind(node, pricing->shapes, planner->machine.topology),
+                        bytes_of_node(pricing, node, rule), &planner->machine.slowest);
+    if (sums)
+        add_sum(pricing, node);
+}
+
+struct expanded_price tsr__making_expanded(struct making *making)
+{
+    const struct expanded *nodes = making->strategy->nodes;
+    struct pricing pricing = {.making = making, .shapes = making->planner->trial.shapes};
+    note_reads(&pricing, nodes);
+    for (size_t i = 0; i < nodes->n_nodes; i++)
+        price_node(&pricing, nodes->nodes[i]);
+    return pricing.price;
+}

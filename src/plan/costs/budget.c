@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// budget.c - what making a plan may take: seconds where the caller gave some, else work, which is the same on every
+// machine. All solves of one plan draw on one budget, and cancelling the session spends what is left.
+#include "plan/costs/planner.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+
+#define TOTAL_WORK UINT64_C(8000000000) // cells of all solves together: some twenty seconds
+#define SOLVE_WORK UINT64_C(4000000000) // of one of them
+#define LEAST_WORK UINT64_C(20000000)   // what a solve gets even if nothing is left
+#define RESERVE    0.05                 // of the seconds: for writing what was found
+
+double tsr__clock(void)
+{
+    struct timespec timespec;
+    clock_gettime(CLOCK_MONOTONIC, &timespec);
+    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
+}
+
+void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds)
+{
+    double now = tsr__clock();
+    *budget = (struct budget){.session = session, .begin = now, .work = TOTAL_WORK};
+    if (seconds > 0) {
+        budget->end = now + seconds * (1 - RESERVE);
+        budget->work = UINT64_MAX;
+    }
+}
+
+bool tsr__budget_over(const struct budget *budget)
+{
+    return tsr__cancelled(budget->session) || (budget->end > 0 && tsr__clock() >= budget->end);
+}
+
+void tsr__budget_spend(struct budget *budget, uint64_t work)
+{
+    if (budget->end > 0)
+        return; // seconds count
+    if (work > budget->work)
+        work = budget->work;
+    budget->work -= work;
+}
+
+// ---- progress ----------------------------------------------------------------------------------
+
+// "best 12.3 ms, bound 12.1 ms, gap 1.6 %; second 4 of 20"
+static void tell(void *context, const struct program_told *told)
+{
+    const struct budget *budget = context;
+    char text[128];
+    double ms = 1e-9, cost = (double)told->cost * ms, bound = (double)told->bound * ms;
+    double seconds = tsr__clock() - budget->begin, all = 20;
+    const char *unit = "second, of about";
+    if (!budget->session->progress_fn)
+        return;
+    if (budget->end > 0) {
+        unit = "second";
+        all = budget->end - budget->begin;
+    }
+    if (told->cost == COST_FORBIDDEN)
+        snprintf(text, sizeof text, "no plan yet, bound %.4g ms; %s", bound, unit);
+    else
+        snprintf(text, sizeof text, "best %.4g ms, bound %.4g ms, gap %.2g %%; %s", cost, bound,
+                 cost > 0 ? 100 * (cost - bound) / cost : 0, unit);
+    if (all < seconds + 1)
+        all = seconds + 1;
+    tsr__progress(budget->session, text, (uint64_t)seconds, (uint64_t)all);
+}
+
+void tsr__budget_told(const struct budget *budget)
+{
+    tsr__progress(budget->session, "plan", 1, 1);
+}
+
+// ---- shares ------------------------------------------------------------------------------------
+
+// Work that the part spends is not taken off the whole by itself: the caller does that
+// (tsr__budget_spend).
+struct budget tsr__budget_part(const struct budget *budget, double fraction)
+{
+    struct budget part = *budget;
+    if (budget->end > 0)
+        part.end = tsr__clock() + fmax((budget->end - tsr__clock()) * fraction, 1e-3);
+    else
+        part.work = (uint64_t)((double)budget->work * fraction);
+    return part;
+}
+
+// Options of the next solve: `fraction` of what is left, at least a little.
+struct program_options tsr__budget_share(struct budget *budget, double fraction)
+{
+    struct program_options options = {.tell = tell, .context = budget};
+    if (budget->end > 0) {
+        options.seconds = fmax((budget->end - tsr__clock()) * fraction, 1e-3);
+        return options;
+    }
+    double work = fmin((double)budget->work * fraction, (double)SOLVE_WORK);
+    options.work = (uint64_t)fmax(work, (double)LEAST_WORK);
+    return options;
+}
+
+bool tsr__planner_late(struct planner *planner)
+{
+    struct planner_pace *pace = &planner->pace;
+    if (pace->late)
+        return true;
+    if (pace->heeds && tsr__cancelled(planner->session))
+        pace->late = true;
+    if (pace->end > 0 && tsr__clock() >= pace->end)
+        pace->late = true;
+    return pace->late;
+}

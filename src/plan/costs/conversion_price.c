@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// conversion_price.c - what it costs to bring a value from one layout to another: the steps of the
+// resharding planner, each priced by the topology, and the copying that slices cost. Prices are
+// kept by layouts and shape.
+//
+//     [8, 6] in float32 on two devices, from {2, 1} (4 rows each, 96 bytes) to {1, 2} (3 columns each, 96 bytes): one
+//     AllToAll, priced by what all hold before it: 192 bytes. From {2, 1} to whole: one AllGather, priced by what each has
+//     after it: 192 bytes. From whole to {2, 1}: nobody sends; each device slices its 96 bytes out of its copy.
+#include "plan/costs/planner.h"
+
+#define KEY_BYTES 1024
+
+int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
+{
+    double ps = bytes / planner->machine.slowest.bandwidth * 1e12;
+    return whole_number(ps);
+}
+
+// All groups do it at the same time. Groups of another size than the first are left out.
+int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
+                             const struct device_group *groups, size_t n, int64_t bytes)
+{
+    size_t size = n ? groups[0].n : 0, count = 0;
+    int *devices = ARENA_ARRAY(&planner->arena, int, n *size + 1);
+    if (!devices)
+        return PLAN_NEVER;
+    for (size_t g = 0; g < n; g++) {
+        if (groups[g].n != size)
+            continue;
+        for (size_t i = 0; i < size; i++)
+            devices[count++] = (int)tsr__planner_device(planner, groups[g].devices[i]);
+    }
+    if (size < 2)
+        return 0;
+    struct topology_groups all = {(int)(count / size), (int)size, devices};
+    return tsr__price_collective(planner->machine.topology, what, &all, bytes);
+}
+
+// The devices that hold something before or after a move, in order; the number. They are those that have its node.
+static size_t takers_of(const struct planner *planner, const struct tile_layout *before,
+                        const struct tile_layout *after, int64_t *out)
+{
+    size_t n = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        if (tsr__layout_has_device(before, device) || tsr__layout_has_device(after, device))
+            out[n++] = device;
+    return n;
+}
+
+// Each of those that take part with each other, until the fullest device has its bytes.
+static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
+                             const struct tile_layout *after, int64_t bytes)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    int64_t *devices = ARENA_ARRAY(&scratch, int64_t, (size_t)planner->machine.n), ps = PLAN_NEVER;
+    if (!devices)
+        goto free_scratch;
+    struct device_group all = {devices, takers_of(planner, before, after, devices)};
+    double n = (double)all.n;
+    ps = 0;
+    if (all.n > 1)
+        ps = tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1,
+                                  whole_number((double)bytes * n * n / (n - 1)));
+free_scratch:
+    tsr__arena_free(&scratch);
+    return ps;
+}
+
+// Of unequal parts, each device takes its own; the last to end counts.
+static int64_t shared_slice_time(struct planner *planner, const struct plan_value *value,
+                                 uint32_t layout)
+{
+    struct arena scratch;
+    int64_t longest = 0;
+    struct work_kind kind = tsr__slice_kind(planner->machine.topology, value);
+    tsr__arena_init(&scratch, planner->session);
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        double bytes = (double)tsr__planner_held(planner, &scratch, layout, value, device);
+        int64_t number = tsr__planner_device(planner, device);
+        int64_t takes = tsr__price_work(bytes * 8 / value->bits, kind, 2 * bytes,
+                                        &planner->machine.topology->device[number]);
+        if (bytes > 0)
+            longest = larger(longest, takes);
+    }
+    planner->arena.failed = planner->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    return longest;
+}
+
+// A Slice is a node like any other: one thing done to every element, which is read and written.
+static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t layout)
+{
+    const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
+    if (tsr__layout_is_whole(tiles))
+        return 0;
+    if (tsr__layout_shared(tiles))
+        return shared_slice_time(planner, value, layout);
+    tsr_topology_device slowest =
+        tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
+    return tsr__price_work((double)tsr__planner_elements(planner, layout, value),
+                           tsr__slice_kind(planner->machine.topology, value),
+                           2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
+}
+
+// The bytes that a collective is priced by, of a device that has so many before and after it. Of 4 devices with 6 bytes each
+// an all-to-all moves parts of 24, and an all-gather ends with 24 on each. A reduce-scatter in unequal parts takes as long as if all were as large as the largest.
+static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
+{
+    enum comm_pricing by = tsr__collective(step->op)->priced_by;
+    if (by == PRICED_BY_OUTPUT)
+        return after;
+    int64_t members = 1;
+    if (step->n_groups)
+        members = (int64_t)step->groups[0].n;
+    if (by == PRICED_BY_ALL_INPUTS)
+        return before * members;
+    if (step->op == COMM_REDUCE_SCATTER && tsr__layout_shared(step->layout))
+        return after * members;
+    return before;
+}
+
+// Each move is a message of its own, and all go at the same time.
+static int64_t messages_time(struct planner *planner, const struct reshard_step *step,
+                             int64_t bytes)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    struct device_group *pairs = ARENA_ARRAY(&scratch, struct device_group, step->n_moves + 1);
+    int64_t *ends = ARENA_ARRAY(&scratch, int64_t, 2 * step->n_moves + 1), ps = PLAN_NEVER;
+    if (!pairs || !ends)
+        goto free_scratch;
+    for (size_t i = 0; i < step->n_moves; i++) {
+        ends[2 * i] = step->moves[i].from_device;
+        ends[2 * i + 1] = step->moves[i].to_device;
+        pairs[i] = (struct device_group){&ends[2 * i], 2};
+    }
+    ps = tsr__planner_combine(planner, TSR_SEND, pairs, step->n_moves, bytes);
+free_scratch:
+    tsr__arena_free(&scratch);
+    return ps;
+}
+
+// from: where the value lies before the step; before and after: bytes on a device.
+static int64_t step_time(struct planner *planner, const struct reshard_step *step,
+                         const struct tile_layout *from, int64_t before, int64_t after)
+{
+    if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
+        return 0; // whoever calls prices a slice
+    if (step->op == RESHARD_PERMUTE)
+        return messages_time(planner, step, before);
+    if (step->op < TSR_COLLECTIVE_COUNT)
+        return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
+                                    priced_bytes(step, before, after));
+    return exchange_time(planner, from, step->layout, larger(step->received, step->sent));
+}
+
+// Everything that `to` needs is cut out of a whole copy that is there.
+static bool only_slices(const struct tile_layout *from, const struct tile_layout *to)
+{
+    if (!tsr__layout_is_whole(from))
+        return false;
+    for (int64_t i = 0; i < to->first[to->n_shards]; i++)
+        if (!tsr__layout_has_device(from, to->owners[i]))
+            return false;
+    return true;
+}
+
+// False: there is no way, or it is too large to be planned; the planner rejects such
+// a candidate, and its diagnostics are discarded unless memory has run out.
+static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
+                      const struct plan_value *value, struct reshard **out)
+{
+    struct diag_mark mark = tsr__diag_mark(planner->session);
+    const struct tile_layout *x = planner->layouts.at[from].tiles,
+                             *y = planner->layouts.at[to].tiles;
+    size_t bytes = (size_t)(value->bits + 7) / 8;
+    tsr_status st = tsr__reshard_plan(arena, x, NULL, y, value->shape, bytes, out);
+    if (st == TSR_OK)
+        tsr__reshard_split(arena, x, value->shape, bytes, *out);
+    else if (st != TSR_NOMEM)
+        tsr__diag_back(planner->session, &mark, false);
+    return st == TSR_OK;
+}
+
+// ---- ways that have no operators ---------------------------------------------------------------
+
+static bool is_ascending(const struct device_group *group)
+{
+    for (size_t i = 1; i < group->n; i++)
+        if (group->devices[i] < group->devices[i - 1])
+            return false;
+    return true;
+}
+
+// Every device is in one move at most, and keeps nothing of what it gave: the moves are messages.
+static bool are_messages(const struct reshard_step *step)
+{
+    for (size_t i = 0; i < step->n_moves; i++) {
+        const struct reshard_move *move = &step->moves[i];
+        if (tsr__layout_has_device(step->layout, move->from_device))
+            return false;
+        for (size_t k = 0; k < i; k++)
+            if (step->moves[k].from_device == move->from_device ||
+                step->moves[k].to_device == move->to_device)
+                return false;
+    }
+    return true;
+}
+
+// Everybody in the groups has the value afterwards: a broadcast leaves nobody out, not even who had it before.
+static bool all_get(const struct reshard_step *step)
+{
+    for (size_t g = 0; g < step->n_groups; g++)
+        for (size_t i = 0; i < step->groups[g].n; i++)
+            if (!tsr__layout_has_device(step->layout, step->groups[g].devices[i]))
+                return false;
+    return true;
+}
+
+// Partition has an operator for the step (partition/steps/lower.c): a gather joins pieces along one axis in the order of ranks, an
+// all-to-all divides an axis in equal parts.
+static bool has_operator(const struct reshard_step *step, const struct tile_layout *from)
+{
+    if (step->combines || step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
+        return true;
+    if (step->op == RESHARD_PERMUTE)
+        return are_messages(step);
+    if (step->op == COMM_BROADCAST)
+        return all_get(step);
+    if (step->op == COMM_ALL_TO_ALL)
+        return step->axis >= 0 && !tsr__layout_shared(from) && !tsr__layout_shared(step->layout);
+    if (step->op != COMM_ALL_GATHER)
+        return step->op < TSR_COLLECTIVE_COUNT;
+    for (size_t g = 0; g < step->n_groups; g++)
+        if (!is_ascending(&step->groups[g]))
+            return false;
+    return step->axis >= 0;
+}
+
+// Where one step has no operator, the whole way is one Reshard. Gives the bytes that its busiest device takes in or gives out; -1: all
+// steps have operators.
+static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_layout *from)
+{
+    int64_t bytes = 0;
+    bool all = true;
+    for (int i = 0; i < reshard->n_steps; i++) {
+        const struct reshard_step *step = &reshard->steps[i];
+        bytes += larger(step->received, step->sent);
+        all = all && has_operator(step, from);
+        from = step->layout;
+    }
+    return all ? -1 : bytes;
+}
+
+// An exchange takes at least as long as what one device gives one other.
+static int64_t largest_message(struct planner *planner, const struct reshard_step *step,
+                               const struct plan_value *value)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    struct reshard_pair pair = tsr__reshard_largest(&scratch, step, (size_t)(value->bits + 7) / 8);
+    tsr__arena_free(&scratch);
+    if (pair.bytes == 0)
+        return 0;
+    int64_t ends[2] = {pair.from, pair.to};
+    return tsr__planner_combine(planner, TSR_SEND, &(struct device_group){ends, 2}, 1, pair.bytes);
+}
+
+// `before` and `at` walk along: bytes and layout at the begin of each step. A way that becomes one Reshard is priced as that.
+int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
+                                uint32_t from, const struct plan_value *value)
+{
+    int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
+    const struct tile_layout *at = planner->layouts.at[from].tiles;
+    int64_t resharded = resharded_bytes(reshard, at);
+    if (resharded >= 0)
+        return larger(
+            exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded),
+            largest_message(planner, &reshard->direct, value));
+    // Each step begins where the one before ended.
+    for (int i = 0; i < reshard->n_steps; i++) {
+        if (ps >= PLAN_NEVER)
+            return PLAN_NEVER;
+        uint32_t layout = tsr__planner_layout(planner, reshard->steps[i].layout);
+        if (layout == PLAN_NO_LAYOUT)
+            return PLAN_NEVER;
+        int64_t after = tsr__planner_bytes(planner, layout, value);
+        if (reshard->steps[i].op == RESHARD_SLICE)
+            ps += slice_time(planner, value, layout);
+        else
+            ps += step_time(planner, &reshard->steps[i], at, before, after);
+        before = after;
+        at = reshard->steps[i].layout;
+    }
+    return smaller(ps, PLAN_NEVER);
+}
+
+// Cut differently, yet the same for the sizes at hand: with others it would have to move, so it is exchanged in any case.
+static bool is_chance(const struct reshard *reshard, const struct plan_value *value)
+{
+    return reshard->n_steps == 0 && !value->fixed;
+}
+
+// One price, not looked up. PLAN_NEVER: there is no way, or no memory for finding it.
+static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
+                     const struct plan_value *value)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    int64_t ps = PLAN_NEVER;
+    if (only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
+        return slice_time(planner, value, to);
+    tsr__arena_init(&arena, planner->session);
+    if (!plan_move(planner, &arena, from, to, value, &reshard))
+        goto free_arena;
+    if (is_chance(reshard, value))
+        ps = exchange_time(planner, planner->layouts.at[from].tiles, planner->layouts.at[to].tiles,
+                           1);
+    else
+        ps = tsr__planner_steps_time(planner, reshard, from, value);
+free_arena:
+    tsr__arena_free(&arena);
+    return ps;
+}
+
+// The move is made by operators in steps, and not by a Reshard.
+static bool has_steps(const struct planner *planner, uint32_t from, const struct reshard *reshard,
+                      const struct plan_value *value)
+{
+    return !is_chance(reshard, value) &&
+           resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
+}
+
+// Partition takes the first form from which operators lead to what is wanted (partition/steps/convert.c), and knows no prices.
+bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
+                                const struct plan_value *value)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    tsr__arena_init(&arena, planner->session);
+    bool all = plan_move(planner, &arena, from, to, value, &reshard) &&
+               has_steps(planner, from, reshard, value);
+    tsr__arena_free(&arena);
+    return all;
+}
+
+static void mark_groups(const struct reshard_step *step, bool *takes)
+{
+    for (size_t g = 0; g < step->n_groups; g++)
+        for (size_t i = 0; i < step->groups[g].n; i++)
+            takes[step->groups[g].devices[i]] = true;
+    for (size_t i = 0; i < step->n_moves; i++) {
+        takes[step->moves[i].from_device] = true;
+        takes[step->moves[i].to_device] = true;
+    }
+}
+
+// Of a Reshard all that have or want something; of steps with operators only who is in a group: of copies on devices 0 and 1 that
+// device 2 wants one, device 0 sends its own and 1 has nothing to do with it.
+bool tsr__planner_takers(struct planner *planner, uint32_t from, uint32_t to,
+                         const struct plan_value *value, bool *takes)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    const struct tile_layout *before = planner->layouts.at[from].tiles,
+                             *after = planner->layouts.at[to].tiles;
+    tsr__arena_init(&arena, planner->session);
+    bool found = plan_move(planner, &arena, from, to, value, &reshard);
+    bool in_steps = found && has_steps(planner, from, reshard, value);
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        takes[device] = !in_steps && (tsr__layout_has_device(before, device) ||
+                                      tsr__layout_has_device(after, device));
+    for (int i = 0; in_steps && i < reshard->n_steps; i++)
+        mark_groups(&reshard->steps[i], takes);
+    tsr__arena_free(&arena);
+    return found;
+}
+
+// A key in the buffer: both numbers, bits and `fixed` in one number, the rank, then the sizes.
+static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
+{
+    size_t n = 0;
+    int64_t head[4] = {from, to, value->bits * 2 + value->fixed, value->rank};
+    memcpy(buffer, head, sizeof head);
+    n = sizeof head;
+    memcpy(buffer + n, value->shape, (size_t)value->rank * sizeof(int64_t));
+    return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
+}
+
+// 0 for a layout that is there already; PLAN_NEVER for parts of sums, which nodes combine, and where it cannot be done.
+int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
+                           const struct plan_value *value)
+{
+    char buffer[KEY_BYTES];
+    if (from == to)
+        return 0;
+    if (from == PLAN_NO_LAYOUT || to == PLAN_NO_LAYOUT)
+        return PLAN_NEVER; // out of memory, which the arena remembers
+    if (planner->layouts.at[from].parts || planner->layouts.at[to].parts)
+        return PLAN_NEVER; // parts are combined by nodes
+    if (planner->layouts.at[from].tiles->rank != value->rank ||
+        planner->layouts.at[to].tiles->rank != value->rank)
+        return only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles)
+                   ? 0
+                   : PLAN_NEVER;
+    struct str key = key_of(buffer, from, to, value);
+    int64_t *found = tsr__map_get(&planner->cache.prices, key);
+    if (found)
+        return *found;
+    if (tsr__planner_late(planner))
+        return PLAN_NEVER;
+    void **slot = tsr__map_at(&planner->cache.prices, tsr__arena_str(&planner->arena, key));
+    int64_t *at = ARENA_NEW(&planner->arena, int64_t);
+    if (!slot || !at)
+        return PLAN_NEVER;
+    *at = price(planner, from, to, value);
+    *slot = at;
+    return *at;
+}
+
+// The operator that stands for a step in a rank file; NULL: none.
+static const char *operator_of(int op)
+{
+    if (op == RESHARD_NOTHING || op == RESHARD_SLICE)
+        return NULL;
+    if (op == RESHARD_PERMUTE)
+        return tsr__collective(COMM_SEND)->op;
+    return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
+}
+
+// The same decisions as `price` makes: what costs nothing counts nothing.
+void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
+                        const struct plan_value *value, void (*count)(void *data, const char *op),
+                        void *data)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    if (from == to || planner->layouts.at[from].tiles->rank != value->rank ||
+        only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
+        return;
+    tsr__arena_init(&arena, planner->session);
+    bool found = plan_move(planner, &arena, from, to, value, &reshard);
+    if (found && !has_steps(planner, from, reshard, value))
+        count(data, operator_of(COMM_RESHARD));
+    else if (reshard)
+        for (int i = 0; i < reshard->n_steps; i++)
+            if (operator_of(reshard->steps[i].op))
+                count(data, operator_of(reshard->steps[i].op));
+    tsr__arena_free(&arena);
+}

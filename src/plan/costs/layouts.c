@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// layouts.c - numbers for layouts, and sizes of their pieces.
+//
+//     {2, 1} on devices 0 1 is number 3, the same with parts of a sum in the group {0 1} is number 4: two numbers, one tiling.
+//     Of a value [9, 6] in floats, number 3 has 5 rows in its largest piece: 5 x 6 x 4 = 120 bytes; device 1 holds 4 rows: 96
+#include "plan/costs/planner.h"
+
+#define KEY_INTS 512
+
+static uint32_t add_number(struct planner *planner, const struct tile_layout *layout,
+                           const struct parts *parts)
+{
+    struct numbered_layout *at = vec_push(&planner->arena, &planner->layouts);
+    if (!at)
+        return PLAN_NO_LAYOUT;
+    *at = (struct numbered_layout){.tiles = layout, .parts = parts};
+    return (uint32_t)(planner->layouts.n - 1);
+}
+
+// Found by all that it says, written as numbers; few layouts need more than KEY_INTS of them.
+uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
+{
+    int64_t inline_key[KEY_INTS], *key = inline_key;
+    size_t n = tsr__layout_encode(layout, key, KEY_INTS);
+    if (n > KEY_INTS) {
+        key = ARENA_ARRAY(&planner->arena, int64_t, n);
+        if (!key)
+            return PLAN_NO_LAYOUT;
+        (void)tsr__layout_encode(layout, key, n);
+    }
+    struct str text = {(const char *)key, n * sizeof *key};
+    uintptr_t found = (uintptr_t)tsr__map_get(&planner->cache.layouts, text);
+    if (found)
+        return (uint32_t)(found - 1);
+    void **slot = tsr__map_at(&planner->cache.layouts, tsr__arena_str(&planner->arena, text));
+    struct tile_layout *copy = tsr__layout_copy(&planner->arena, layout);
+    if (!slot || !copy)
+        return PLAN_NO_LAYOUT;
+    uint32_t number = add_number(planner, copy, NULL);
+    if (number != PLAN_NO_LAYOUT)
+        *slot = (void *)(uintptr_t)planner->layouts.n;
+    return number;
+}
+
+// The number of the layout, as a negative one, then each group: its size and its devices.
+static struct str key_of_parts(struct planner *planner, uint32_t layout,
+                               const struct device_group *groups, size_t n)
+{
+    size_t n_key = 1;
+    for (size_t g = 0; g < n; g++)
+        n_key += groups[g].n + 1;
+    int64_t *key = ARENA_ARRAY(&planner->arena, int64_t, n_key);
+    if (!key)
+        return (struct str){0};
+    n_key = 0;
+    key[n_key++] = -1 - (int64_t)layout; // no layout begins so
+    for (size_t g = 0; g < n; g++) {
+        key[n_key++] = (int64_t)groups[g].n;
+        for (size_t i = 0; i < groups[g].n; i++)
+            key[n_key++] = groups[g].devices[i];
+    }
+    return (struct str){(const char *)key, n_key * sizeof *key};
+}
+
+static struct device_group *copy_groups(struct planner *planner, const struct device_group *groups,
+                                        size_t n)
+{
+    struct device_group *copy = ARENA_ARRAY(&planner->arena, struct device_group, n + 1);
+    if (!copy)
+        return NULL;
+    for (size_t g = 0; g < n; g++) {
+        copy[g].n = groups[g].n;
+        copy[g].devices = ARENA_ARRAY(&planner->arena, int64_t, groups[g].n + 1);
+        if (!copy[g].devices)
+            return NULL;
+        memcpy(copy[g].devices, groups[g].devices, groups[g].n * sizeof *copy[g].devices);
+    }
+    return copy;
+}
+
+// Parts share the tiles of the layout that they sum up to; the groups are copied, as callers' are
+// of a scratch arena.
+uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
+                            const struct device_group *groups, size_t n)
+{
+    struct str key = key_of_parts(planner, layout, groups, n);
+    if (!key.p)
+        return PLAN_NO_LAYOUT;
+    uintptr_t found = (uintptr_t)tsr__map_get(&planner->cache.layouts, key);
+    if (found)
+        return (uint32_t)(found - 1);
+    void **slot = tsr__map_at(&planner->cache.layouts, key);
+    struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
+    struct device_group *copy = copy_groups(planner, groups, n);
+    if (!slot || !parts || !copy || layout == PLAN_NO_LAYOUT)
+        return PLAN_NO_LAYOUT;
+    *parts = (struct parts){layout, copy, n};
+    uint32_t number = add_number(planner, planner->layouts.at[layout].tiles, parts);
+    if (number != PLAN_NO_LAYOUT)
+        *slot = (void *)(uintptr_t)planner->layouts.n;
+    return number;
+}
+
+uint32_t tsr__planner_whole_on(struct planner *planner, int rank, const int64_t *devices, size_t n)
+{
+    const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
+    if (layout)
+        return tsr__planner_layout(planner, layout);
+    return PLAN_NO_LAYOUT;
+}
+
+uint32_t tsr__planner_whole(struct planner *planner, int rank)
+{
+    rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+    return tsr__planner_whole_on(planner, rank, planner->machine.all, (size_t)planner->machine.n);
+}
+
+// Of a factor's largest part: 10 elements in 4 parts have one of 3, in parts of 3 units and 1 one of 7.
+static int64_t largest_part(const struct tile_factor *factor, int64_t size)
+{
+    int64_t most = 0;
+    if (!factor->shares)
+        return div_up(size, factor->cuts);
+    for (int64_t j = 0; j < factor->cuts; j++)
+        most = larger(most, tsr__share_size(size, factor->cuts, factor->shares, j));
+    return most;
+}
+
+// Of the largest part of a dimension.
+static int64_t part_size(const struct tile_dim *dim, int64_t size)
+{
+    int64_t sizes[TILE_MAX_FACTORS], part = 1;
+    if (dim->n == 0 || !tsr__dim_sizes(dim, size, sizes))
+        return size;
+    for (int factor = 0; factor < dim->n; factor++)
+        part = mul_cap(part, largest_part(&dim->factors[factor], sizes[factor]));
+    return smaller(part, size);
+}
+
+// A layout of another rank than the value's (made up where the rank is not known) is taken for
+// whole.
+int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
+                              const struct plan_value *value)
+{
+    if (layout == PLAN_NO_LAYOUT)
+        return 0; // no memory for it: the arena has failed, and whoever ends the stage says so
+    const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
+    int64_t n = 1;
+    for (int d = 0; d < value->rank; d++) {
+        int64_t part = value->shape[d];
+        if (tile_layout->rank == value->rank)
+            part = part_size(&tile_layout->dims[d], value->shape[d]);
+        if (!mul_ok(n, part, &n))
+            return PLAN_NEVER;
+    }
+    return n;
+}
+
+// Elements of less than a byte are packed: 5 of 4 bits are 3 bytes.
+static int64_t bytes_of(int64_t elements, int bits)
+{
+    if (elements > PLAN_NEVER / 64)
+        return PLAN_NEVER;
+    return (elements * bits + 7) / 8;
+}
+
+int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
+                           const struct plan_value *value)
+{
+    return bytes_of(tsr__planner_elements(planner, layout, value), value->bits);
+}
+
+// Exact for this device, where tsr__planner_bytes takes the largest piece: a device may own several
+// shards, or none.
+int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
+                          const struct plan_value *value, int64_t device)
+{
+    if (layout == PLAN_NO_LAYOUT)
+        return 0;
+    const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
+    int64_t n = 0;
+    if (tile_layout->rank != value->rank || tsr__layout_is_whole(tile_layout)) {
+        if (!tsr__layout_has_device(tile_layout, device))
+            return 0;
+        return tsr__planner_bytes(planner, layout, value);
+    }
+    for (int64_t k = tsr__layout_shard_of(tile_layout, device, 0); k >= 0;
+         k = tsr__layout_shard_of(tile_layout, device, k + 1)) {
+        struct tile_piece *piece = tsr__layout_piece(arena, tile_layout, value->shape, k);
+        n += piece ? tsr__piece_elements(piece) : 0;
+    }
+    return bytes_of(n, value->bits);
+}

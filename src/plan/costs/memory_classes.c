@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// memory_classes.c - devices with the same memory are one class, with one limit in the program; of a value the fullest device
+// of a class counts.
+//
+//     four devices with 8, 16, 16 and 8 GiB: class_of = {0, 1, 1, 0}, bytes = {8 GiB, 16 GiB}, two limits
+#include "plan/costs/planner.h"
+
+// The class of that memory, added if there is none yet.
+static size_t class_with(struct planner *planner, int64_t memory)
+{
+    size_t c = 0;
+    while (c < planner->memory.n_classes && planner->memory.bytes[c] != memory)
+        c++;
+    if (c == planner->memory.n_classes)
+        planner->memory.bytes[planner->memory.n_classes++] = memory;
+    return c;
+}
+
+// What a device has for tensors: its memory without the engine's own, so that the process fits too.
+static int64_t free_memory(const struct planner *planner, int64_t device)
+{
+    int64_t bytes = planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
+    // Devices of a few megabytes are for tests and for tensors alone.
+    if (bytes > 64 * PLAN_ENGINE_BYTES)
+        return bytes - PLAN_ENGINE_BYTES;
+    return bytes;
+}
+
+// memory: of every device, as the caller says; 0: each has its own. PLAN_NO_LIMIT: any.
+static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t device)
+{
+    if (memory <= 0)
+        memory = free_memory(planner, device);
+    if (memory <= 0)
+        return PLAN_NO_LIMIT;
+    return smaller(memory, PLAN_NO_LIMIT);
+}
+
+// Without a device that has a limit there are no classes, and the program has no rows.
+bool tsr__planner_classes(struct planner *planner, int64_t memory)
+{
+    bool limited = false;
+    size_t n = (size_t)planner->machine.n;
+    planner->memory.class_of = ARENA_ARRAY(planner->work, int64_t, n + 1);
+    planner->memory.bytes = ARENA_ARRAY(planner->work, int64_t, n + 1);
+    planner->memory.n_classes = 0;
+    if (planner->work->failed)
+        return false;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        int64_t bytes = memory_of(planner, memory, device);
+        limited = limited || bytes < PLAN_NO_LIMIT;
+        planner->memory.class_of[device] = (int64_t)class_with(planner, bytes);
+    }
+    if (!limited)
+        planner->memory.n_classes = 0;
+    return true;
+}
+
+// A limit for each class, named after its first device.
+bool tsr__planner_limits(struct planner *planner)
+{
+    struct planner_memory *memory = &planner->memory;
+    memory->limits = ARENA_ARRAY(planner->work, uint32_t, memory->n_classes + 1);
+    if (!memory->limits)
+        return false;
+    for (size_t c = 0; c < memory->n_classes; c++) {
+        struct str name = STR("memory of a device");
+        int64_t first = 0;
+        while (memory->class_of[first] != (int64_t)c)
+            first++;
+        if (memory->n_classes > 1)
+            name = tsr__arena_printf(planner->work, "memory of device %lld", (long long)first);
+        memory->limits[c] =
+            tsr__program_limit(&planner->program, name, memory->bytes[c], planner->n_times);
+    }
+    return !planner->arena.failed;
+}
+
+static int64_t as_kept(int64_t bytes, const struct plan_value *value)
+{
+    if (bytes >= PLAN_NEVER / (1 + value->wider))
+        return PLAN_NEVER;
+    return bytes * (1 + value->wider);
+}
+
+int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t layout,
+                          const struct plan_value *value, int64_t device)
+{
+    return as_kept(tsr__planner_held(planner, arena, layout, value, device), value);
+}
+
+// Looks at every device of the class: pieces of unlike devices differ.
+static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
+                         const struct plan_value *value)
+{
+    struct arena arena;
+    int64_t most = 0;
+    tsr__arena_init(&arena, planner->session);
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        if (planner->memory.class_of[device] == (int64_t)c)
+            most = larger(most, tsr__planner_kept(planner, &arena, layout, value, device));
+    }
+    planner->arena.failed = planner->arena.failed || arena.failed;
+    tsr__arena_free(&arena);
+    return most;
+}
+
+// With one class the largest piece counts, which needs no look at devices; with several, results
+// are kept.
+int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
+                                 const struct plan_value *value)
+{
+    int64_t key[4 + TILE_MAX_RANK] = {(int64_t)c, layout, value->bits * (1 + value->wider),
+                                      value->rank};
+    if (layout == PLAN_NO_LAYOUT)
+        return 0;
+    if (planner->memory.n_classes == 1)
+        return as_kept(tsr__planner_bytes(planner, layout, value), value);
+    memcpy(key + 4, value->shape, (size_t)value->rank * sizeof *key);
+    struct str text = {(const char *)key, (4 + (size_t)value->rank) * sizeof *key};
+    int64_t *found = tsr__map_get(&planner->cache.held, text);
+    if (found)
+        return *found;
+    void **slot = tsr__map_at(&planner->cache.held, tsr__arena_str(&planner->arena, text));
+    found = ARENA_NEW(&planner->arena, int64_t);
+    if (!slot || !found)
+        return PLAN_NEVER;
+    *found = most_held(planner, c, layout, value);
+    *slot = found;
+    return *found;
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// node.c - prices that need no plan: of a node as it stands in a graph, and of a collective with the copies that it takes.
+//
+//     a node of 2e9 operations that touches 1 GB, on a device of 1e12 operations and 100 GB a second, with 5 us for each node:
+//     2 ms of arithmetic and 10 ms of moving overlap but for a quarter of the shorter: 10 + 0.5 + 0.005 = 10.505 ms
+#include "plan/costs/planner.h"
+
+#include <math.h>
+
+// Arithmetic hides what is moved meanwhile, or the other way round, but for this share.
+#define UNHIDDEN 0.25
+
+// A node with so many bytes was measured for `near`, one with so many for `moves` and bandwidth.
+#define NEAR_BYTES (2.0 * (1 << 20))
+#define FAR_BYTES  (128.0 * (1 << 20))
+
+static tsr_dtype type_of(const tsr_node *node, const struct shapes *shapes)
+{
+    const tsr_value *first = NULL;
+    if (tsr_node_input_count(node))
+        first = tsr_node_input(node, 0);
+    if (first)
+        return tsr__shapes_of(shapes, first).dtype;
+    return TSR_FLOAT;
+}
+
+// float32 and all types without a row have the rate of flops (-1).
+static int type_rate(tsr_dtype type)
+{
+    static const struct {
+        tsr_dtype type;
+        tsr_rate rate;
+    } rates[] = {
+        {TSR_FLOAT16, TSR_RATE_FLOAT16},   {TSR_BFLOAT16, TSR_RATE_BFLOAT16},
+        {TSR_DOUBLE, TSR_RATE_FLOAT64},    {TSR_INT8, TSR_RATE_INT8},
+        {TSR_UINT8, TSR_RATE_INT8},        {TSR_INT4, TSR_RATE_INT4},
+        {TSR_UINT4, TSR_RATE_INT4},        {TSR_FLOAT8E4M3FN, TSR_RATE_FLOAT8},
+        {TSR_FLOAT8E5M2, TSR_RATE_FLOAT8},
+    };
+    for (size_t i = 0; i < TSR_COUNT(rates); i++)
+        if (rates[i].type == type)
+            return (int)rates[i].rate;
+    return -1;
+}
+
+const char *tsr__size_word(struct node_kind kind)
+{
+    if (kind.word)
+        return kind.word;
+    return tsr__kind_word(kind.rate, kind.move);
+}
+
+// The type of the first input decides.
+struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
+                                const tsr_topology *topology)
+{
+    struct node_kind kind = tsr__node_kind(node, shapes);
+    tsr_dtype type = type_of(node, shapes);
+    struct work_kind work = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
+    if (!topology)
+        return work;
+    work.seen = tsr__topology_seen(topology, tsr_node_op(node), tsr_dtype_name(type));
+    if (kind.move != NODE_MOVES_NOTHING)
+        work.sizes = tsr__topology_sizes(topology, tsr__size_word(kind), tsr_dtype_name(type));
+    return work;
+}
+
+// Slices were seen by type; a plan knows the bits of an element, and takes the first type that has as many.
+struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value)
+{
+    struct work_kind kind = {.type = -1, .rate = -1, .move = RULE_SLICE_MOVE};
+    const char *word = tsr__kind_word(-1, RULE_SLICE_MOVE);
+    for (int type = 1; type < TSR_DTYPE_COUNT; type++) {
+        const char *name = tsr_dtype_name((tsr_dtype)type);
+        if (tsr_dtype_bits((tsr_dtype)type) != value->bits)
+            continue;
+        if (!kind.seen)
+            kind.seen = tsr__topology_seen(topology, RULE_SLICE, name);
+        if (!kind.sizes)
+            kind.sizes = tsr__topology_sizes(topology, word, name);
+    }
+    return kind;
+}
+
+// Speed of a kind of work that was not measured, as a share of flops. Walking a tree waits for
+// memory at every node, and ONNX Runtime computes kernels of support vectors one number at a time.
+// Both were measured in ONNX Runtime 1.31 on one core of 50 GFLOP/s: 7 ns for a node of a tree,
+// 0.18 ns for an operation of a kernel.
+static double unmeasured_share(int rate)
+{
+    switch (rate) {
+    case TSR_RATE_TREES:
+        return 1.0 / 350;
+    case TSR_RATE_KERNELS:
+        return 1.0 / 9;
+    default:
+        return 1;
+    }
+}
+
+// Where the device has no own speed for the type or the kind, flops counts. A kind's speed is that of float32; in another type
+// it is as much faster as plain products are: convolutions 2e12, float32 1e12, float16 8e12 give 16e12 for float16.
+static double rate_of(struct work_kind kind, const tsr_topology_device *device)
+{
+    double flops = device->flops, of_type = flops;
+    if (kind.type >= 0 && device->rates[kind.type] > 0)
+        of_type = device->rates[kind.type];
+    if (kind.rate < 0 || device->rates[kind.rate] <= 0)
+        return of_type * unmeasured_share(kind.rate);
+    return device->rates[kind.rate] * (of_type / flops);
+}
+
+// Ways that came later were measured as others were: without a speed of its own a way has that one's.
+static int older_way(int move)
+{
+    if (move == TSR_MOVE_ERROR)
+        return TSR_MOVE_CURVE;
+    return TSR_MOVE_STREAM;
+}
+
+double tsr__far_speed(const tsr_topology_device *device, int move)
+{
+    if (device->moves[move] > 0)
+        return device->moves[move];
+    if (device->moves[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
+        return device->moves[older_way(move)];
+    return device->bandwidth;
+}
+
+double tsr__near_speed(const tsr_topology_device *device, int move)
+{
+    if (device->near[move] > 0)
+        return device->near[move];
+    if (device->moves[move] <= 0 && device->near[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
+        return device->near[older_way(move)];
+    return tsr__far_speed(device, move);
+}
+
+// Bytes per second. Between the two sizes that were measured it is that on the line of both, in logarithms: of 16 MiB with 40 GB/s
+// near and 10 far, half way between 2 and 128 MiB, 20 GB/s.
+static double move_rate(int move, double bytes, const tsr_topology_device *device)
+{
+    double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);
+    if (near == far || bytes >= FAR_BYTES)
+        return far;
+    if (bytes <= NEAR_BYTES)
+        return near;
+    return near * pow(far / near, log(bytes / NEAR_BYTES) / log(FAR_BYTES / NEAR_BYTES));
+}
+
+// What was measured at other sizes, and seen of such nodes in a model, counts: half as long again makes 3 ms of 2.
+static int64_t as_seen(double seconds, struct work_kind kind, double work, double bytes)
+{
+    double times = 1;
+    if (kind.sizes)
+        times = tsr__seen_times(kind.sizes, work, bytes);
+    if (kind.seen)
+        times *= tsr__seen_times(kind.seen, work, bytes);
+    return whole_number(seconds * times * 1e12);
+}
+
+// work: operations. What only changes a shape costs its overhead. Where nodes are queued, the overhead of one passes while those
+// before it are at work, and it is seen only where it is longer.
+int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
+                        const tsr_topology_device *device)
+{
+    if (kind.move == NODE_MOVES_NOTHING)
+        return as_seen(device->overhead, kind, work, bytes);
+    double seconds = work / rate_of(kind, device);
+    double moving = bytes / move_rate(kind.move, bytes, device);
+    double most = fmax(seconds, moving), least = seconds + moving - most;
+    double busy = most + least * UNHIDDEN;
+    if (kind.rate >= 0 && device->rates[kind.rate] > 0)
+        busy = most; // the speed of the kind was measured with what it moves
+    if (device->queued)
+        return as_seen(fmax(busy, device->overhead), kind, work, bytes);
+    return as_seen(busy + device->overhead, kind, work, bytes);
+}
+
+bool tsr__device_widens(const tsr_topology_device *device)
+{
+    return device->near[TSR_MOVE_STREAM] > 0 && !device->queued;
+}
+
+int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
+                        const tsr_topology_device *device)
+{
+    struct work_kind of = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
+    return tsr__price_work(work, of, bytes, device);
+}
+
+// *sized is only ever cleared, so that one flag serves many values.
+int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
+{
+    struct shape shape = tsr__shapes_of(shapes, value);
+    int64_t n = 1;
+    *sized = *sized && shape.rank >= 0;
+    for (int d = 0; d < shape.rank; d++) {
+        bool known = shape.dims[d].value >= 0;
+        *sized = *sized && known;
+        if (known && !mul_ok(n, shape.dims[d].value, &n))
+            return PLAN_NEVER;
+    }
+    int bits = tsr_dtype_bits(shape.dtype) ? tsr_dtype_bits(shape.dtype) : 8;
+    if (n >= PLAN_NEVER / bits)
+        return PLAN_NEVER;
+    return (n * bits + 7) / 8;
+}
+
+// Everything that the node reads and writes, once each; what steers it (sizes, axes) is nothing to
+// speak of.
+static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
+                            const struct rule *rule, bool *sized)
+{
+    double outputs = 0, bytes = 0;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            outputs += (double)tsr__price_bytes(shapes, tsr_node_output(node, i), sized);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (!value || read_before(node, i) || rule_steers(rule, SIDE_INPUT, i))
+            continue;
+        double read =
+            (double)tsr__price_bytes(shapes, value, sized) * tsr__rule_reads(rule, (int)i);
+        if ((int)i < rule->n_inputs && tsr__rule_looks_up(rule, (int)i) && read > outputs)
+            read = outputs;
+        bytes += read;
+    }
+    return bytes + outputs;
+}
+
+// Used by the simulation, on graphs of single devices: nothing is cut here, so all sizes are the
+// local ones.
+struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
+                                  const struct shapes *shapes, const tsr_topology *seen,
+                                  const tsr_topology_device *device)
+{
+    int64_t sizes[RULE_MAX_FACTORS];
+    const struct rule *rule = tsr__rule_of(arena, node, shapes);
+    struct node_price price = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
+    if (!rule)
+        return price;
+    tsr__planner_sizes(shapes, node, rule, sizes);
+    for (int factor = 0; factor < rule->n_factors; factor++)
+        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
+    price.bytes = bytes_touched(node, shapes, rule, &price.sized);
+    price.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
+    price.ps = tsr__price_work(price.work, tsr__work_kind(node, shapes, seen), price.bytes, device);
+    return price;
+}
+
+// ---- collectives -------------------------------------------------------------------------------
+
+// What a device takes in goes through its memory, however many links bring it: read and written. (What is
+// folded is read as it comes, which the topology counts.)
+static double copied(enum tsr_collective what, double bytes, double n)
+{
+    const double shares[] = {[COPIES_ALL] = 1,
+                             [COPIES_OTHERS] = (n - 1) / n,
+                             [COPIES_PAIRS] = (n - 1) / (n * n),
+                             [COPIES_NOTHING] = 0};
+    return 2 * shares[tsr__collective((int)what)->copies] * bytes;
+}
+
+// Links, the memory of the slowest device (what was measured has both), and what ranks were seen to lose where they meet.
+int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
+                              const struct topology_groups *groups, int64_t bytes)
+{
+    if (groups->size < 2)
+        return 0;
+    int64_t ps = tsr__topology_cost(topology, what, groups, bytes);
+    if (ps >= PLAN_NEVER)
+        return PLAN_NEVER;
+    ps += whole_number(topology->wait * 1e12);
+    if (tsr__topology_measured(topology, what, groups->size))
+        return ps; // with its copies
+    double slowest = 0;
+    for (int i = 0; i < groups->count * groups->size; i++) {
+        slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
+    }
+    double more = copied(what, (double)bytes, groups->size) * slowest * 1e12;
+    if (more < (double)(PLAN_NEVER - ps))
+        return ps + (int64_t)more;
+    return PLAN_NEVER;
+}
+
+// An all-to-all of n devices with B bytes in all gives each device B / n of which (n - 1) / n come
+// from others: for `bytes` received B must be bytes * n * n / (n - 1).
+int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
+                            int64_t bytes)
+{
+    double n = groups->size, whole = n > 1 ? (double)bytes * n * n / (n - 1) : 0;
+    return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
+}
+
+// All shares but its own come in through what links the first device with the last copy: the slowest way there is on
+// machines that are numbered host by host.
+int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
+{
+    if (copies < 2)
+        return 0;
+    int64_t last = smaller((copies - 1) * devices, topology->n - 1);
+    int pair[2] = {(int)last, 0};
+    struct topology_groups two = {1, 2, pair};
+    double others = (double)bytes * (double)(copies - 1) / (double)copies;
+    return tsr__price_collective(topology, TSR_SEND, &two, (int64_t)others);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_time.c - the time of the way from one sharding to another, without a model: tsr_reshard_plan's steps on a topology.
+#include "plan/costs/planner.h"
+
+static bool is_on(const struct planner *planner, const struct tile_layout *layout)
+{
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        if (layout->owners[i] < 0 || layout->owners[i] >= planner->machine.n)
+            return false;
+    return true;
+}
+
+// The steps are those of tsr_reshard_plan; every layout on the way must lie on devices of the topology.
+static tsr_status time_of(struct planner *planner, const struct connecting *connecting,
+                          int64_t *out)
+{
+    struct reshard *reshard = NULL;
+    const struct tile_layout *first = NULL;
+    tsr_status st = tsr__connect(connecting, &planner->arena, &reshard, &first);
+    if (st != TSR_OK)
+        return st;
+    bool fits = is_on(planner, first);
+    for (int i = 0; i < reshard->n_steps; i++)
+        fits = fits && is_on(planner, reshard->steps[i].layout);
+    if (!fits) {
+        tsr__diag(planner->session, DIAG_sharding_misfit, NULL, "name devices of the topology",
+                  "the topology has %lld devices, and the sharding names others",
+                  (long long)planner->machine.n);
+        return TSR_INVALID;
+    }
+    struct plan_value value = {.rank = connecting->rank,
+                               .shape = connecting->shape,
+                               .bits = tsr_dtype_bits(connecting->type)};
+    uint32_t from = tsr__planner_layout(planner, first);
+    if (from == PLAN_NO_LAYOUT)
+        return TSR_NOMEM;
+    *out = tsr__planner_steps_time(planner, reshard, from, &value);
+    if (planner->arena.failed)
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// A planner without a model: only its devices, layouts and prices are used.
+tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
+                            const char *pending, tsr_dtype type, int rank, const int64_t *shape,
+                            tsr_topology *topology, int64_t *out)
+{
+    struct connecting connecting = {from, to, pending, type, rank, shape};
+    struct planner planner = {.session = session, .machine.topology = topology};
+    if (rank > 0 && !shape)
+        return tsr__missing(session, "shape");
+    if (!out)
+        return tsr__missing(session, "out");
+    tsr_status st = tsr__topology_owned(session, topology);
+    if (st != TSR_OK)
+        return st;
+    planner.machine.n = tsr_topology_devices(topology);
+    tsr__arena_init(&planner.arena, session);
+    tsr__map_init(&planner.cache.layouts, &planner.arena, 0);
+    st = tsr__planner_devices(&planner) ? time_of(&planner, &connecting, out) : TSR_NOMEM;
+    tsr__arena_free(&planner.arena);
+    return st;
+}

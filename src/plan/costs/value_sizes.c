@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// value_sizes.c - sizes in numbers for every value: prices need them, shardings do not.
+//
+// Symbols that the caller gives no size count PLAN_USUAL_SIZE; what can only be known at run time
+// counts 1.
+//
+//     X [batch, seq, 64] with --dim batch=4:  shapes.model [batch, seq, 64], shapes.told [4, seq, 64], shapes.full [4, 128, 64]
+#include "plan/costs/planner.h"
+
+// A use of a constant: the most that one of its readers widens it by.
+static bool widen(void *data, tsr_node *node, size_t input)
+{
+    int *most = data, more = tsr__node_widens(node, input);
+    if (more > *most)
+        *most = more;
+    return true;
+}
+
+// On devices that all widen constants of 16 bits; where some do not, the plan counts them as they are.
+static int wider_by(const struct planner *planner, const tsr_value *constant)
+{
+    const tsr_topology *topology = planner->machine.topology;
+    int more = 0;
+    for (int i = 0; i < topology->n; i++)
+        if (!tsr__device_widens(&topology->device[i]))
+            return 0;
+    tsr_value_uses(constant, widen, &more);
+    return more;
+}
+
+// Rank, sizes and type of a value in numbers. sized: all were known; fixed: the model itself says
+// them.
+static bool fill(struct planner *planner, const tsr_value *value)
+{
+    struct plan_value *out = &planner->values[tsr__value_id(value)];
+    struct shape s = tsr__shapes_of(planner->shapes.full, value);
+    const tsr_tensor *tensor = tsr_value_initializer(value);
+    // A rank that is not known, or beyond what layouts have, counts as one element.
+    int rank = s.rank < 0 || s.rank > TILE_MAX_RANK ? 0 : s.rank;
+    int64_t *shape = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
+    if (!shape)
+        return false;
+    struct shape own = tsr__shapes_of(planner->shapes.model, value);
+    out->sized = s.rank >= 0;
+    out->fixed = own.rank >= 0;
+    for (int d = 0; d < own.rank; d++)
+        out->fixed = out->fixed && own.dims[d].value >= 0;
+    for (int d = 0; d < rank; d++) {
+        out->sized = out->sized && s.dims[d].value >= 0;
+        shape[d] = s.dims[d].value >= 0 ? s.dims[d].value : 1;
+    }
+    out->rank = rank;
+    out->shape = shape;
+    out->bits = tsr_dtype_bits(s.dtype) ? tsr_dtype_bits(s.dtype) : 8;
+    out->constant = tensor && !tsr_value_is_input(value);
+    out->given = tsr_value_is_input(value);
+    if (out->constant && out->bits == 16)
+        out->wider = wider_by(planner, value);
+    return true;
+}
+
+static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(sizes[i].name, symbol) == 0)
+            return true;
+    return false;
+}
+
+// Symbols of the inputs that have no size yet get the usual one.
+static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
+                       tsr_dim_size **out)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    VEC(tsr_dim_size) all = {0};
+    for (size_t i = 0; i < n; i++) {
+        tsr_dim_size *at = vec_push(&planner->arena, &all);
+        if (at)
+            *at = sizes[i];
+    }
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        for (int d = 0; d < tsr_value_rank(value); d++) {
+            const char *name = tsr_value_dim_name(value, d);
+            if (!name || has_size(all.at, all.n, name))
+                continue;
+            tsr_dim_size *at = vec_push(&planner->arena, &all);
+            if (at)
+                *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
+        }
+    }
+    *out = all.at;
+    return all.n;
+}
+
+// One factor of a dimension whose other factors are known.
+// A dimension of 768 with the factors heads (12) and d (not known): d = 64. Two that are not known
+// stay so.
+static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *sizes)
+{
+    int open = -1, n_open = 0;
+    int64_t known = 1;
+    for (int k = 0; k < dim->n; k++) {
+        int64_t size = sizes[dim->factors[k]];
+        if (size < 0) {
+            open = dim->factors[k];
+            n_open++;
+        } else if (!mul_ok(known, size, &known)) {
+            return;
+        }
+    }
+    if (n_open == 1 && known > 0 && whole >= 0 && whole % known == 0)
+        sizes[open] = whole / known;
+}
+
+// Sizes of the factors in one tensor, as far as its shape tells them.
+static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape *shape,
+                            int64_t *sizes)
+{
+    if (shape->rank != tensor->rank)
+        return;
+    for (int d = 0; d < tensor->rank; d++)
+        if (!tensor->dims[d].window)
+            size_of_dim(&tensor->dims[d], shape->dims[d].value, sizes);
+}
+
+// Steering and absent tensors tell nothing about factors.
+static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
+                          const struct rule *rule, enum slot_side side, int64_t *sizes)
+{
+    int n = side == SIDE_OUTPUT ? rule->n_outputs : rule->n_inputs;
+    for (int i = 0; i < n; i++) {
+        const struct rule_tensor *tensor = rule_slot(rule, side, (size_t)i);
+        const tsr_value *value = node_value(node, side, (size_t)i);
+        if (!value || tensor->host || tensor->absent)
+            continue;
+        struct shape shape = tsr__shapes_of(shapes, value);
+        sizes_of_tensor(tensor, &shape, sizes);
+    }
+}
+
+// Twice, because what an output tells may be what an input lacked.
+void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
+                        int64_t *sizes)
+{
+    for (int factor = 0; factor < rule->n_factors; factor++)
+        sizes[factor] = rule->factors[factor].size.value;
+    for (int round = 0; round < 2; round++) {
+        sizes_of_side(shapes, node, rule, SIDE_INPUT, sizes);
+        sizes_of_side(shapes, node, rule, SIDE_OUTPUT, sizes);
+    }
+}
+
+// The shapes with those sizes; the same ones where there are none. NULL: out of memory.
+static const struct shapes *bound_shapes(struct planner *planner, const struct shapes *shapes,
+                                         const tsr_dim_size *sizes, size_t n)
+{
+    if (!shapes || !n)
+        return shapes;
+    return tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
+}
+
+// Values of the main graph: those of bodies have no prices of their own.
+static bool fill_all(struct planner *planner)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!fill(planner, tsr_graph_input(graph, i)))
+            return false;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        if (!fill(planner, tsr_graph_initializer(graph, i)))
+            return false;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i) && !fill(planner, tsr_node_output(node, i)))
+                return false;
+    return true;
+}
+
+// Fills shapes and values. Sizes of symbols are the caller's; the usual ones are for prices
+// (`full`) only.
+bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
+{
+    struct planner_shapes *shapes = &planner->shapes;
+    tsr_dim_size *all = NULL;
+    size_t n_all = complete(planner, sizes, n, &all);
+    shapes->sizes = all;
+    shapes->n_sizes = n_all;
+    shapes->model = tsr__shapes_new(&planner->arena, planner->model);
+    shapes->told = bound_shapes(planner, shapes->model, sizes, n);
+    shapes->full = shapes->told;
+    if (n_all != n)
+        shapes->full = bound_shapes(planner, shapes->told, all, n_all);
+    planner->values =
+        ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
+    return shapes->full && planner->values && fill_all(planner);
+}
+
+int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)
+{
+    const struct plan_value *plan_value = &planner->values[tsr__value_id(value)];
+    int64_t n = plan_value->bits;
+    for (int d = 0; d < plan_value->rank; d++)
+        if (!mul_ok(n, plan_value->shape[d], &n))
+            return PLAN_NEVER;
+    return smaller(n / 8, PLAN_NEVER);
+}

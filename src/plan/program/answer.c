@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// answer.c - what a chosen plan comes to: bytes on each device over time, and its communication.
+//
+// A value lies in the layout of its producer until its last reader has run or has got another one;
+// a layout that readers want besides is there from the first of them to the last. Constants are
+// stored in every layout that is wanted, once. It is never more than the rows of the program count
+// (uses.c).
+//
+//     X lies by rows (times 4..) and is read by nodes 2 and 3, which take the times 6 7 8 and 9 10 11. Both want it whole:
+//     forms {rows, 4..7} and {whole, 6..11}. The rows go when the first reader has its copy, at 7; the copy stays until node
+//     3 has run, up to 11. Bytes of a form are added at its begin and taken off at its end; sums over time give the peak.
+#include "plan/program/edges.h"
+
+// A layout of a value, from time `begin` until before `end`.
+struct form {
+    uint32_t layout;
+    size_t begin, end;
+};
+struct forms {
+    struct form at[PLAN_MAX_CANDIDATES + 1];
+    size_t n;
+};
+
+// A form that is what is wanted, or holds it on all devices that want it.
+static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
+                         const struct plan_value *value)
+{
+    for (size_t i = 0; i < forms->n; i++)
+        if (forms->at[i].layout == want ||
+            (!value->constant &&
+             tsr__planner_price(planner, forms->at[i].layout, want, value) == 0))
+            return &forms->at[i];
+    return NULL;
+}
+
+static uint32_t choice_of(const struct planner *planner, const struct reader *reader)
+{
+    if (reader->node == SIZE_MAX)
+        return 0;
+    return planner->nodes[reader->node].choice;
+}
+
+static void extend(struct form *form, size_t end)
+{
+    if (form->end < end)
+        form->end = end;
+}
+
+// Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere
+// yet).
+static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
+                     struct forms *out)
+{
+    struct arena arena;
+    const struct plan_value *value = &planner->values[tsr__value_id(v)];
+    tsr__arena_init(&arena, planner->session);
+    struct readers readers = tsr__planner_readers(planner, &arena, v);
+    out->n = 0;
+    if (first != PLAN_NO_LAYOUT)
+        out->at[out->n++] = (struct form){first, begin, begin};
+    for (size_t i = 0; i < readers.n; i++) {
+        uint32_t want =
+            tsr__planner_wanted(planner, &readers.at[i], v, choice_of(planner, &readers.at[i]));
+        size_t time = tsr__edge_time(planner, &readers.at[i]);
+        struct form *form = find(planner, out, want, value);
+        // A new layout is made from the value as it lies, which must be there until then.
+        if (!form && first != PLAN_NO_LAYOUT)
+            extend(&out->at[0], time + TIME_RUN);
+        if (!form && out->n < PLAN_MAX_CANDIDATES) {
+            form = &out->at[out->n++];
+            *form = (struct form){want, time, time};
+        }
+        if (form)
+            extend(form, time + TIME_COMBINE);
+    }
+    if (readers.stays && first != PLAN_NO_LAYOUT)
+        extend(&out->at[0], PLAN_TIMES * planner->n_nodes);
+    bool ok = !arena.failed;
+    tsr__arena_free(&arena);
+    return ok;
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+// First walk: all_time and change are filled. Inputs and constants are there all the time; of
+// everything else `change` has what comes and goes, device by device.
+struct account {
+    struct planner *planner;
+    struct arena *arena;
+    int64_t *all_time; // by device
+    int64_t *change;   // by device and time
+    size_t n_times;
+    // Second walk: what lies on `device` at `time`; names belong to the model.
+    tsr_plan_binding *top;
+    size_t n_top, time;
+    int64_t device;
+};
+
+// Adds what each device holds of the form, for all time or from begin to end.
+static void add_form(struct account *account, const struct plan_value *value,
+                     const struct form *form, bool all_time)
+{
+    for (int64_t device = 0; device < account->planner->machine.n; device++) {
+        int64_t bytes =
+            tsr__planner_kept(account->planner, account->arena, form->layout, value, device);
+        if (all_time) {
+            account->all_time[device] += bytes;
+            continue;
+        }
+        account->change[(size_t)device * account->n_times + form->begin] += bytes;
+        account->change[(size_t)device * account->n_times + form->end] -= bytes;
+    }
+}
+
+// Keeps the largest, in order; of equal ones the first.
+static void rank_value(struct account *account, const tsr_value *value, int64_t bytes)
+{
+    size_t i = account->n_top;
+    if (bytes <= 0)
+        return;
+    while (i > 0 && account->top[i - 1].bytes < bytes)
+        i--;
+    if (i == PLAN_MAX_BINDING)
+        return;
+    account->n_top += account->n_top < PLAN_MAX_BINDING;
+    for (size_t k = account->n_top - 1; k > i; k--)
+        account->top[k] = account->top[k - 1];
+    account->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
+}
+
+// What the form has on the account's device at the account's time.
+static int64_t bytes_then(struct account *account, const struct plan_value *value,
+                          const struct form *form, bool all_time)
+{
+    bool there = all_time || (form->begin <= account->time && account->time < form->end);
+    if (there)
+        return tsr__planner_kept(account->planner, account->arena, form->layout, value,
+                                 account->device);
+    return 0;
+}
+
+// before: as it lies until it is combined, or PLAN_NO_LAYOUT.
+static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
+                      size_t run)
+{
+    const struct plan_value *value = &account->planner->values[tsr__value_id(v)];
+    struct forms forms;
+    bool combined = before != PLAN_NO_LAYOUT;
+    if (!forms_of(account->planner, v, first, run + combined, &forms))
+        return false;
+    // What is combined lies in parts while the node runs and while it is combined: two times.
+    if (combined)
+        forms.at[forms.n++] = (struct form){before, run, run + 2};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < forms.n; i++) {
+        bool all_time = value->constant || (i == 0 && value->given);
+        if (account->top)
+            bytes += bytes_then(account, value, &forms.at[i], all_time);
+        else
+            add_form(account, value, &forms.at[i], all_time);
+    }
+    if (account->top)
+        rank_value(account, v, bytes);
+    return true;
+}
+
+// Inputs lie whole everywhere, constants where they are wanted, what nodes make where they leave
+// it.
+static bool add_values(struct account *account)
+{
+    struct planner *planner = account->planner;
+    for (size_t i = 0; i < planner->ends.given.n; i++) {
+        const tsr_value *value = planner->ends.given.at[i];
+        if (!add_value(account, value,
+                       tsr__planner_whole(planner, planner->values[tsr__value_id(value)].rank),
+                       PLAN_NO_LAYOUT, 0))
+            return false;
+    }
+    for (size_t i = 0; i < planner->ends.constants.n; i++)
+        if (!add_value(account, planner->ends.constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
+            return false;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+            if (tsr_node_output(node->node, o) &&
+                !add_value(account, tsr_node_output(node->node, o), candidate->out[o],
+                           candidate->before[o], PLAN_TIMES * i + TIME_RUN))
+                return false;
+        }
+    }
+    return true;
+}
+
+// n_times has room for the times after the last node, when outputs are brought to the caller.
+static bool account_for(struct account *account, struct planner *planner, struct arena *arena)
+{
+    *account = (struct account){
+        .planner = planner, .arena = arena, .n_times = PLAN_TIMES * (planner->n_nodes + 2)};
+    account->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    account->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n * account->n_times);
+    return !arena->failed && add_values(account) && !arena->failed;
+}
+
+// *time is written only where something is there beyond what is there all the time.
+static int64_t most_of(const struct account *account, int64_t device, size_t *time)
+{
+    int64_t now = 0, most = 0;
+    for (size_t t = 0; t < account->n_times; t++) {
+        now += account->change[(size_t)device * account->n_times + t];
+        if (now > most) {
+            most = now;
+            *time = t;
+        }
+    }
+    return account->all_time[device] + most;
+}
+
+// What each device holds of a constant, in all layouts that are wanted of it.
+static bool add_held(struct planner *planner, const tsr_value *constant, int64_t *bytes)
+{
+    const struct plan_value *value = &planner->values[tsr__value_id(constant)];
+    struct arena arena;
+    struct forms forms;
+    if (!forms_of(planner, constant, PLAN_NO_LAYOUT, 0, &forms))
+        return false;
+    tsr__arena_init(&arena, planner->session);
+    for (size_t i = 0; i < forms.n; i++)
+        for (int64_t device = 0; device < planner->machine.n; device++)
+            bytes[device] += tsr__planner_kept(planner, &arena, forms.at[i].layout, value, device);
+    bool ok = !arena.failed;
+    tsr__arena_free(&arena);
+    return ok;
+}
+
+bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, int64_t *bytes)
+{
+    for (size_t i = 0; i < planner->ends.constants.n; i++) {
+        const tsr_value *constant = planner->ends.constants.at[i];
+        if (!shared[tsr__value_id(constant)] && !add_held(planner, constant, bytes))
+            return false;
+    }
+    return true;
+}
+
+// `time` is not asked for here: most_of needs somewhere to write it.
+bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
+{
+    struct arena arena;
+    struct account account;
+    size_t time;
+    tsr__arena_init(&arena, planner->session);
+    bool ok = account_for(&account, planner, &arena);
+    if (!ok)
+        goto free_arena;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        bytes[device] = most_of(&account, device, &time);
+        if (peak)
+            peak[device] = bytes[device] + PLAN_ENGINE_BYTES;
+    }
+free_arena:
+    tsr__arena_free(&arena);
+    return ok;
+}
+
+static bool has_slots(const struct planner *planner, const uint32_t *layouts, size_t n,
+                      int64_t device)
+{
+    for (size_t i = 0; i < n; i++)
+        if (layouts[i] != PLAN_NO_LAYOUT &&
+            tsr__layout_has_device(planner->layouts.at[layouts[i]].tiles, device))
+            return true;
+    return false;
+}
+
+// Some node takes or gives something on the device.
+static bool is_used(const struct planner *planner, int64_t device)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *way = &node->strategy->at.at[node->choice];
+        if (has_slots(planner, way->in, tsr_node_input_count(node->node), device) ||
+            has_slots(planner, way->out, tsr_node_output_count(node->node), device))
+            return true;
+    }
+    return false;
+}
+
+int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t *peak)
+{
+    int64_t n = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        if (is_used(planner, device)) {
+            n++;
+            continue;
+        }
+        bytes[device] = 0;
+        peak[device] = 0;
+    }
+    return larger(n, 1);
+}
+
+// The fullest device, and the time at which it is.
+static void find_fullest(struct account *account)
+{
+    int64_t most = -1;
+    for (int64_t device = 0; device < account->planner->machine.n; device++) {
+        size_t time = 0;
+        int64_t bytes = most_of(account, device, &time);
+        if (bytes > most) {
+            most = bytes;
+            account->device = device;
+            account->time = time;
+        }
+    }
+}
+
+// All values are walked twice: to find the place and time, then to see what lies there.
+size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
+{
+    struct arena arena;
+    struct account account;
+    size_t n = 0;
+    tsr__arena_init(&arena, planner->session);
+    if (!account_for(&account, planner, &arena))
+        goto free_arena;
+    find_fullest(&account);
+    account.top = out;
+    if (add_values(&account) && !arena.failed)
+        n = account.n_top;
+free_arena:
+    tsr__arena_free(&arena);
+    return n;
+}
+
+// ---- one device --------------------------------------------------------------------------------
+
+// The first candidate that cuts nothing, and its number; NULL: none.
+static const struct candidate *whole_of(const struct strategy *strategy, uint32_t *choice)
+{
+    for (size_t i = 0; i < strategy->at.n; i++)
+        if (!strategy->at.at[i].cut) {
+            *choice = (uint32_t)i;
+            return &strategy->at.at[i];
+        }
+    return NULL;
+}
+
+// The largest device of those that are planned for.
+static int64_t most_memory(const struct planner *planner)
+{
+    int64_t most = 0;
+    if (!planner->memory.n_classes)
+        return PLAN_NO_LIMIT;
+    for (size_t c = 0; c < planner->memory.n_classes; c++)
+        most = larger(most, planner->memory.bytes[c]);
+    return most;
+}
+
+// Gives every node its whole candidate, and adds up. 0: a node has none, or it does not fit into
+// the largest device.
+static int64_t run_whole(struct planner *planner, int64_t *bytes)
+{
+    int64_t time = 0;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = whole_of(node->strategy, &node->choice);
+        if (!candidate || !add_ok(time, candidate->compute, &time))
+            return 0;
+    }
+    if (tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= most_memory(planner))
+        return time;
+    return 0;
+}
+
+// Nodes without a whole candidate (their shardings are given) count nothing.
+int64_t tsr__planner_whole_time(const struct planner *planner)
+{
+    int64_t time = 0;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        uint32_t choice;
+        if (!planner->nodes[i].strategy)
+            continue;
+        const struct candidate *candidate = whole_of(planner->nodes[i].strategy, &choice);
+        if (candidate && !add_ok(time, candidate->compute, &time))
+            return 0;
+    }
+    return time;
+}
+
+// Choices of all nodes change for a moment: nobody else may look at them meanwhile.
+int64_t tsr__planner_one_device(struct planner *planner)
+{
+    uint32_t *kept = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
+    if (!kept || !bytes)
+        return 0;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        kept[i] = planner->nodes[i].choice;
+    int64_t time = run_whole(planner, bytes);
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        planner->nodes[i].choice = kept[i];
+    return time;
+}
+
+// ---- communication -----------------------------------------------------------------------------
+
+struct counts {
+    struct collective_count *at;
+    size_t n;
+};
+
+// One more of the operator; beyond PLAN_MAX_OPS kinds, which no plan has, it is left out.
+static void count(void *data, const char *op)
+{
+    struct counts *counts = data;
+    size_t i = 0;
+    while (i < counts->n && strcmp(counts->at[i].op, op) != 0)
+        i++;
+    if (i == PLAN_MAX_OPS)
+        return;
+    if (i == counts->n)
+        counts->at[counts->n++] = (struct collective_count){op, 0};
+    counts->at[i].count++;
+}
+
+// Each layout comes from the nearest of those that are there.
+static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
+                        struct counts *counts)
+{
+    const struct plan_value *value = &planner->values[tsr__value_id(v)];
+    struct forms forms;
+    if (!forms_of(planner, v, first, 0, &forms))
+        return;
+    for (size_t i = 1; i < forms.n; i++) {
+        size_t best = 0;
+        for (size_t k = 1; k < i; k++)
+            if (tsr__planner_price(planner, forms.at[k].layout, forms.at[i].layout, value) <
+                tsr__planner_price(planner, forms.at[best].layout, forms.at[i].layout, value))
+                best = k;
+        tsr__planner_steps(planner, forms.at[best].layout, forms.at[i].layout, value, count,
+                           counts);
+    }
+}
+
+// Halo exchanges and reductions of the nodes, and the moves between them.
+size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
+{
+    struct counts counts = {.at = out};
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        if (candidate->halo)
+            count(&counts, tsr__collective(COMM_HALO)->op);
+        for (int k = 0; k < candidate->reductions; k++)
+            count(&counts, candidate->reduction);
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+            if (!tsr_node_output(node->node, o))
+                continue;
+            if (candidate->reduction && !candidate->reductions)
+                count(&counts, candidate->reduction);
+            count_value(planner, tsr_node_output(node->node, o), candidate->out[o], &counts);
+        }
+    }
+    return counts.n;
+}

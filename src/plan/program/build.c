@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// build.c - the 0-1 program of a model: a variable for each node that is needed, one for each
+// shared copy, prices between them, and the memory of a device over time.
+//
+// Layouts travel along the edges before there is a program: a node offers those that its neighbours
+// would not find by themselves (whole heads, parts of sums) to its readers, then back to the nodes
+// that make its inputs, then forward once more.
+//
+// The order of calls: tsr__planner_list, tsr__planner_candidates, tsr__planner_program; a kind of
+// block (fronts.c) makes a program for each range from the same candidates.
+#include "plan/program/edges.h"
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+static void add_given(struct planner *planner, const tsr_value *value)
+{
+    const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
+    if (at)
+        *at = value;
+}
+
+static void add_constant(struct planner *planner, const tsr_value *value)
+{
+    const tsr_value **at = vec_push(&planner->arena, &planner->ends.constants);
+    if (at)
+        *at = value;
+}
+
+// What lies on the devices before the first node runs. Inputs that stay there from run to run are
+// like constants.
+static void list_ends(struct planner *planner, const tsr_graph *graph)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (planner_stays(planner, value))
+            add_constant(planner, value);
+        else
+            add_given(planner, value);
+    }
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        if (!tsr_value_is_input(value))
+            add_constant(planner, value);
+    }
+}
+
+// Numbers the nodes; those that no output of the model needs are left out.
+bool tsr__planner_list(struct planner *planner)
+{
+    tsr_graph *graph = tsr_model_graph(planner->model);
+    unsigned char *needed =
+        ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
+    planner->n_nodes = tsr_graph_node_count(graph);
+    planner->nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
+    planner->node_at =
+        ARENA_ARRAY(&planner->arena, int64_t, tsr__model_node_ids(planner->model) + 1);
+    if (planner->arena.failed)
+        return false;
+    for (uint32_t i = 0; i < tsr__model_node_ids(planner->model); i++)
+        planner->node_at[i] = -1;
+    tsr_node *node = tsr_graph_first(graph);
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        planner->nodes[i] = (struct plan_node){.node = node, .var = UINT32_MAX};
+        node = tsr_node_next(node);
+    }
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
+    for (size_t i = planner->n_nodes; i-- > 0;)
+        if (tsr__node_needed(planner->nodes[i].node, needed))
+            planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
+    list_ends(planner, graph);
+    return !planner->arena.failed;
+}
+
+static bool is_needed(const struct planner *planner, size_t i)
+{
+    return planner->node_at[tsr__node_id(planner->nodes[i].node)] >= 0;
+}
+
+// ---- layouts that neighbours bring -------------------------------------------------------------
+
+// Cut in units (heads, not elements): neighbours do not find such a cut by themselves.
+static bool is_in_units(const struct tile_layout *layout)
+{
+    bool found = false;
+    for (int d = 0; d < layout->rank; d++) {
+        found = found || layout->dims[d].n > 1;
+        for (int factor = 1; factor < layout->dims[d].n; factor++)
+            if (layout->dims[d].factors[factor].cuts > 1)
+                return false;
+    }
+    return found;
+}
+
+// Offers a layout to a tensor of a node. Readers may take parts of sums; nobody can be made to give
+// them.
+static void offer(struct planner *planner, size_t to, enum slot_side side, size_t slot,
+                  uint32_t layout)
+{
+    struct plan_node *node = &planner->nodes[to];
+    if (layout == PLAN_NO_LAYOUT || tsr__planner_late(planner))
+        return;
+    const struct numbered_layout *offered = &planner->layouts.at[layout];
+    if (offered->parts) {
+        if (side == SIDE_INPUT)
+            tsr__planner_try_parts(planner, node->strategy, node->node, slot, layout);
+        return;
+    }
+    bool spread = offered->spread && offered->tiles->n_shards > 1 &&
+                  offered->tiles->n_shards < planner->machine.n;
+    if (spread || is_in_units(offered->tiles))
+        (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
+}
+
+// Each node's rule by the sizes that the model itself has: a plan holds for all sizes.
+static bool find_rules(struct planner *planner)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        struct plan_node *node = &planner->nodes[i];
+        if (!is_needed(planner, i))
+            continue;
+        node->rule = tsr__rule_of(&planner->arena, node->node, planner->shapes.model);
+        if (!node->rule)
+            return false;
+    }
+    return true;
+}
+
+// Input k of a node, and output `slot` of the node that makes it.
+struct wire {
+    size_t reader, input;
+    size_t maker, output;
+};
+
+// What the maker may give goes to the reader. The list may grow meanwhile, and move.
+static void offer_to_reader(struct planner *planner, const struct wire *wire)
+{
+    const struct strategy *strategy = planner->nodes[wire->maker].strategy;
+    if (!strategy)
+        return;
+    for (size_t c = 0; c < strategy->at.n; c++)
+        offer(planner, wire->reader, SIDE_INPUT, wire->input, strategy->at.at[c].out[wire->output]);
+}
+
+// What the reader may want goes to the maker.
+static void offer_to_maker(struct planner *planner, const struct wire *wire)
+{
+    const struct strategy *strategy = planner->nodes[wire->reader].strategy;
+    for (size_t c = 0; c < strategy->at.n; c++)
+        offer(planner, wire->maker, SIDE_OUTPUT, wire->output, strategy->at.at[c].in[wire->input]);
+}
+
+// Along all wires that end at a node.
+static void offer_along(struct planner *planner, size_t reader,
+                        void (*offer_to)(struct planner *planner, const struct wire *wire))
+{
+    const tsr_node *node = planner->nodes[reader].node;
+    for (size_t k = 0; k < tsr_node_input_count(node); k++) {
+        const tsr_value *value = tsr_node_input(node, k);
+        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
+        int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
+        if (maker < 0)
+            continue;
+        for (size_t o = 0; o < tsr_node_output_count(from); o++)
+            if (tsr_node_output(from, o) == value)
+                offer_to(planner, &(struct wire){reader, k, (size_t)maker, o});
+    }
+}
+
+// Strategies first, each offered at once to the readers; then back, then forward again: what a late
+// node has brought to an early one may suit the readers in between.
+bool tsr__planner_candidates(struct planner *planner)
+{
+    if (!find_rules(planner) || !tsr__planner_delays(planner) || !tsr__planner_shares(planner))
+        return false;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!is_needed(planner, i))
+            continue;
+        planner->nodes[i].strategy = tsr__planner_strategy(planner, &planner->nodes[i]);
+        if (!planner->nodes[i].strategy)
+            return false;
+        // Makers come before their readers in the graph, so their candidates are all there.
+        offer_along(planner, i, offer_to_reader);
+    }
+    for (size_t i = planner->n_nodes; i-- > 0;)
+        if (is_needed(planner, i))
+            offer_along(planner, i, offer_to_maker);
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (is_needed(planner, i))
+            offer_along(planner, i, offer_to_reader);
+    return !planner->arena.failed;
+}
+
+// ---- the program -------------------------------------------------------------------------------
+
+// Costs and names of a strategy, shared by its nodes.
+struct columns {
+    int64_t *cost;
+    struct str *names;
+};
+
+// Made once for each strategy: nodes that are alike view the same tables, which the solver finds to
+// be equal by address.
+static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
+{
+    if (strategy->columns)
+        return strategy->columns;
+    struct columns *columns = ARENA_NEW(&planner->arena, struct columns);
+    if (!columns)
+        return NULL;
+    columns->cost = ARENA_ARRAY(&planner->arena, int64_t, strategy->at.n + 1);
+    columns->names = ARENA_ARRAY(&planner->arena, struct str, strategy->at.n + 1);
+    if (planner->arena.failed)
+        return NULL;
+    for (size_t i = 0; i < strategy->at.n; i++) {
+        const struct candidate *candidate = &strategy->at.at[i];
+        int64_t penalty = candidate->cut ? 0 : planner->machine.topology->unsharded_penalty;
+        columns->cost[i] = program_cost_of(candidate->compute + candidate->comm + penalty);
+        columns->names[i] = candidate->name;
+    }
+    strategy->columns = columns;
+    return columns;
+}
+
+// A variable for each node that is needed. A node without a name is called as its first output is.
+static bool add_nodes(struct planner *planner)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        struct columns *columns = columns_of(planner, node->strategy);
+        if (!columns)
+            return false;
+        struct str name = tsr__node_str(node->node);
+        if (!name.n && tsr_node_output_count(node->node) && tsr_node_output(node->node, 0))
+            name = tsr__value_str(tsr_node_output(node->node, 0));
+        node->var = tsr__program_node(&planner->program, name, (uint32_t)node->strategy->at.n,
+                                      columns->cost);
+        tsr__program_choices(&planner->program, node->var, columns->names);
+    }
+    return true;
+}
+
+// Inputs first, then what each node makes.
+static bool add_edges(struct planner *planner)
+{
+    for (size_t i = 0; i < planner->ends.given.n; i++)
+        if (!tsr__planner_given(planner, planner->ends.given.at[i]))
+            return false;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++)
+            if (tsr_node_output(node->node, o) && !tsr__planner_edges(planner, i, o))
+                return false;
+    }
+    return true;
+}
+
+// Classes and limits come first: everything after them adds its bytes to their rows. Constants come
+// last, because the nodes that read them must have their variables.
+bool tsr__planner_program(struct planner *planner, int64_t memory)
+{
+    planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);
+    tsr__program_init(&planner->program, planner->work);
+    return tsr__planner_classes(planner, memory) && tsr__planner_followed(planner) &&
+           tsr__planner_limits(planner) && add_nodes(planner) && add_edges(planner) &&
+           tsr__planner_state_edges(planner) && tsr__use_constants(planner) &&
+           !planner->arena.failed && !planner->work->failed;
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// edges.c - what lies between the nodes: for each value the price of bringing it from where its
+// producer leaves it to where its readers want it.
+//
+// One reader: a table over both choices. Several: a resharding that two of them can share is paid
+// once, so the value gets a variable of its own, which says where it lies and which copy of it is
+// made; readers take the nearer of the two.
+//
+// A value that its producer leaves by rows (R) or whole (W), with two readers: one wants it by
+// columns (C), the other by columns or whole. Both could want C, so C is a copy that they may
+// share. The states of the value's variable, with their price in ms:
+//
+//     R, no copy 0      R, copy C 3      W, no copy 0      W, copy C 1 (a slice of what is there)
+//
+// To the first reader (C): 3 from "R, no copy", 1 from "W, no copy", 0 from those with the copy. So
+// two readers that want C pay 3 together with the copy, and 6 without it.
+#include "plan/program/edges.h"
+
+#include <stdlib.h>
+
+// ---- tables ------------------------------------------------------------------------------------
+
+static bool all_zero(const int64_t *table, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (table[i])
+            return false;
+    return true;
+}
+
+// Prices from each choice of the producer to each of the reader. NULL: out of memory.
+static const int64_t *direct_table(struct edge *edge, const struct reader *reader)
+{
+    uint32_t key[5] = {TABLE_DIRECT, edge->from->id, (uint32_t)edge->slot,
+                       tsr__edge_end(edge->planner, reader), (uint32_t)reader->slot};
+    void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
+    size_t k = tsr__edge_choices(edge->planner, reader), n = edge->from->at.n;
+    int64_t *table = ARENA_ARRAY(&edge->planner->arena, int64_t, n * k + 1);
+    if (!table)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < k; j++) {
+            uint32_t from = edge->from->at.at[i].out[edge->slot];
+            uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
+            int64_t ps = tsr__planner_price(edge->planner, from, want, edge->value);
+            table[i * k + j] = program_cost_of(ps);
+        }
+    *kept = table;
+    return table;
+}
+
+// ---- shared copies -----------------------------------------------------------------------------
+
+static bool listed(const uint32_t *list, size_t n, uint32_t layout)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i] == layout)
+            return true;
+    return false;
+}
+
+// Layouts that at least two of the readers could want: `once` holds those of the readers before, up
+// to `begin`.
+static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
+                           size_t cap)
+{
+    uint32_t once[PLAN_MAX_CANDIDATES * 2];
+    size_t n_once = 0, n_out = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t begin = n_once;
+        for (size_t j = 0; j < tsr__edge_choices(edge->planner, &reader[i]); j++) {
+            uint32_t want = tsr__planner_wanted(edge->planner, &reader[i], edge->v, (uint32_t)j);
+            if (listed(once, begin, want)) {
+                if (!listed(out, n_out, want) && n_out < cap)
+                    out[n_out++] = want;
+            } else if (!listed(once, n_once, want) && n_once < TSR_COUNT(once)) {
+                once[n_once++] = want;
+            }
+        }
+    }
+    return n_out;
+}
+
+// A list of states in the making.
+struct state_list {
+    struct arena *arena;
+    VEC(struct copy_state) list;
+};
+
+static void add_state(struct state_list *states, uint32_t from, uint32_t copy, int64_t cost)
+{
+    struct copy_state *state = vec_push(states->arena, &states->list);
+    if (state)
+        *state = (struct copy_state){from, copy, cost};
+}
+
+// Some state begins where the value lies so: candidates that leave it in the same layout share
+// their states.
+static bool has_from(const struct state_list *states, uint32_t from)
+{
+    for (size_t i = 0; i < states->list.n; i++)
+        if (states->list.at[i].from == from)
+            return true;
+    return false;
+}
+
+// The states of a shared value: each layout that the producer may leave it in, with each copy that
+// has a price, or none.
+static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wants,
+                          struct copy_state **out)
+{
+    struct state_list states = {.arena = &edge->planner->arena};
+    for (size_t i = 0; i < edge->from->at.n; i++) {
+        uint32_t from = edge->from->at.at[i].out[edge->slot];
+        if (has_from(&states, from))
+            continue;
+        for (size_t w = 0; w < n_wants; w++) {
+            int64_t cost = tsr__planner_price(edge->planner, from, wants[w], edge->value);
+            if (cost != 0 && cost < PLAN_NEVER)
+                add_state(&states, from, wants[w], cost);
+        }
+        add_state(&states, from, PLAN_NO_LAYOUT, 0);
+    }
+    *out = states.list.at;
+    return states.list.n;
+}
+
+// What the tables of a shared value look like, made once for values that are alike.
+struct shared_tables {
+    struct copy_state *states;
+    size_t n;
+    int64_t *cost, *from, **to; // of the states; to the producer; to each reader
+    uint32_t key;               // no other tables have it
+};
+
+// From the producer's choices to the states: only those that begin where it leaves the value.
+static void fill_from(const struct edge *edge, struct shared_tables *tables)
+{
+    for (size_t s = 0; s < tables->n; s++) {
+        const struct copy_state *state = &tables->states[s];
+        tables->cost[s] = state->cost;
+        for (size_t i = 0; i < edge->from->at.n; i++) {
+            bool same = edge->from->at.at[i].out[edge->slot] == state->from;
+            tables->from[i * tables->n + s] = same ? 0 : COST_FORBIDDEN;
+        }
+    }
+}
+
+// From the states to a reader's choices: the price from the nearer of value and copy. NULL: out of
+// memory.
+static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
+                         const struct reader *reader)
+{
+    size_t k = tsr__edge_choices(edge->planner, reader);
+    int64_t *table = ARENA_ARRAY(&edge->planner->arena, int64_t, tables->n * k + 1);
+    if (!table)
+        return NULL;
+    for (size_t s = 0; s < tables->n; s++)
+        for (size_t j = 0; j < k; j++) {
+            uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
+            int64_t ps = tsr__edge_nearest(edge, &tables->states[s], want);
+            table[s * k + j] = program_cost_of(ps);
+        }
+    return table;
+}
+
+// Finds the copies that may be shared, the states, and the tables to both sides. False: out of
+// memory.
+static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n,
+                        struct shared_tables *tables)
+{
+    uint32_t wants[PLAN_MAX_CANDIDATES];
+    struct arena *arena = &edge->planner->arena;
+    size_t n_wants = shared_wants(edge, reader, n, wants, TSR_COUNT(wants));
+    tables->n = copy_states(edge, wants, n_wants, &tables->states);
+    tables->cost = ARENA_ARRAY(arena, int64_t, tables->n + 1);
+    tables->from = ARENA_ARRAY(arena, int64_t, edge->from->at.n * tables->n + 1);
+    tables->to = ARENA_ARRAY(arena, int64_t *, n + 1);
+    if (arena->failed)
+        return false;
+    fill_from(edge, tables);
+    for (size_t i = 0; i < n; i++)
+        tables->to[i] = table_to(edge, tables, &reader[i]);
+    return !arena->failed;
+}
+
+// Values are alike whose producers and readers are, slot by slot: they share one set of tables.
+static struct shared_tables *shared_tables(struct edge *edge, const struct reader *reader, size_t n)
+{
+    uint32_t *key = ARENA_ARRAY(edge->arena, uint32_t, 2 * n + 3);
+    if (!key)
+        return NULL;
+    key[0] = TABLE_SHARED;
+    key[1] = edge->from->id;
+    key[2] = (uint32_t)edge->slot;
+    for (size_t i = 0; i < n; i++) {
+        key[3 + 2 * i] = tsr__edge_end(edge->planner, &reader[i]);
+        key[4 + 2 * i] = (uint32_t)reader[i].slot;
+    }
+    void **kept = tsr__planner_cached(edge->planner, key, 2 * n + 3);
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
+    struct shared_tables *tables = ARENA_NEW(&edge->planner->arena, struct shared_tables);
+    if (!tables || !fill_shared(edge, reader, n, tables))
+        return NULL;
+    tables->key = ++edge->planner->cache.n_shared;
+    *kept = tables;
+    return tables;
+}
+
+// ---- one value ---------------------------------------------------------------------------------
+
+// The first time after the last reader.
+static uint32_t end_of(const struct edge *edge)
+{
+    return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
+}
+
+// When the layouts that a reader has made for itself can be freed: after the last reader, if another
+// one may want them, that is if they are among the shared wants.
+static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
+                           const struct reader *last, const uint32_t *wants, size_t n_wants)
+{
+    for (size_t j = 0; j < tsr__edge_choices(edge->planner, reader); j++)
+        if (listed(wants, n_wants,
+                   tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j)))
+            return tsr__edge_time(edge->planner, last) + TIME_COMBINE;
+    return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
+}
+
+// Where the value is not followed, all layouts that readers may share count.
+static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tables *tables,
+                       struct reader *reader, size_t n)
+{
+    uint32_t wants[PLAN_MAX_CANDIDATES], begin = tsr__edge_time(edge->planner, &reader[0]);
+    uint32_t end = tsr__edge_time(edge->planner, &reader[n - 1]) + TIME_COMBINE;
+    if (tsr__use_followed(edge))
+        return tsr__use_copy(edge, var, tables->states, tables->n, begin, end);
+    size_t shared = shared_wants(edge, reader, n, wants, TSR_COUNT(wants));
+    if (!tsr__use_all(edge, var, tables->n, wants, shared, begin, end))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!tsr__use_reader(edge, &reader[i], wants, shared))
+            return false;
+    return true;
+}
+
+// Several readers that want the value elsewhere: a variable for where it lies and which copy is
+// made stands between them and the producer.
+static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
+{
+    struct program *program = &edge->planner->program;
+    struct shared_tables *tables = shared_tables(edge, reader, n);
+    bool followed = edge->planner->memory.n_classes && tsr__use_followed(edge);
+    uint32_t wants[PLAN_MAX_CANDIDATES];
+    size_t n_wants = followed ? shared_wants(edge, reader, n, wants, TSR_COUNT(wants)) : 0;
+    if (!tables)
+        return false;
+    // Producer - var - each reader: the price of the copy is var's own cost, paid once.
+    uint32_t var = tsr__program_node(program, str_of(tsr_value_name(edge->v)), (uint32_t)tables->n,
+                                     tables->cost);
+    tsr__program_edge(program, edge->var, var, tables->from);
+    for (size_t i = 0; i < n; i++) {
+        if (all_zero(tables->to[i], tables->n * tsr__edge_choices(edge->planner, &reader[i])))
+            continue;
+        if (!followed)
+            tsr__program_edge(program, var, tsr__edge_var(edge, &reader[i]), tables->to[i]);
+        else if (!tsr__use_arrival(edge, var, tables->states, tables->n, tables->key, &reader[i],
+                                   end_of_own(edge, &reader[i], &reader[n - 1], wants, n_wants)))
+            return false;
+    }
+    return !edge->planner->memory.n_classes ||
+           (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
+}
+
+// What lies where the producer leaves it: the states of the arrival at its only reader that wants
+// it elsewhere.
+static struct copy_state *no_copies(struct edge *edge)
+{
+    struct copy_state *state = ARENA_ARRAY(edge->arena, struct copy_state, edge->from->at.n + 1);
+    if (!state)
+        return NULL;
+    for (size_t i = 0; i < edge->from->at.n; i++)
+        state[i] = (struct copy_state){edge->from->at.at[i].out[edge->slot], PLAN_NO_LAYOUT, 0};
+    return state;
+}
+
+// One reader that wants the value elsewhere, and the memory is followed: an arrival stands between
+// them.
+static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
+{
+    struct copy_state *state = no_copies(edge);
+    return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
+}
+
+// One reader that wants the value elsewhere. The value lies where it was made until its last reader
+// has run; until the reader got its own, if there is no other.
+static bool connect_one(struct edge *edge, struct reader *reader)
+{
+    uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;
+    if (edge->planner->memory.n_classes && tsr__use_followed(edge)) {
+        if (!connect_followed(edge, reader, run))
+            return false;
+    } else {
+        tsr__program_edge(&edge->planner->program, edge->var, tsr__edge_var(edge, reader),
+                          direct_table(edge, reader));
+        if (!edge->planner->memory.n_classes)
+            return true;
+        if (!tsr__use_reader(edge, reader, NULL, 0))
+            return false;
+    }
+    bool read_again = edge->readers.n > 1 || edge->readers.stays;
+    return tsr__use_producer(edge, read_again ? end_of(edge) : run);
+}
+
+// Readers that take the value as it lies, whatever is chosen, need no edge.
+static bool connect(struct edge *edge)
+{
+    struct reader *moving = ARENA_ARRAY(edge->arena, struct reader, edge->readers.n + 1);
+    size_t n = 0;
+    if (!moving)
+        return false;
+    for (size_t i = 0; i < edge->readers.n; i++) {
+        struct reader *reader = &edge->readers.at[i];
+        const int64_t *table = direct_table(edge, reader);
+        if (!table)
+            return false;
+        if (!all_zero(table, edge->from->at.n * tsr__edge_choices(edge->planner, reader)))
+            moving[n++] = *reader;
+    }
+    if (n > 1)
+        return connect_shared(edge, moving, n);
+    if (n)
+        return connect_one(edge, &moving[0]);
+    return tsr__use_producer(edge, end_of(edge));
+}
+
+// Prices and memory of one value, whoever makes it. False: out of memory.
+static bool run_edge(struct edge *edge)
+{
+    edge->arena = edge->planner->work; // an arena for each value would cost more than it frees
+    edge->value = &edge->planner->values[tsr__value_id(edge->v)];
+    edge->readers = tsr__planner_readers(edge->planner, edge->arena, edge->v);
+    if (edge->arena->failed)
+        return false;
+    if (edge->readers.n)
+        return connect(edge);
+    if (edge->node == SIZE_MAX)
+        return tsr__use_producer(edge, 0);
+    if (edge->readers.stays)
+        return tsr__use_producer(edge, end_of(edge));
+    return true; // nobody reads it, and it goes as it comes
+}
+
+bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
+{
+    struct edge edge = {.planner = planner,
+                        .v = tsr_node_output(planner->nodes[node].node, slot),
+                        .node = node,
+                        .slot = slot,
+                        .from = planner->nodes[node].strategy,
+                        .var = planner->nodes[node].var};
+    return run_edge(&edge);
+}
+
+// ---- what the caller gives ---------------------------------------------------------------------
+
+// Whole on every device.
+// A strategy with one candidate and no node, so that inputs have producers like other values. Its
+// key are the sizes, each in two halves, since keys are 32 bits wide.
+static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
+{
+    uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};
+    for (int d = 0; d < value->rank; d++) {
+        key[2 + 2 * d] = (uint32_t)value->shape[d];
+        key[3 + 2 * d] = (uint32_t)((uint64_t)value->shape[d] >> 32);
+    }
+    void **kept = tsr__planner_cached(planner, key, 2 + 2 * (size_t)value->rank);
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
+    struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
+    uint32_t *layouts = ARENA_ARRAY(&planner->arena, uint32_t, 2);
+    struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
+    if (!candidate || !layouts)
+        return NULL;
+    layouts[0] = tsr__planner_whole(planner, value->rank);
+    layouts[1] = PLAN_NO_LAYOUT;
+    *candidate = (struct candidate){.out = layouts, .before = layouts + 1, .name = STR("whole")};
+    strategy->id = planner->cache.n_strategies++;
+    *kept = strategy;
+    return strategy;
+}
+
+// The variable has one choice and costs nothing: what counts is the price from there to the
+// readers.
+bool tsr__planner_given(struct planner *planner, const tsr_value *input)
+{
+    static const int64_t zero[1] = {0};
+    struct strategy *strategy = given_whole(planner, &planner->values[tsr__value_id(input)]);
+    if (!strategy)
+        return false;
+    struct edge edge = {.planner = planner, .v = input, .node = SIZE_MAX, .from = strategy};
+    edge.var = tsr__program_node(&planner->program, tsr__value_str(input), 1, zero);
+    return run_edge(&edge);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// fork.c - a planner for some of the devices: what is known of the model is that of the planner it comes from, what
+// depends on devices is its own. Stages are planned so: of 4 devices in two stages, one planner for {0, 1}, one for {2, 3}.
+#include "plan/costs/planner.h"
+
+// Nodes that are in no stage are not planned.
+static void leave_out(struct planner *planner, const unsigned char *staged)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        uint32_t id = tsr__node_id(planner->nodes[i].node);
+        if (!staged[id])
+            planner->node_at[id] = -1;
+    }
+}
+
+// Shapes, values and states are the root's, viewed; devices, layouts and candidates are its own.
+bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
+                       const int64_t *devices, size_t n, struct planner *out)
+{
+    *out = (struct planner){.machine.topology = root->machine.topology, .machine.n = (int64_t)n};
+    tsr__planner_start(out, root->model);
+    out->budget = root->budget;
+    out->shapes.model = root->shapes.model;
+    out->shapes.told = root->shapes.told;
+    out->shapes.full = root->shapes.full;
+    out->shapes.sizes = root->shapes.sizes;
+    out->shapes.n_sizes = root->shapes.n_sizes;
+    out->values = root->values;
+    out->scope.sums_done = true;
+    out->ends.stays = root->ends.stays;
+    for (size_t i = 0; i < root->ends.states.n; i++) {
+        struct state_pair *at = vec_push(&out->arena, &out->ends.states);
+        if (at)
+            *at = root->ends.states.at[i];
+    }
+    int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
+    if (!list)
+        return false;
+    // The caller's list may be a stretch of an array that changes; the fork has its own.
+    memcpy(list, devices, n * sizeof *list);
+    out->machine.numbers = list;
+    if (!tsr__planner_devices(out) || !tsr__planner_list(out))
+        return false;
+    if (staged)
+        leave_out(out, staged);
+    return tsr__planner_candidates(out);
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// readers.c - the ends of a value: who reads it, in which layouts, and by which variables of the program; and the tables
+// that values with the same ends share.
+#include "plan/program/edges.h"
+
+#include <stdlib.h>
+
+#define BODY_OF_STAGE (UINT32_MAX / 2) // strategies have smaller numbers
+
+// ---- readers -----------------------------------------------------------------------------------
+
+struct collecting {
+    struct planner *planner;
+    struct arena *arena;
+    VEC(struct reader) list;
+    bool leaves; // a node of another range reads it too
+};
+
+// The node that reads is one of the main graph: what is inside of a body counts for the node that has the body.
+static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
+                       bool captures)
+{
+    const tsr_graph *graph = tsr_node_graph(node);
+    const tsr_node *outer = node;
+    while (graph && tsr_graph_owner(graph)) { // inside of a subgraph
+        outer = tsr_graph_owner(graph);
+        graph = tsr_node_graph(outer);
+    }
+    int64_t at = collecting->planner->node_at[tsr__node_id(outer)];
+    if (at < 0) {
+        const unsigned char *outside = collecting->planner->scope.outside;
+        if (outside && outside[tsr__node_id(outer)])
+            collecting->leaves = true;
+        return;
+    }
+    struct reader *reader = vec_push(collecting->arena, &collecting->list);
+    if (reader)
+        *reader = (struct reader){.node = (size_t)at,
+                                  .slot = slot,
+                                  .captures = captures || outer != node,
+                                  .order = collecting->list.n,
+                                  .var = UINT32_MAX};
+}
+
+static bool take_use(void *data, tsr_node *node, size_t input)
+{
+    add_reader(data, node, input, false);
+    return true;
+}
+
+static int by_node(const void *a, const void *b)
+{
+    const struct reader *x = a, *y = b;
+    if (x->node != y->node)
+        return x->node < y->node ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+// In the order of the nodes. A node that reads the value twice is one reader, with its first use:
+// it has one sharding of it.
+static void sort_readers(struct collecting *collecting)
+{
+    struct reader *at = collecting->list.at;
+    size_t n = 0;
+    if (!collecting->list.n)
+        return;
+    qsort(at, collecting->list.n, sizeof *at, by_node);
+    for (size_t i = 0; i < collecting->list.n; i++)
+        if (n == 0 || at[n - 1].node != at[i].node)
+            at[n++] = at[i];
+    collecting->list.n = n;
+}
+
+// What comes from another range is given on by that one.
+static bool is_made_here(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    return !planner->scope.outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
+}
+
+// The nodes in order, then the caller, who is brought the outputs of the model and what leaves the range.
+struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
+                                    const tsr_value *value)
+{
+    struct collecting collecting = {.planner = planner, .arena = arena};
+    struct readers readers = {0};
+    tsr_value_uses(value, take_use, &collecting);
+    sort_readers(&collecting);
+    if (collecting.list.n)
+        readers.last = collecting.list.at[collecting.list.n - 1].node;
+    // What stays on its devices is brought to nobody, but it must lie there to the end.
+    readers.stays = planner_stays(planner, value) && tsr_value_is_output(value);
+    if (readers.stays)
+        readers.last = planner->n_nodes;
+    bool leaves = collecting.leaves && !planner->scope.open;
+    bool given_on = (tsr_value_is_output(value) && !readers.stays) || leaves;
+    if (given_on && is_made_here(planner, value)) {
+        struct reader *out = vec_push(arena, &collecting.list);
+        if (out)
+            *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
+        readers.last = planner->n_nodes;
+    }
+    readers.at = collecting.list.at;
+    readers.n = collecting.list.n;
+    return readers;
+}
+
+uint32_t tsr__edge_time(const struct planner *planner, const struct reader *reader)
+{
+    size_t node = reader->node == SIZE_MAX ? planner->n_nodes : reader->node;
+    return (uint32_t)(PLAN_TIMES * node);
+}
+
+// The devices that a node may run on, the first of which has its outputs: those of its stage, or all.
+static struct device_group place_of(const struct planner *planner, int64_t node)
+{
+    if (planner->scope.places && node >= 0)
+        return planner->scope.places[node];
+    return (struct device_group){planner->machine.all, (size_t)planner->machine.n};
+}
+
+// The caller wants it on the first device of those that make it; a body wants it whole on all.
+uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
+                             const tsr_value *value, uint32_t candidate)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    int rank = planner->values[tsr__value_id(value)].rank;
+    if (reader->node == SIZE_MAX) {
+        int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
+        return tsr__planner_whole_on(planner, rank, place_of(planner, maker).devices, 1);
+    }
+    if (reader->captures) {
+        struct device_group place = place_of(planner, (int64_t)reader->node);
+        return tsr__planner_whole_on(planner, rank, place.devices, place.n);
+    }
+    return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
+}
+
+// out is filled like a reader: node and slot, but of an output.
+bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
+{
+    const tsr_node *node = tsr_value_producer(value);
+    int64_t at = node ? planner->node_at[tsr__node_id(node)] : -1;
+    if (at < 0 || !planner->nodes[at].strategy)
+        return false;
+    size_t slot = (size_t)tsr__output_slot(node, value);
+    *out = (struct reader){.node = (size_t)at, .slot = slot};
+    return true;
+}
+
+// ---- tables ------------------------------------------------------------------------------------
+
+size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader)
+{
+    if (reader->node == SIZE_MAX || reader->captures)
+        return 1;
+    return planner->nodes[reader->node].strategy->at.n;
+}
+
+// Tables by what stands at their ends, so that equal layers have the same ones.
+void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n)
+{
+    struct str text = {(const char *)key, n * sizeof *key};
+    void **found = tsr__map_get(&planner->cache.tables, text);
+    if (found)
+        return found;
+    void **slot = tsr__map_at(&planner->cache.tables, tsr__arena_str(&planner->arena, text));
+    found = ARENA_NEW(&planner->arena, void *);
+    if (!slot || !found)
+        return NULL;
+    *slot = found;
+    return found;
+}
+
+// Strategies are few: their numbers do not reach the two that stand for the caller and for bodies.
+uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
+{
+    if (reader->node == SIZE_MAX)
+        return UINT32_MAX;
+    if (reader->captures && planner->scope.places)
+        return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id; // tells its devices
+    if (reader->captures)
+        return UINT32_MAX - 1;
+    return planner->nodes[reader->node].strategy->id;
+}
+
+// The variable of the reader's node; an output of the model gets one of its own.
+uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
+{
+    static const int64_t zero[1] = {0};
+    if (reader->node != SIZE_MAX && !reader->captures)
+        return edge->planner->nodes[reader->node].var;
+    if (reader->var == UINT32_MAX)
+        reader->var =
+            tsr__program_node(&edge->planner->program, str_of(tsr_value_name(edge->v)), 1, zero);
+    return reader->var;
+}
+
+int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uint32_t want)
+{
+    int64_t near = tsr__planner_price(edge->planner, state->from, want, edge->value);
+    if (state->copy == PLAN_NO_LAYOUT)
+        return near;
+    return smaller(near, tsr__planner_price(edge->planner, state->copy, want, edge->value));
+}

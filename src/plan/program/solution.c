@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// solution.c - the program is solved, its answer becomes the choices of the nodes, and what they
+// come to is told.
+//
+// Without limits first, which is far easier to solve: the answer of "12 ms with 9 GiB" on devices
+// of 16 GiB is the answer. On devices of 8 GiB it is only a bound, and the program is solved again
+// with its limits.
+#include "plan/costs/planner.h"
+
+#include <math.h>
+
+// choice: by variable of the planner's program. Variables of copies and constants say nothing that
+// is written.
+void tsr__planner_take(struct planner *planner, const uint32_t *choice)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy)
+            planner->nodes[i].choice = choice[planner->nodes[i].var];
+}
+
+static bool fits(const struct program *program, const uint32_t *choice)
+{
+    for (uint32_t i = 0; i < program->limits.n; i++)
+        if (tsr__program_peak(program, i, choice, NULL) > program->limits.at[i].bound)
+            return false;
+    return true;
+}
+
+// The relative gap between what was found and what was proved; costs below 1 count 1.
+static double gap_of(int64_t cost, int64_t bound)
+{
+    double size = fmax(fabs((double)cost), 1);
+    return ((double)cost - (double)bound) / size;
+}
+
+// Nothing was found, nor excluded: what needs the least memory may do, whatever it costs.
+static tsr_status take_least(struct planner *planner, const struct program *program,
+                             struct program_result *result)
+{
+    struct program_least least = {0};
+    struct program_options options = tsr__budget_share(planner->budget, 0.5);
+    tsr_status st = tsr__program_least(program, &options, &planner->arena, &least);
+    tsr__budget_spend(planner->budget, least.work);
+    if (st != TSR_OK || !least.found || !fits(program, least.choice))
+        return st;
+    result->feasible = true;
+    result->choice = least.choice;
+    result->cost = tsr__program_cost(program, least.choice);
+    result->gap = gap_of(result->cost, result->bound);
+    result->optimal = result->cost == result->bound;
+    return TSR_OK;
+}
+
+// Cancelled before there was anything: a plan without limits takes a moment, and is better than none.
+static tsr_status solve_hastily(struct planner *planner, const struct program *program,
+                                struct program_result *result)
+{
+    struct program_options options = {.work = UINT64_C(200000000)};
+    // The solver looks at the session: without this it would stop at once. The caller's wish stands
+    // again afterwards.
+    tsr_session_cancel(planner->session, false);
+    tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
+    tsr_session_cancel(planner->session, true);
+    return st;
+}
+
+// What a solve gets of the work that is left. Programs of unlike devices have many ways that are nearly as good, so that proofs take
+// all they get; and sets of the devices are to be planned too.
+struct solve_shares {
+    double alone, unlimited, limited; // without limits at all; without them at first; with them
+};
+
+static struct solve_shares shares_of(const struct planner *planner)
+{
+    if (planner->machine.unlike)
+        return (struct solve_shares){.alone = 0.5, .unlimited = 0.15, .limited = 0.35};
+    return (struct solve_shares){.alone = 0.9, .unlimited = 0.3, .limited = 0.8};
+}
+
+// Solves the program as if memory had no end.
+static tsr_status solve_unlimited(struct planner *planner, const struct program *program,
+                                  struct program_result *result)
+{
+    struct program free = *program;
+    free.limits.n = 0;
+    struct solve_shares shares = shares_of(planner);
+    double share = program->limits.n ? shares.unlimited : shares.alone;
+    struct program_options options = tsr__budget_share(planner->budget, share);
+    tsr_status st = tsr__program_solve(&free, &options, &planner->arena, result);
+    if (st != TSR_OK)
+        return st;
+    tsr__budget_spend(planner->budget, result->work);
+    if (!result->feasible && tsr__cancelled(planner->session))
+        return solve_hastily(planner, &free, result);
+    return TSR_OK;
+}
+
+// Where the solver came to no answer in its share, the plan of the least memory is tried with what
+// is left.
+static tsr_status solve_limited(struct planner *planner, const struct program *program,
+                                struct program_result *result)
+{
+    struct program_options options = tsr__budget_share(planner->budget, shares_of(planner).limited);
+    tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
+    if (st != TSR_OK)
+        return st;
+    tsr__budget_spend(planner->budget, result->work);
+    if (!result->feasible && !result->infeasible)
+        return take_least(planner, program, result);
+    return TSR_OK;
+}
+
+#define PROVED  1e-9 // a gap that only rounding leaves
+#define NEAR_BY 1e-4 // of unlike devices: what is left of a gap is not worth another ten seconds
+
+// The plan without limits is as good as any with limits, and known to be: it is the answer where it keeps them.
+static bool is_good(const struct planner *planner, const struct program_result *unlimited)
+{
+    double gap = planner->machine.unlike ? NEAR_BY : PROVED;
+    return unlimited->optimal || (unlimited->feasible && unlimited->gap < gap);
+}
+
+// Not even without limits is there a plan that is of use.
+static bool is_beaten(const struct planner *planner, const struct program_result *unlimited)
+{
+    return planner->beat > 0 && unlimited->feasible && unlimited->bound >= planner->beat;
+}
+
+// Where nothing fits into memory that is only assumed, the plan without limits is the answer: the caller is warned.
+static tsr_status solve_built(struct planner *planner, const struct program *program,
+                              struct program_result *result)
+{
+    tsr_status st = solve_unlimited(planner, program, result);
+    if (st != TSR_OK)
+        return st;
+    if (program->limits.n == 0 || (is_good(planner, result) && fits(program, result->choice)))
+        return TSR_OK;
+    if (is_beaten(planner, result)) {
+        result->feasible = false;
+        return TSR_OK;
+    }
+    struct program_result unlimited = *result;
+    st = solve_limited(planner, program, result);
+    if (st != TSR_OK)
+        return st;
+    if (!result->feasible && planner->memory.may_exceed && unlimited.feasible) {
+        *result = unlimited;
+        planner->memory.exceeds = true;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+                              struct program_result *result)
+{
+    if (planner->pace.late) { // there is no program, and so no answer
+        *result = (struct program_result){.bound = planner->pace.least};
+        return TSR_OK;
+    }
+    tsr_status st = solve_built(planner, program, result);
+    tsr__pace_settle(planner, result);
+    return st;
+}
+
+// ---- what is told of it ------------------------------------------------------------------------
+
+// The file appears when it is complete, or not at all: tsr__out_abort does nothing after a commit.
+tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
+                               const char *path)
+{
+    struct text text;
+    struct outfile outfile = {0};
+    tsr__text_init(&text, session);
+    text.max = (size_t)1 << 32;
+    tsr_status st = tsr__program_lp(program, &text);
+    if (st != TSR_OK)
+        goto free_text;
+    st = tsr__out_open(session, path, &outfile);
+    if (st != TSR_OK)
+        goto abort_file;
+    tsr__out_write(&outfile, text.p, text.n);
+    st = tsr__out_commit(&outfile);
+abort_file:
+    tsr__out_abort(&outfile);
+free_text:
+    tsr__text_free(&text);
+    return st;
+}
+
+// A block that is repeated has counted its communication in its own planner: once, as each copy does it.
+tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
+                             tsr_plan_summary *out)
+{
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    struct collective_count counts[PLAN_MAX_OPS];
+    tsr_collective_count *list = ARENA_ARRAY(arena, tsr_collective_count, PLAN_MAX_OPS);
+    if (!list)
+        return TSR_NOMEM;
+    if (block && block->devices) {
+        memcpy(counts, block->collectives, sizeof counts);
+        out->n_collectives = block->n_collectives;
+    } else {
+        out->n_collectives = tsr__planner_collectives(planner, counts);
+    }
+    for (size_t i = 0; i < out->n_collectives; i++)
+        list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
+    out->collectives = list;
+    out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        out->nodes++;
+        out->cut_nodes += node->strategy->at.at[node->choice].cut;
+    }
+    if (arena->failed)
+        return TSR_NOMEM;
+    return TSR_OK;
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// state.c - what stays on its devices from one run to the next: a cache.
+//
+// A state is an output that is the input of the next run. It is read where it lies, so its input
+// costs room like a constant and nothing to bring; it stays where it is made, so its output is
+// brought nowhere; what it costs to lie otherwise at the end than at the start is an edge of the
+// program. `partition` reads the same words from the metadata.
+//
+//     past_k=present_k of [1, 12, 512, 64]. The node that makes present_k may leave it by heads {1, 4, 1, 1} or whole, the
+//     attention that reads past_k may want it by heads or whole. The edge between them: 0 for equal layouts, the time of an
+//     AllGather for heads -> whole, of a slice for whole -> heads. Every token pays it, so it is as dear as a node.
+#include "plan/program/edges.h"
+
+// ---- names -------------------------------------------------------------------------------------
+
+static bool is_filled(struct str pattern, struct str rest, struct str text)
+{
+    struct str own;
+    return tsr__star_matches(pattern, text, &own) && str_eq(own, rest);
+}
+
+// The output that the pattern names with `rest` for its star; NULL: none.
+static const tsr_value *output_of(const tsr_model *model, struct str pattern, struct str rest)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        if (is_filled(pattern, rest, tsr__value_str(tsr_graph_output(graph, i))))
+            return tsr_graph_output(graph, i);
+    return NULL;
+}
+
+static tsr_status refuse(struct planner *planner, struct str text, const char *what)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(planner->model));
+    at.value = text;
+    tsr__diag(planner->session, DIAG_plan_state, &at, "write past=present: an input and an output",
+              "%s", what);
+    return TSR_INVALID;
+}
+
+// ---- pairs -------------------------------------------------------------------------------------
+
+static bool stay(struct planner *planner, const tsr_value *value)
+{
+    if (!planner->ends.stays)
+        planner->ends.stays =
+            ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
+    if (planner->ends.stays)
+        planner->ends.stays[tsr__value_id(value)] = 1;
+    return planner->ends.stays != NULL;
+}
+
+// The input is a constant from here on, as far as room and prices go; who reads it may still want
+// it cut.
+static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
+{
+    struct plan_value *value = &planner->values[tsr__value_id(past)];
+    struct state_pair *at = vec_push(&planner->arena, &planner->ends.states);
+    if (!at || !stay(planner, past) || !stay(planner, present))
+        return TSR_NOMEM;
+    *at = (struct state_pair){past, present};
+    value->given = false;
+    value->constant = true; // as far as its room goes
+    return TSR_OK;
+}
+
+// "past_*=present_*": every input that the left side matches goes with the output that has the same
+// text for the star.
+static tsr_status add_state(struct planner *planner, struct str text)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    const char *equals = memchr(text.p, '=', text.n);
+    size_t found = 0;
+    if (!equals)
+        return refuse(planner, text, "a state is two names");
+    struct str past = {text.p, (size_t)(equals - text.p)};
+    struct str present = {equals + 1, text.n - past.n - 1}, rest;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (!tsr__star_matches(past, tsr__value_str(value), &rest) || tsr_value_initializer(value))
+            continue;
+        const tsr_value *out = output_of(planner->model, present, rest);
+        if (!out)
+            return refuse(planner, tsr__value_str(value), "no output is named as the state says");
+        tsr_status st = add_pair(planner, value, out);
+        if (st != TSR_OK)
+            return st;
+        found++;
+    }
+    if (found)
+        return TSR_OK;
+    return refuse(planner, past, "no input of the model has that name");
+}
+
+// What the caller says replaces the metadata: it is not read then.
+tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        tsr_status st = add_state(planner, str_of(state[i]));
+        if (st != TSR_OK)
+            return st;
+    }
+    const char *text = n ? NULL : tsr_model_metadata(planner->model, META_STATE);
+    while (text && *text) {
+        struct str line = next_line(&text);
+        if (!line.n)
+            continue;
+        tsr_status st = add_state(planner, line);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// By name: an output that is called as the present value of one of the other's states.
+bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        for (size_t k = 0; k < to->ends.states.n; k++) {
+            struct str name = tsr__value_str(to->ends.states.at[k].present);
+            if (str_eq(tsr__value_str(tsr_graph_output(graph, i)), name) &&
+                !stay(planner, tsr_graph_output(graph, i)))
+                return false;
+        }
+    return true;
+}
+
+// ---- edges -------------------------------------------------------------------------------------
+
+// Two ends of a state: where a node leaves it (SIDE_OUTPUT) or wants it, and where a node wants it.
+struct state_ends {
+    const struct reader *from, *to;
+    enum slot_side side; // of `from`
+};
+
+// Prices from each choice of the one node to each of the other; one node that does both has a
+// column for itself.
+static void fill_state(struct planner *planner, const struct state_ends *ends,
+                       const struct plan_value *value, int64_t *table)
+{
+    const struct strategy *s = planner->nodes[ends->from->node].strategy;
+    const struct strategy *t = planner->nodes[ends->to->node].strategy;
+    bool one = ends->from->node == ends->to->node;
+    size_t n = one ? 1 : t->at.n;
+    for (size_t i = 0; i < s->at.n; i++)
+        for (size_t k = 0; k < n; k++) {
+            uint32_t from = candidate_layouts(&s->at.at[i], ends->side)[ends->from->slot];
+            uint32_t to = t->at.at[one ? i : k].in[ends->to->slot];
+            int64_t ps = tsr__planner_price(planner, from, to, value);
+            table[i * n + k] = program_cost_of(ps);
+        }
+}
+
+// The table of the two ends, made once for all that are alike. NULL: out of memory.
+static int64_t *state_table(struct planner *planner, const struct state_ends *ends,
+                            const struct plan_value *value)
+{
+    const struct strategy *s = planner->nodes[ends->from->node].strategy;
+    const struct strategy *t = planner->nodes[ends->to->node].strategy;
+    bool one = ends->from->node == ends->to->node;
+    uint32_t key[7] = {
+        TABLE_STATE, ends->side, s->id, (uint32_t)ends->from->slot, t->id, (uint32_t)ends->to->slot,
+        one};
+    void **kept = tsr__planner_cached(planner, key, TSR_COUNT(key));
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
+    int64_t *table = ARENA_ARRAY(&planner->arena, int64_t, s->at.n * (one ? 1 : t->at.n) + 1);
+    if (!table)
+        return NULL;
+    fill_state(planner, ends, value, table);
+    *kept = table;
+    return table;
+}
+
+// What it costs that a state lies otherwise at the one end than at the other; one node that does
+// both is dearer by that.
+static bool add_edge(struct planner *planner, const tsr_value *value, const struct state_ends *ends)
+{
+    static const int64_t zero[1] = {0};
+    int64_t *table = state_table(planner, ends, &planner->values[tsr__value_id(value)]);
+    if (!table)
+        return false;
+    uint32_t end = planner->nodes[ends->to->node].var;
+    if (ends->from->node == ends->to->node)
+        end = tsr__program_node(&planner->program, tsr__value_str(value), 1, zero);
+    tsr__program_edge(&planner->program, planner->nodes[ends->from->node].var, end, table);
+    return true;
+}
+
+// A node that reads the state at one of its inputs.
+static bool is_plain(const struct reader *reader)
+{
+    return reader->node != SIZE_MAX && !reader->captures;
+}
+
+static const struct reader *first_plain(const struct readers *readers)
+{
+    for (size_t i = 0; i < readers->n; i++)
+        if (is_plain(&readers->at[i]))
+            return &readers->at[i];
+    return NULL;
+}
+
+// From the node that makes the present one to the first that reads the past one, and from that to
+// its other readers.
+static bool connect_state(struct planner *planner, const struct state_pair *pair)
+{
+    struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);
+    const struct reader *first = first_plain(&readers);
+    struct reader from;
+    if (!first)
+        return true;
+    if (tsr__planner_made_by(planner, pair->present, &from) &&
+        !add_edge(planner, pair->present, &(struct state_ends){&from, first, SIDE_OUTPUT}))
+        return false;
+    for (size_t k = 0; k < readers.n; k++) {
+        const struct reader *other = &readers.at[k];
+        if (other != first && is_plain(other) &&
+            !add_edge(planner, pair->past, &(struct state_ends){first, other, SIDE_INPUT}))
+            return false;
+    }
+    return true;
+}
+
+bool tsr__planner_state_edges(struct planner *planner)
+{
+    for (size_t i = 0; i < planner->ends.states.n; i++)
+        if (!connect_state(planner, &planner->ends.states.at[i]))
+            return false;
+    return !planner->work->failed;
+}
+
+// ---- the model's own words ---------------------------------------------------------------------
+
+static bool has_line(const char *text, struct str line)
+{
+    while (text && *text)
+        if (str_eq(next_line(&text), line))
+            return true;
+    return false;
+}
+
+// Adds the line unless the metadata had it before.
+static void add_line(struct text *text, const char *before, struct str line)
+{
+    if (!has_line(before, line))
+        tsr__text_printf(text, "%s" STR_FMT, text->n ? "\n" : "", STR_ARG(line));
+}
+
+// Writes the text, unless it is empty, and frees it in any case.
+static tsr_status set_lines(struct planner *planner, const char *key, struct text *text)
+{
+    tsr_status st = TSR_OK;
+    if (text->failed)
+        st = TSR_NOMEM;
+    else if (text->n)
+        st = tsr_model_set_metadata(planner->model, key, text->p);
+    tsr__text_free(text);
+    return st;
+}
+
+// A text to be added to, with what the metadata says already.
+static const char *begin_lines(struct planner *planner, const char *key, struct text *text)
+{
+    const char *before = tsr_model_metadata(planner->model, key);
+    tsr__text_init(text, planner->session);
+    tsr__text_printf(text, "%s", before ? before : "");
+    return before;
+}
+
+// What the model says already stays as it stands, with stars perhaps; else a line for each pair.
+static tsr_status keep_pairs(struct planner *planner)
+{
+    struct text text;
+    const char *before = begin_lines(planner, META_STATE, &text);
+    for (size_t i = 0; i < planner->ends.states.n; i++) {
+        const struct state_pair *pair = &planner->ends.states.at[i];
+        struct str line = tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
+                                            STR_ARG(tsr__value_str(pair->past)),
+                                            STR_ARG(tsr__value_str(pair->present)));
+        if (!before)
+            add_line(&text, NULL, line);
+    }
+    return set_lines(planner, META_STATE, &text);
+}
+
+// The pairs; of a model that has none but hands over to another, the outputs that stay.
+tsr_status tsr__planner_keep_states(struct planner *planner)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    struct text text;
+    tsr_status st = keep_pairs(planner);
+    if (st != TSR_OK)
+        return st;
+    const char *before = begin_lines(planner, META_KEEP_CUT, &text);
+    bool hands_over = !planner->ends.states.n;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        if (hands_over && planner_stays(planner, value))
+            add_line(&text, before, tsr__value_str(value));
+    }
+    return set_lines(planner, META_KEEP_CUT, &text);
+}

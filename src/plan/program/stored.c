@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// stored.c - the constants: each is stored in every layout that somebody wants, once.
+//
+//     a weight of 8 MB on two devices, read by three nodes. A and B may want it by rows or whole, C whole or by columns.
+//     rows and whole may be wanted by several: a variable each, "is it stored so?", with 4 MB and 8 MB if it is. A's and B's
+//     choices that want rows are forbidden while the first says no. Columns are C's alone: 4 MB with those of its choices.
+//     If A takes rows and B and C take it whole, 12 MB lie on each device; all three whole: 8 MB
+#include "plan/program/edges.h"
+
+// The slots of the node at which it reads, for the first time, a constant that nobody else reads.
+static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (value && own[tsr__value_id(value)] && !read_before(node, i))
+            slots[n++] = (uint32_t)i;
+    }
+    return n;
+}
+
+// What only this node reads, in one table.
+static bool use_own(struct planner *planner, const struct plan_node *node, const bool *own)
+{
+    // The slots are part of the key: of two nodes that are alike one may share a constant with a
+    // third.
+    enum { HEAD = 3 };
+    size_t n_in = tsr_node_input_count(node->node);
+    uint32_t *key = ARENA_ARRAY(planner->work, uint32_t, n_in + HEAD);
+    if (!key)
+        return false;
+    key[0] = TABLE_OWN;
+    key[1] = node->strategy->id;
+    key[2] = (uint32_t)planner->memory.n_classes;
+    const uint32_t *slots = key + HEAD;
+    size_t n_slots = list_own(node->node, own, key + HEAD);
+    if (n_slots == 0)
+        return true;
+    void **kept = tsr__planner_cached(planner, key, HEAD + n_slots);
+    if (!kept)
+        return false;
+    if (!*kept) {
+        struct usage usage;
+        if (!tsr__usage_new(&usage, planner, &planner->arena, node->strategy->at.n))
+            return false;
+        for (size_t c = 0; c < usage.k; c++)
+            for (size_t i = 0; i < n_slots; i++) {
+                const tsr_value *value = tsr_node_input(node->node, slots[i]);
+                tsr__usage_add(&usage, c, node->strategy->at.at[c].in[slots[i]],
+                               &planner->values[tsr__value_id(value)]);
+            }
+        *kept = usage.at;
+    }
+    tsr__usage_take(planner, node->var, node->strategy->at.n, *kept, 0, planner->n_times);
+    return true;
+}
+
+// The layouts in which the readers of a constant may want it.
+#define MANY_LAYOUTS 256
+struct wanted {
+    uint32_t layout[MANY_LAYOUTS];
+    size_t readers[MANY_LAYOUTS]; // that may want it
+    size_t n;
+    bool too_many;
+};
+
+// The place of the layout in the list, at its end if it is new. Beyond MANY_LAYOUTS it is 0, and
+// too_many says so.
+static size_t place_in(struct wanted *wanted, uint32_t layout)
+{
+    size_t i = 0;
+    while (i < wanted->n && wanted->layout[i] != layout)
+        i++;
+    if (i == MANY_LAYOUTS) {
+        wanted->too_many = true;
+        return 0;
+    }
+    if (i == wanted->n) {
+        wanted->layout[i] = layout;
+        wanted->readers[wanted->n++] = 0;
+    }
+    return i;
+}
+
+// Counts for each layout how many readers have a choice that wants it; a reader counts once.
+static void list_wanted(struct edge *edge, struct wanted *wanted)
+{
+    for (size_t r = 0; r < edge->readers.n; r++) {
+        bool seen[MANY_LAYOUTS] = {false};
+        for (size_t j = 0; j < tsr__edge_choices(edge->planner, &edge->readers.at[r]); j++) {
+            size_t i = place_in(wanted, tsr__planner_wanted(edge->planner, &edge->readers.at[r],
+                                                            edge->v, (uint32_t)j));
+            wanted->readers[i] += !seen[i];
+            seen[i] = true;
+        }
+    }
+}
+
+// Small ones, and those that all want alike, lie there in any case.
+static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t fixed)
+{
+    struct usage usage;
+    if (!tsr__usage_new(&usage, edge->planner, edge->planner->work, 1))
+        return false;
+    for (size_t i = 0; i < wanted->n; i++)
+        tsr__usage_add(&usage, 0, wanted->layout[i], edge->value);
+    tsr__usage_take(edge->planner, fixed, 1, usage.at, 0, edge->planner->n_times);
+    return true;
+}
+
+// The reader's choices that want the layout are forbidden while the variable says that it is not
+// stored (0).
+static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, uint32_t layout)
+{
+    size_t k = tsr__edge_choices(edge->planner, reader);
+    bool any = false;
+    int64_t *table = ARENA_ARRAY(edge->planner->work, int64_t, 2 * k + 1);
+    if (!table)
+        return false;
+    for (size_t j = 0; j < k; j++)
+        if (tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j) == layout) {
+            table[j] = COST_FORBIDDEN;
+            any = true;
+        }
+    if (any)
+        tsr__program_edge(&edge->planner->program, var, tsr__edge_var(edge, reader), table);
+    return true;
+}
+
+// A variable that says whether the constant is stored in that layout; whoever wants it so needs
+// that.
+static bool store(struct edge *edge, uint32_t layout)
+{
+    static const int64_t zero[2] = {0, 0};
+    struct program *program = &edge->planner->program;
+    struct usage usage;
+    uint32_t var = tsr__program_node(program, tsr__value_str(edge->v), 2, zero);
+    if (!tsr__usage_new(&usage, edge->planner, edge->planner->work, 2))
+        return false;
+    tsr__usage_add(&usage, 1, layout, edge->value);
+    tsr__usage_take(edge->planner, var, 2, usage.at, 0, edge->planner->n_times);
+    for (size_t r = 0; r < edge->readers.n; r++)
+        if (!need_stored(edge, &edge->readers.at[r], var, layout))
+            return false;
+    return true;
+}
+
+// Layouts that one reader alone may want are that reader's.
+static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *reader)
+{
+    struct usage usage;
+    size_t k = tsr__edge_choices(edge->planner, reader);
+    if (!tsr__usage_new(&usage, edge->planner, edge->planner->work, k))
+        return false;
+    for (size_t j = 0; j < k; j++) {
+        uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
+        if (wanted->readers[place_in(wanted, want)] == 1)
+            tsr__usage_add(&usage, j, want, edge->value);
+    }
+    tsr__usage_take(edge->planner, tsr__edge_var(edge, reader), k, usage.at, 0,
+                    edge->planner->n_times);
+    return true;
+}
+
+// A constant that several nodes read: a variable for each layout that several may want; the others
+// are their readers' alone.
+static bool use_shared(struct edge *edge, uint32_t fixed)
+{
+    struct wanted wanted;
+    wanted.n = 0;
+    wanted.too_many = false;
+    uint32_t layout = tsr__planner_whole(edge->planner, edge->value->rank);
+    int64_t whole = tsr__planner_bytes(edge->planner, layout, edge->value);
+    list_wanted(edge, &wanted);
+    if (wanted.n == 1 || whole <= PLAN_SMALL_CONSTANT)
+        return use_fixed(edge, &wanted, fixed);
+    if (wanted.too_many)
+        return false;
+    for (size_t i = 0; i < wanted.n; i++)
+        if (wanted.readers[i] > 1 && !store(edge, wanted.layout[i]))
+            return false;
+    for (size_t r = 0; r < edge->readers.n; r++)
+        if (!use_lone(edge, &wanted, &edge->readers.at[r]))
+            return false;
+    return true;
+}
+
+// The constant is read by one node alone, at one of its inputs.
+static bool has_one_reader(const struct readers *readers)
+{
+    return readers->n == 1 && readers->at[0].node != SIZE_MAX && !readers->at[0].captures;
+}
+
+// own: marks the constants that one node alone reads, which are told with that node.
+static bool use_constant(struct planner *planner, const tsr_value *value, uint32_t fixed, bool *own)
+{
+    struct arena arena;
+    struct edge edge = {.planner = planner,
+                        .arena = &arena,
+                        .v = value,
+                        .value = &planner->values[tsr__value_id(value)]};
+    tsr__arena_init(&arena, planner->session);
+    edge.readers = tsr__planner_readers(planner, &arena, value);
+    bool ok = !arena.failed, one = has_one_reader(&edge.readers);
+    own[tsr__value_id(value)] = one && edge.value->constant;
+    if (ok && !one && edge.readers.n && edge.value->constant)
+        ok = use_shared(&edge, fixed);
+    tsr__arena_free(&arena);
+    return ok;
+}
+
+// `fixed` is a variable with one choice: whatever lies there in any case is its use. Constants with
+// several readers are told first, then those that belong to one node, together with that node.
+bool tsr__use_constants(struct planner *planner)
+{
+    static const int64_t zero[1] = {0};
+    if (!planner->memory.n_classes)
+        return true;
+    bool *own = ARENA_ARRAY(planner->work, bool, tsr__model_value_ids(planner->model) + 1);
+    uint32_t fixed = tsr__program_node(&planner->program, STR("constants"), 1, zero);
+    if (!own)
+        return false;
+    for (size_t i = 0; i < planner->ends.constants.n; i++)
+        if (!use_constant(planner, planner->ends.constants.at[i], fixed, own))
+            return false;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy && !use_own(planner, &planner->nodes[i], own))
+            return false;
+    return !planner->arena.failed;
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_count.c - the same model on another number of devices: fewer where more do not help, more where the memory does not
+// suffice. Nothing of it is written into the model.
+#include "plan/costs/planner.h"
+
+#include <math.h>
+
+#define ADVICE_MOST  32   // devices that are tried where nothing fits
+#define ADVICE_SHARE 0.05 // of the effort that is left, for each of them
+
+// Some node has shardings, which hold for this number of devices only.
+static bool any_given(const struct planner *planner)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy && planner->nodes[i].strategy->given)
+            return true;
+    return false;
+}
+
+// The first n devices of the topology; of the default one, as many as are wanted.
+static tsr_status take_devices(struct planner *other, const struct planner *planner, int64_t n)
+{
+    int64_t *first = ARENA_ARRAY(&other->arena, int64_t, (size_t)n + 1);
+    if (!first)
+        return TSR_NOMEM;
+    for (int64_t device = 0; device < n; device++)
+        first[device] = device;
+    other->machine.n = n;
+    other->machine.topology = planner->machine.topology;
+    if (n <= planner->machine.n) {
+        other->machine.numbers = first;
+    } else {
+        struct str text = tsr__arena_printf(&other->arena, "%lld", (long long)n);
+        if (!text.p)
+            return TSR_NOMEM;
+        tsr_status st = tsr_topology_parse(planner->session, text.p, &other->machine.topology);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (!tsr__planner_devices(other))
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// *cost stays 0 where nothing fits.
+static tsr_status solve_for(struct planner *other, const tsr_plan_options *options, int64_t *cost)
+{
+    struct program_result result = {0};
+    if (!tsr__planner_values(other, options->sizes, options->n_sizes) ||
+        !tsr__planner_list(other) || !tsr__planner_build(other, options->memory))
+        return TSR_NOMEM;
+    tsr_status st = tsr__planner_solve(other, &other->program, &result);
+    if (st == TSR_OK && result.feasible)
+        *cost = result.cost;
+    return st;
+}
+
+// Cost of the best plan for so many devices; 0: nothing fits.
+static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
+                           struct budget *budget, int64_t n, int64_t *cost)
+{
+    struct planner other = {0};
+    *cost = 0;
+    tsr__planner_start(&other, planner->model);
+    other.budget = budget;
+    tsr_status st = take_devices(&other, planner, n);
+    if (st == TSR_OK)
+        st = solve_for(&other, options, cost);
+    if (other.machine.topology != planner->machine.topology)
+        tsr_topology_free(other.machine.topology);
+    tsr__planner_end(&other);
+    return st;
+}
+
+// Only where the devices do less than half of what they could is it worth to look for fewer.
+tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
+                            tsr_plan_summary *out)
+{
+    int64_t whole = tsr__planner_whole_time(planner), best = out->cost;
+    if (planner->machine.n < 2 || options->n_state || any_given(planner) ||
+        out->cost <= whole / planner->machine.n * 2)
+        return TSR_OK;
+    for (int64_t n = planner->machine.n / 2; n >= 2; n /= 2) {
+        int64_t cost = 0;
+        if (tsr__budget_over(planner->budget))
+            break;
+        tsr_status st = cost_for(planner, options, planner->budget, n, &cost);
+        if (st != TSR_OK)
+            return st;
+        if (cost > 0 && cost <= best) {
+            best = cost;
+            out->better_devices = n;
+        }
+    }
+    if (out->one_device > 0 && out->one_device <= best) {
+        best = out->one_device;
+        out->better_devices = 1;
+    }
+    if (out->better_devices)
+        out->better_cost = best;
+    return TSR_OK;
+}
+
+// A number of devices of which each has the memory. What each needs falls no faster than their number grows; numbers that
+// have many divisors give the most choices, so the next power of two is tried as well. 3 devices of 10 GB that would need
+// 14 GB each: 5 are tried, then 8.
+tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
+                             tsr_plan_summary *out)
+{
+    int64_t cost = 0, power = 1;
+    if (options->topology || options->memory <= 0 || options->n_state || any_given(planner) ||
+        out->needs_bytes / options->memory > ADVICE_MOST)
+        return TSR_OK;
+    double times = (double)out->needs_bytes / (double)options->memory;
+    int64_t n = (int64_t)ceil(times * (double)planner->machine.n);
+    n = larger(n, planner->machine.n + 1);
+    while (power < n)
+        power *= 2;
+    for (int try = 0; try < 2; try++) {
+        if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
+            return TSR_OK;
+        struct budget part = tsr__budget_part(planner->budget, ADVICE_SHARE);
+        tsr_status st = cost_for(planner, options, &part, n, &cost);
+        if (st != TSR_OK)
+            return st;
+        if (cost > 0) {
+            out->fits_devices = n;
+            return TSR_OK;
+        }
+        n = n < power ? power : 2 * power;
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// no_plan.c - why there is no plan: what would have to be there, and which values fill the devices.
+//
+// Two findings: plan-infeasible where it is proved that nothing fits, plan-time where the solver
+// did not come to an end. Both say what the plan of the least memory needs (tsr__program_least), as
+// far as there was time to find it.
+#include "plan/costs/planner.h"
+
+// Of the effort that is left when nothing fits, for finding what would do: advice, which need not be the very least.
+#define ADVICE_SHARE 0.05
+#define ADVICE_NEAR  0.01
+
+// "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
+struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double size = (double)bytes;
+    size_t unit = 0;
+    while (size >= 1024 && unit + 1 < TSR_COUNT(units)) {
+        size /= 1024;
+        unit++;
+    }
+    return tsr__arena_printf(arena, "%.4g %s", size, units[unit]);
+}
+
+// Effort for tsr__program_least where nothing fits, and a person wants to know soon what would.
+struct program_options tsr__advice_effort(struct budget *budget)
+{
+    struct program_options options = tsr__budget_share(budget, ADVICE_SHARE);
+    options.near = ADVICE_NEAR;
+    return options;
+}
+
+// ---- what fills the devices --------------------------------------------------------------------
+
+// The values that fill the fullest device even in the plan that needs the least memory.
+static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan_summary *out)
+{
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    tsr_plan_binding *list = ARENA_ARRAY(arena, tsr_plan_binding, PLAN_MAX_BINDING);
+    if (!list)
+        return TSR_NOMEM;
+    tsr__planner_take(planner, choice);
+    out->n_binding = tsr__planner_binding(planner, list);
+    out->binding = list;
+    for (size_t i = 0; i < out->n_binding; i++)
+        list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
+    if (arena->failed)
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// "; most of them for "w" (1.5 GiB), "cache" (512 MiB)"; "" where nothing is known.
+static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
+{
+    struct str text = STR("");
+    const char *before = "; most of them for ";
+    for (size_t i = 0; i < summary->n_binding; i++) {
+        struct str size = tsr__bytes_text(&planner->arena, summary->binding[i].bytes);
+        text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
+                                 before, summary->binding[i].value, STR_ARG(size));
+        if (!text.p)
+            return text;
+        before = ", ";
+    }
+    return text;
+}
+
+// ---- what would help ---------------------------------------------------------------------------
+
+// What to do where nothing is known of what is needed. Without a program it was time alone that was missing, and more devices
+// would take more of it.
+static const char *time_help(const struct planner *planner)
+{
+    if (planner->pace.late)
+        return "give it more time (--time S), or plan for fewer devices: a block of them, of which "
+               "copies run beside each other";
+    return "give it more time, more memory or more devices";
+}
+
+// The cheaper first: memory for each device, or more devices.
+static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
+                            int64_t memory)
+{
+    const char *sizes = "";
+    long long devices = (long long)summary->fits_devices;
+    // Bytes that would have to be bought: a little for each device, or some devices of the same
+    // kind.
+    double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
+    struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
+    if (planner->shapes.full != planner->shapes.told)
+        sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
+    if (!summary->needs_bytes)
+        return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
+    if (!devices)
+        return tsr__arena_printf(&planner->arena,
+                                 "give each device " STR_FMT " (--memory %lld), or use more "
+                                 "devices%s",
+                                 STR_ARG(need), (long long)summary->needs_bytes, sizes);
+    if (more <= (double)(devices - planner->machine.n) * (double)memory)
+        return tsr__arena_printf(&planner->arena,
+                                 "give each device " STR_FMT " (--memory %lld), or use %lld "
+                                 "devices%s",
+                                 STR_ARG(need), (long long)summary->needs_bytes, devices, sizes);
+    return tsr__arena_printf(&planner->arena,
+                             "use %lld devices, or give each device " STR_FMT " (--memory %lld)%s",
+                             devices, STR_ARG(need), (long long)summary->needs_bytes, sizes);
+}
+
+static const char *which_device(const struct planner *planner)
+{
+    if (planner->memory.n_classes > 1)
+        return "the smallest device";
+    return "each device";
+}
+
+// memory: what the smallest device has. The finding says what there is, what would do, and what
+// fills it.
+static tsr_status say_infeasible(struct planner *planner, int64_t memory,
+                                 const tsr_plan_summary *out)
+{
+    struct str what = binding_text(planner, out);
+    struct str hint = help_text(planner, out, memory);
+    struct str have = tsr__bytes_text(&planner->arena, memory);
+    struct str need = STR("what would do was not found in time");
+    struct str bytes = tsr__bytes_text(&planner->arena, out->needs_bytes);
+    if (out->needs_bytes > 0)
+        need = tsr__arena_printf(&planner->arena, STR_FMT " would do", STR_ARG(bytes));
+    if (!what.p || !hint.p || !have.p || !need.p)
+        return TSR_NOMEM;
+    tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
+              "no plan fits into " STR_FMT " on %s; " STR_FMT STR_FMT, STR_ARG(have),
+              which_device(planner), STR_ARG(need), STR_ARG(what));
+    return TSR_INFEASIBLE;
+}
+
+// Nothing was found, but nothing says that there is none. What would do is told where it is known.
+static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
+{
+    struct str hint = help_text(planner, out, memory);
+    struct str have = tsr__bytes_text(&planner->arena, memory);
+    struct str need = STR("");
+    if (out->needs_bytes > 0)
+        need = tsr__arena_printf(&planner->arena, ", and " STR_FMT " would do",
+                                 STR_ARG(tsr__bytes_text(&planner->arena, out->needs_bytes)));
+    if (!hint.p || !have.p || !need.p)
+        return TSR_NOMEM;
+    tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
+              "no plan that fits into " STR_FMT
+              " on %s was found in time; there may be one all the same" STR_FMT,
+              STR_ARG(have), which_device(planner), STR_ARG(need));
+    if (tsr__cancelled(planner->session))
+        return TSR_CANCELLED;
+    return TSR_INFEASIBLE;
+}
+
+// "; 12 GiB on each would do", or that nobody knows.
+static struct str need_text(struct planner *planner, int64_t needs)
+{
+    if (needs <= 0)
+        return STR("; what would do was not found in time");
+    struct str need = tsr__bytes_text(&planner->arena, needs);
+    return tsr__arena_printf(&planner->arena, "; " STR_FMT " on each would do", STR_ARG(need));
+}
+
+// For plans in stages and of two models, which know no single device to speak of.
+tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool proved,
+                                 int64_t needs)
+{
+    struct str need = need_text(planner, needs);
+    struct str hint = str_of(time_help(planner));
+    if (needs > 0)
+        hint =
+            tsr__arena_printf(&planner->arena,
+                              "give each device " STR_FMT " (--memory %lld), or use more "
+                              "devices",
+                              STR_ARG(tsr__bytes_text(&planner->arena, needs)), (long long)needs);
+    if (!need.p || !hint.p)
+        return TSR_NOMEM;
+    if (proved)
+        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
+                  "no %s fits into the memory of the devices" STR_FMT, what, STR_ARG(need));
+    else
+        tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
+                  "no %s was found in time that fits into the memory of the devices" STR_FMT, what,
+                  STR_ARG(need));
+    if (tsr__cancelled(planner->session))
+        return TSR_CANCELLED;
+    return TSR_INFEASIBLE;
+}
+
+// The plan was taken all the same, because nobody had said what the devices have.
+tsr_status tsr__planner_warn_memory(struct planner *planner)
+{
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n), most = 0;
+    if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
+        return TSR_NOMEM;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        most = larger(most, bytes[device]);
+    struct str need = tsr__bytes_text(&planner->arena, most);
+    struct str have = tsr__bytes_text(&planner->arena, planner->memory.bytes[0]);
+    if (!need.p || !have.p)
+        return TSR_NOMEM;
+    tsr__diag(planner->session, DIAG_plan_memory, NULL,
+              "say what your devices have with --memory: a plan then keeps to it",
+              "this plan needs " STR_FMT " on the fullest device; nothing was found that fits into "
+              "the " STR_FMT " that a device is taken to have",
+              STR_ARG(need), STR_ARG(have));
+    return TSR_OK;
+}
+
+// What the smallest device has.
+static int64_t least_memory(const struct planner *planner)
+{
+    int64_t least = PLAN_NO_LIMIT;
+    for (size_t c = 0; c < planner->memory.n_classes; c++)
+        least = smaller(least, planner->memory.bytes[c]);
+    return least;
+}
+
+// What the plan of the least memory needs is what each device would have to have.
+tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
+                               bool proved, tsr_plan_summary *out)
+{
+    struct program_least least = {0};
+    int64_t memory = least_memory(planner);
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
+    tsr_status st = TSR_OK;
+    if (!planner->pace.late) {
+        struct program_options share = tsr__advice_effort(planner->budget);
+        st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
+        tsr__budget_spend(planner->budget, least.work);
+    }
+    if (st != TSR_OK)
+        return st;
+    if (least.found) {
+        out->needs_bytes = least.least;
+        st = bind(planner, least.choice, out);
+    }
+    if (st != TSR_OK)
+        return st;
+    // Looking for another number of devices takes a solve of its own for each.
+    if (!tsr__budget_over(planner->budget))
+        st = tsr__plan_fitting(planner, options, out);
+    if (st != TSR_OK)
+        return st;
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    out->stopped = tsr__budget_over(planner->budget);
+    out->undecided = !proved;
+    if (proved)
+        return say_infeasible(planner, memory, out);
+    return say_stopped(planner, memory, out);
+}

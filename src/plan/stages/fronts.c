@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+// fronts.c - what a range of nodes takes on a block of devices: the front of (time, memory), a point at a time.
+//
+// A kind of block has one planner, whose candidates serve all ranges. A range without a limit is solved first; only if that
+// does not fit it is solved again under the limit. Ranges that are alike (the same strategies, wired the same) share
+// their points, so that layers which repeat are solved once.
+//
+// A layer on a kind of two devices, asked for three times:
+//
+//     limit 6 GiB    solved without a limit: 10 ms with 8 GiB, which does not fit; solved under the limit: 12 ms with 5 GiB
+//                    the front is now (12 ms, 5 GiB, best up to 6 GiB)
+//     limit 5.5 GiB  between 5 and 6: the same point, nothing is solved
+//     limit 4 GiB    solved again: nothing fits. The point says so for every limit of at most 4 GiB
+//
+// The next 23 layers have the same strategies, wired the same, so their ranges have the same structure and this front.
+#include "plan/stages/stages.h"
+
+#include <math.h>
+
+#define HASTY_WORK UINT64_C(20000000) // cells for one of many ranges
+#define LEAST_NEAR 0.01               // what a range needs at least is told so exactly
+#define KEY_BYTES  ((size_t)1 << 20)  // of a block
+
+// ---- planners of blocks ------------------------------------------------------------------------
+
+// Numbers are written as %a, exactly: devices of one kind have the same bits.
+static void key_of_device(struct text *key, const tsr_topology_device *device)
+{
+    tsr__text_printf(key, "%a %a %a", device->flops, device->bandwidth, device->overhead);
+    for (int i = 0; i < TSR_RATE_COUNT; i++)
+        tsr__text_printf(key, " %a", device->rates[i]);
+    for (int i = 0; i < TSR_MOVE_COUNT; i++)
+        tsr__text_printf(key, " %a %a", device->moves[i], device->near[i]);
+    tsr__text_printf(key, " %d", device->queued);
+    tsr__text_printf(key, ";");
+}
+
+// Speeds, and what a message takes from each device to each other.
+static bool key_of(struct staging *staging, const int64_t *devices, size_t n, struct text *key)
+{
+    tsr_topology *topology = staging->planner->machine.topology;
+    key->max = KEY_BYTES * 64;
+    // Latency (0 bytes) and one size tell two links apart.
+    for (size_t i = 0; i < n; i++)
+        key_of_device(key, &topology->device[devices[i]]);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++) {
+            int pair[2] = {(int)devices[i], (int)devices[k]};
+            struct topology_groups two = {1, 2, pair};
+            if (i != k)
+                tsr__text_printf(key, "%lld %lld,",
+                                 (long long)tsr__topology_cost(topology, TSR_SEND, &two, 0),
+                                 (long long)tsr__topology_cost(topology, TSR_SEND, &two, 1 << 20));
+        }
+    return !key->failed;
+}
+
+// node_at is -1 for all nodes: the planner holds no range until select_range gives it one.
+static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
+{
+    struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
+    struct kind **at = kind ? vec_push(&staging->planner->arena, &staging->all_kinds) : NULL;
+    if (!at)
+        return NULL;
+    *at = kind; // from now on freed with the others
+    if (!tsr__planner_fork(staging->planner, staging->staged, devices, n, &kind->planner))
+        return NULL;
+    tsr__map_init(&kind->links, &kind->planner.arena, 0);
+    if (staging->other) {
+        kind->other = tsr__stages_kind(staging->other, devices, n);
+        if (!kind->other)
+            return NULL;
+    }
+    kind->nodes = kind->planner.nodes;
+    kind->planner.scope.outside = staging->staged;
+    for (size_t i = 0; i < kind->planner.n_nodes; i++)
+        kind->planner.node_at[tsr__node_id(kind->nodes[i].node)] = -1;
+    return kind;
+}
+
+// The kind of the block, found by its key or made.
+static struct kind *kind_of_key(struct staging *staging, struct str key, const int64_t *devices,
+                                size_t n)
+{
+    struct kind *kind = tsr__map_get(&staging->kinds, key);
+    if (kind)
+        return kind;
+    void **at = tsr__map_at(&staging->kinds, tsr__arena_str(&staging->planner->arena, key));
+    if (!at)
+        return NULL;
+    *at = kind_new(staging, devices, n);
+    return *at;
+}
+
+// The key is freed here; the map has its own copy.
+struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n)
+{
+    struct text key;
+    struct kind *kind = NULL;
+    tsr__text_init(&key, staging->planner->session);
+    if (key_of(staging, devices, n, &key))
+        kind = kind_of_key(staging, (struct str){key.p, key.n}, devices, n);
+    tsr__text_free(&key);
+    return kind;
+}
+
+void tsr__stages_free(struct staging *staging)
+{
+    for (size_t i = 0; i < staging->all_kinds.n; i++)
+        tsr__planner_end(&staging->all_kinds.at[i]->planner);
+}
+
+// ---- time --------------------------------------------------------------------------------------
+
+bool tsr__stages_over(const struct staging *staging)
+{
+    return tsr__cancelled(staging->planner->session) ||
+           (staging->end > 0 && tsr__clock() >= staging->end);
+}
+
+// Options of a solve of a range that may take so much work and, where seconds count, what is left of them.
+static struct program_options hasty_options(const struct staging *staging, uint64_t work)
+{
+    struct program_options options = {.work = work};
+    if (staging->end > 0)
+        options.seconds = fmax(staging->end - tsr__clock(), 1e-3);
+    return options;
+}
+
+// ---- points ------------------------------------------------------------------------------------
+
+static bool is_given(const struct planner *planner, const tsr_value *value)
+{
+    for (size_t i = 0; i < planner->ends.given.n; i++)
+        if (planner->ends.given.at[i] == value)
+            return true;
+    return false;
+}
+
+// Made by no node of the range, and no constant.
+static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    return !planner->values[tsr__value_id(value)].constant && !is_given(planner, value) &&
+           (!from || planner->node_at[tsr__node_id(from)] < 0);
+}
+
+// A node of another range makes it.
+static bool crosses(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    return from && planner->scope.outside && planner->scope.outside[tsr__node_id(from)];
+}
+
+// What nodes of the range read and no node of it makes, but for constants. Of an open range what crosses is nobody's.
+static void list_given(struct planner *planner)
+{
+    planner->ends.given.n = 0;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        tsr_value **captures;
+        const tsr_node *node = planner->nodes[i].node;
+        if (!planner->nodes[i].strategy)
+            continue;
+        size_t n_reads = tsr__reads_count(node, &captures);
+        for (size_t k = 0; k < n_reads; k++) {
+            const tsr_value *value = tsr__reads_at(node, captures, k);
+            if (!value || !comes_from_outside(planner, value))
+                continue;
+            if (planner->scope.open && crosses(planner, value))
+                continue;
+            const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
+            if (at)
+                *at = value;
+        }
+    }
+}
+
+// Makes the planner of the kind one of this range: its nodes, their places, and what comes from outside.
+static void select_range(struct staging *staging, struct kind *kind, size_t i, size_t j)
+{
+    struct planner *planner = &kind->planner;
+    for (size_t n = kind->begin; n < kind->end; n++)
+        planner->node_at[tsr__node_id(kind->nodes[n].node)] = -1;
+    kind->begin = staging->cut[i];
+    kind->end = staging->cut[j];
+    planner->nodes = &kind->nodes[kind->begin];
+    planner->n_nodes = kind->end - kind->begin;
+    for (size_t n = 0; n < planner->n_nodes; n++)
+        if (planner->nodes[n].strategy)
+            planner->node_at[tsr__node_id(planner->nodes[n].node)] = (int64_t)n;
+    list_given(planner);
+}
+
+// Bytes on the fullest device at its worst time, of any class.
+static int64_t peak_of(const struct program *program, const uint32_t *choice)
+{
+    int64_t most = 0;
+    for (uint32_t l = 0; l < program->limits.n; l++) {
+        most = larger(most, tsr__program_peak(program, l, choice, NULL));
+    }
+    return most;
+}
+
+// Where some device has a limit every program has rows, so that memory is known.
+static int64_t limit_of(const struct staging *staging, int64_t memory)
+{
+    if (staging->limited && memory >= PLAN_NO_LIMIT)
+        return PLAN_NO_LIMIT - 1;
+    return memory;
+}
+
+// A range as its kind's planner works on it, in an arena of its own for the program.
+struct range_solve {
+    struct kind *kind;
+    size_t begin, end; // cuts
+    int64_t memory;    // of a device
+    double until;      // its program must be made by then; 0: it does not matter
+    bool late;         // it was not
+    bool open;         // what crosses costs nothing
+    struct arena scratch;
+    struct joint joint; // where there is another model: the program of both
+    struct program *program;
+};
+
+// What a range's nodes take: of one run of each model, and of all runs.
+static void add_times(const struct range_solve *solve, const struct program_result *result,
+                      struct point *point)
+{
+    const struct joint *joint = &solve->joint;
+    if (!solve->kind->other) {
+        point->time = point->run[0] = result->cost;
+        point->bound = result->bound;
+        return;
+    }
+    for (int m = 0; m < 2; m++)
+        point->run[m] =
+            tsr__program_cost(&joint->planners[m]->program, result->choice + joint->first[m]);
+    point->time = tsr__joint_time(point->run[0], joint->runs[1], point->run[1]);
+    point->bound = smaller(result->bound << joint->shift, point->time);
+}
+
+// What was found as a point that is the best for every limit between what it needs and `limit`.
+static struct point point_of(const struct range_solve *solve, const struct program_result *result,
+                             int64_t limit)
+{
+    struct point point = {.limit = limit};
+    if (!result->feasible)
+        return point;
+    point.feasible = true;
+    point.memory = peak_of(solve->program, result->choice);
+    add_times(solve, result, &point);
+    return point;
+}
+
+// Without a limit first: often that fits.
+static tsr_status solve_program(struct range_solve *solve, struct program_options options,
+                                struct program_result *result, struct point *out)
+{
+    struct program *program = solve->program;
+    struct arena *arena = &solve->scratch;
+    size_t n_limits = program->limits.n;
+    program->limits.n = 0;
+    tsr_status st = tsr__program_solve(program, &options, arena, result);
+    program->limits.n = n_limits;
+    if (st != TSR_OK)
+        return st;
+    *out = point_of(solve, result, PLAN_NO_LIMIT);
+    if (!out->feasible || out->memory <= solve->memory)
+        return TSR_OK;
+    st = tsr__program_solve(program, &options, arena, result);
+    if (st != TSR_OK)
+        return st;
+    *out = point_of(solve, result, solve->memory);
+    return TSR_OK;
+}
+
+// The program of one model's nodes in the range. Tables of a program that was not done in time are wrong, and forgotten.
+static bool make_program(struct staging *staging, struct range_solve *solve, struct kind *kind)
+{
+    struct planner *planner = &kind->planner;
+    planner->work = &solve->scratch;
+    planner->pace = (struct planner_pace){.end = solve->until, .heeds = solve->until > 0};
+    planner->scope.open = solve->open;
+    select_range(staging, kind, solve->begin, solve->end);
+    bool made = tsr__planner_program(planner, limit_of(staging, solve->memory));
+    solve->late = solve->late || planner->pace.late;
+    if (planner->pace.late)
+        tsr__map_init(&planner->cache.tables, &planner->arena, 256);
+    planner->pace = (struct planner_pace){0};
+    return made;
+}
+
+// To be ended in every case.
+static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
+{
+    struct kind *kind = solve->kind;
+    tsr__arena_init(&solve->scratch, kind->planner.session);
+    solve->program = &kind->planner.program;
+    if (!make_program(staging, solve, kind))
+        return TSR_NOMEM;
+    if (!kind->other || solve->late)
+        return TSR_OK;
+    solve->joint = (struct joint){.planners = {&kind->planner, &kind->other->planner},
+                                  .twins = &staging->twins,
+                                  .runs = {1, staging->steps},
+                                  .links = &kind->links,
+                                  .link_arena = &kind->planner.arena};
+    solve->program = &solve->joint.program;
+    if (!make_program(staging->other, solve, kind->other) || !tsr__joint_program(&solve->joint))
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// The program is gone afterwards; points and choices that were taken from it stay.
+static void end_range(struct range_solve *solve)
+{
+    struct kind *kind = solve->kind;
+    kind->planner.work = &kind->planner.arena;
+    kind->planner.scope.open = false;
+    if (kind->other)
+        kind->other->planner.work = &kind->other->planner.arena;
+    tsr__arena_free(&solve->scratch);
+}
+
+// The front of ranges of that structure. NULL: out of memory.
+static struct front *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
+{
+    const struct range *range = tsr__stages_range(staging, i, j);
+    if (!range)
+        return NULL;
+    uint32_t structure = range->structure;
+    if (staging->other)
+        structure = tsr__joint_structure(staging, i, j);
+    if (structure == UINT32_MAX)
+        return NULL;
+    // Structures are numbered as they are found: the list grows up to this one's number.
+    while (kind->fronts.n <= structure) {
+        struct front **next = vec_push(&kind->planner.arena, &kind->fronts);
+        if (!next)
+            return NULL;
+    }
+    struct front **f = &kind->fronts.at[structure];
+    if (!*f) {
+        *f = ARENA_NEW(&kind->planner.arena, struct front);
+        if (*f)
+            (*f)->least = (*f)->ends = -1;
+    }
+    return *f;
+}
+
+// A point solves every limit between what it needs and that under which it is the best.
+static const struct point *find_point(const struct point *points, size_t n, int64_t memory)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct point *point = &points[i];
+        if (point->limit >= memory && (!point->feasible || point->memory <= memory))
+            return point;
+    }
+    return NULL;
+}
+
+// Solves a range in haste. *late: there was no time for it, and nothing is known.
+static tsr_status solve_range(struct staging *staging, struct range_solve *solve, bool *late,
+                              struct point *out)
+{
+    struct program_result result = {0};
+    *late = tsr__stages_over(staging);
+    if (*late)
+        return TSR_OK;
+    solve->until = staging->end;
+    tsr_status st = begin_range(staging, solve);
+    *late = solve->late;
+    if (st == TSR_OK && !solve->late) {
+        st = solve_program(solve, hasty_options(staging, HASTY_WORK), &result, out);
+        *late = !out->feasible && !result.infeasible && tsr__stages_over(staging);
+    }
+    end_range(solve);
+    return st;
+}
+
+// Solves the range where no point is known of it. Without time for it nothing is known, and nothing fits: *late.
+static tsr_status solve_new(struct staging *staging, struct range_solve *solve, bool *late,
+                            struct point *out)
+{
+    tsr_status st = solve_range(staging, solve, late, out);
+    if (*late) {
+        staging->hasty = true;
+        *out = (struct point){0};
+    }
+    return st;
+}
+
+// A point that was found for another limit may do; else the range is solved, and the point kept.
+tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                         int64_t memory, struct point *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct front *front = front_of(staging, kind, i, j);
+    bool late = false;
+    if (!front)
+        return TSR_NOMEM;
+    const struct point *point = find_point(front->at.at, front->at.n, memory);
+    if (point) {
+        *out = *point;
+        return TSR_OK;
+    }
+    tsr_status st = solve_new(staging, &solve, &late, out);
+    if (st != TSR_OK || late)
+        return st;
+    struct point *at = vec_push(&kind->planner.arena, &front->at);
+    if (!at)
+        return TSR_NOMEM;
+    *at = *out;
+    return TSR_OK;
+}
+
+// Of large models ranges are not solved once more: a range that is open saves at most what its ends cost.
+static tsr_status less_ends(struct staging *staging, struct range_solve *solve, struct front *front,
+                            struct point *out)
+{
+    tsr_status st =
+        tsr__front_at(staging, solve->kind, solve->begin, solve->end, solve->memory, out);
+    if (st != TSR_OK || !out->feasible)
+        return st;
+    if (front->ends < 0)
+        front->ends = tsr__range_ends(staging, solve->kind, solve->begin, solve->end);
+    out->bound = larger(out->bound - front->ends, 0);
+    return TSR_OK;
+}
+
+tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory, .open = true};
+    struct front *front = front_of(staging, kind, i, j);
+    bool late = false;
+    if (!front)
+        return TSR_NOMEM;
+    if (staging->large)
+        return less_ends(staging, &solve, front, out);
+    const struct point *point = find_point(front->open.at, front->open.n, memory);
+    if (point) {
+        *out = *point;
+        return TSR_OK;
+    }
+    tsr_status st = solve_new(staging, &solve, &late, out);
+    if (st != TSR_OK || late)
+        return st;
+    struct point *at = vec_push(&kind->planner.arena, &front->open);
+    if (!at)
+        return TSR_NOMEM;
+    *at = *out;
+    return TSR_OK;
+}
+
+static void take_choices(const struct range_solve *solve, const struct program_result *result)
+{
+    struct kind *kind = solve->kind;
+    tsr__planner_take(&kind->planner, result->choice + solve->joint.first[0]);
+    if (kind->other)
+        tsr__planner_take(&kind->other->planner, result->choice + solve->joint.first[1]);
+}
+
+// Where there is no time left, or somebody wants it to end, what was found in haste before is found again.
+static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
+                              struct program_result *result, struct point *out)
+{
+    tsr_session *session = staging->planner->session;
+    bool cancelled = tsr__cancelled(session);
+    tsr_session_cancel(session, false);
+    struct program_options options = {.work = HASTY_WORK};
+    tsr_status st = solve_program(solve, options, result, out);
+    if (cancelled)
+        tsr_session_cancel(session, true);
+    return st;
+}
+
+// Work 0 is the solver's default, far more than HASTY_WORK: this is done once for each chosen
+// stage.
+tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct program_result result = {0};
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK)
+        st = solve_program(&solve, hasty_options(staging, 0), &result, out);
+    if (st == TSR_OK && !out->feasible)
+        st = solve_again(staging, &solve, &result, out);
+    if (st == TSR_OK && out->feasible)
+        take_choices(&solve, &result);
+    end_range(&solve);
+    return st;
+}
+
+void tsr__front_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                       const uint32_t *choice)
+{
+    select_range(staging, kind, i, j);
+    for (size_t n = kind->begin; n < kind->end; n++)
+        if (kind->nodes[n].strategy)
+            kind->nodes[n].choice = choice[n];
+}
+
+// The least is looked for in a program with rows but without a limit that counts.
+tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                            int64_t *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = PLAN_NO_LIMIT - 1};
+    struct program_options options = hasty_options(staging, HASTY_WORK);
+    struct program_least least = {0};
+    struct front *front = front_of(staging, kind, i, j);
+    options.near = LEAST_NEAR;
+    if (!front)
+        return TSR_NOMEM;
+    *out = front->least;
+    if (front->least >= 0)
+        return TSR_OK;
+    solve.until = staging->end;
+    solve.late = tsr__stages_over(staging);
+    if (solve.late) {
+        staging->hasty = true;
+        *out = INT64_MAX;
+        return TSR_OK;
+    }
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK && !solve.late)
+        st = tsr__program_least(solve.program, &options, &solve.scratch, &least);
+    end_range(&solve);
+    *out = INT64_MAX;
+    if (least.found)
+        *out = least.least;
+    else if (solve.late || tsr__stages_over(staging))
+        staging->hasty = true;
+    if (least.found || !staging->hasty)
+        front->least = *out;
+    return st;
+}
+
+// Costs of the summary's choices are of the range alone; stage_answer.c adds the other stages.
+tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                              int64_t memory, const char *node, tsr_plan_summary *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK)
+        st = tsr__planner_explain(&kind->planner, solve.program, node, out);
+    if (st == TSR_OK && kind->other)
+        tsr__joint_unscale(&solve.joint, out);
+    end_range(&solve);
+    return st;
+}
+
+tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                             int64_t memory, const char *path)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK)
+        st = tsr__planner_export(kind->planner.session, solve.program, path);
+    end_range(&solve);
+    return st;
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// hand.c - stages that nodes of the model have already: they keep them, and the planner puts the others.
+//
+// Stages are ranges in the order of the nodes. So a stage may end anywhere between its last node that has a stage by hand and
+// the first of a later one: of nodes a b c d e with stages 0 - - 1 -, stage 0 ends before b, c or d.
+#include "plan/stages/stages.h"
+
+#include <stdlib.h>
+
+// One finding about the stages that the model came with. node NULL: it is about all of them.
+static tsr_status refuse(const struct staging *staging, const tsr_node *node, const char *hint,
+                         const char *what)
+{
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    at.configuration = str_of(tsr_config_name(staging->planner->config));
+    tsr__diag(staging->planner->session, DIAG_plan_stages, &at, hint, "%s", what);
+    return TSR_INVALID;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// The node's own stage; -1: none.
+static int64_t stage_of(const struct staging *staging, size_t i)
+{
+    int64_t stage;
+    const tsr_node_config *config =
+        tsr_node_find_config(staging->planner->nodes[i].node, staging->planner->config);
+    if (config && tsr_node_config_stage(config, &stage))
+        return stage;
+    return -1;
+}
+
+// The distinct numbers, ascending: stages 5 and 2 are the second and the first in line.
+static bool list_numbers(struct staging *staging)
+{
+    size_t n_nodes = staging->planner->n_nodes, n = 0, distinct = 0;
+    int64_t *numbers = ARENA_ARRAY(&staging->planner->arena, int64_t, n_nodes + 1);
+    int64_t *hand = ARENA_ARRAY(&staging->planner->arena, int64_t, n_nodes + 1);
+    if (!numbers || !hand)
+        return false;
+    for (size_t i = 0; i < n_nodes; i++) {
+        hand[i] = stage_of(staging, i);
+        if (hand[i] >= 0)
+            numbers[n++] = hand[i];
+    }
+    qsort(numbers, n, sizeof *numbers, by_number);
+    for (size_t i = 0; i < n; i++)
+        if (distinct == 0 || numbers[distinct - 1] != numbers[i])
+            numbers[distinct++] = numbers[i];
+    // From numbers to places in line; every number that a node has is in the list.
+    for (size_t i = 0; i < n_nodes; i++) {
+        int64_t place = 0;
+        if (hand[i] < 0)
+            continue;
+        while (numbers[place] != hand[i])
+            place++;
+        hand[i] = place;
+    }
+    staging->numbers = numbers;
+    staging->n_hand = distinct;
+    staging->hand = hand;
+    return true;
+}
+
+// A node with a stage: that one and later ones end after it, earlier ones before it.
+static void narrow(const struct staging *staging, struct stage_window *windows, size_t i)
+{
+    for (size_t k = 0; k < staging->n_hand; k++) {
+        if (staging->hand[i] <= (int64_t)k)
+            windows[k].low = i + 1;
+        else if (i < windows[k].high)
+            windows[k].high = i;
+    }
+}
+
+// Where each stage may end, from the nodes that have one. An empty window is a node out of order.
+tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
+{
+    size_t n_nodes = staging->planner->n_nodes;
+    if (!staging->planner->hand_staged)
+        return TSR_OK;
+    if (!list_numbers(staging))
+        return TSR_NOMEM;
+    if (asked > 0 && asked != (int64_t)staging->n_hand)
+        return refuse(staging, NULL, "leave --stages out, or take the nodes' stages away",
+                      "nodes have another number of stages already than was asked for");
+    struct stage_window *windows =
+        ARENA_ARRAY(&staging->planner->arena, struct stage_window, staging->n_hand + 1);
+    if (!windows)
+        return TSR_NOMEM;
+    for (size_t k = 0; k < staging->n_hand; k++)
+        windows[k] = (struct stage_window){.low = 0, .high = n_nodes};
+    for (size_t i = 0; i < n_nodes; i++)
+        if (staging->hand[i] >= 0)
+            narrow(staging, windows, i);
+    for (size_t k = 0; k + 1 < staging->n_hand; k++)
+        if (windows[k].low > windows[k].high)
+            return refuse(staging, staging->planner->nodes[windows[k].high].node,
+                          "bring the nodes into the order of their stages",
+                          "this node stands before one of an earlier stage");
+    staging->windows = windows;
+    return TSR_OK;
+}
+
+// The last stage ends where the graph does: it has no window.
+bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
+{
+    if (!staging->windows || k + 1 >= staging->n_hand)
+        return true;
+    return before >= staging->windows[k].low && before <= staging->windows[k].high;
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// joint_stages.c - two models of the same weights in pipeline stages: prefill and decode.
+//
+// A weight lies on the devices of one stage, so the nodes of both models that read it must be in that stage; and what
+// makes a cache in the one model is where the other reads it. The first model is cut where it likes (cuts.c); the other
+// is cut where that keeps such nodes together:
+//
+//     first    a(W) b c(V) | d e(U)       W, V, U: the nodes that read these weights; cut before d, place 3
+//     other    a(W) c(V) x y e(U)         W and V lie before the cut and U behind it: the cut is before x, y or e, at the
+//                                         narrowest of these places
+//
+// A cut of the first for which the other has no place is given up. A range of the first and the same range of the other are
+// then solved as one program (joint.c).
+#include "plan/stages/stages.h"
+
+#include <stdlib.h>
+
+// One run of the first model and `steps` of the other; of one model its own time.
+int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other)
+{
+    if (!staging->other)
+        return first;
+    return tsr__joint_time(first, staging->steps, other);
+}
+
+// ---- nodes that belong together ----------------------------------------------------------------
+
+// a is a node of the first model, b one of the other: both must be in one stage.
+static void add_shared(struct staging *staging, const struct reader *a, const struct reader *b)
+{
+    if (a->node == SIZE_MAX || b->node == SIZE_MAX)
+        return; // the caller, who is in no stage
+    struct common_nodes *at = vec_push(&staging->planner->arena, &staging->shared);
+    if (at)
+        *at = (struct common_nodes){{a->node, b->node}, {a->slot, b->slot}};
+}
+
+// Readers of a weight in their order, as joint.c links them.
+static void add_readers(struct staging *staging, const tsr_value *value, const tsr_value *twin)
+{
+    struct arena *arena = &staging->planner->arena;
+    struct readers x = tsr__planner_readers(staging->planner, arena, value);
+    struct readers y = tsr__planner_readers(staging->other->planner, arena, twin);
+    size_t n = x.n > y.n ? x.n : y.n;
+    if (!x.n || !y.n)
+        return;
+    for (size_t i = 0; i < n; i++)
+        add_shared(staging, tsr__reader_or_last(&x, i), tsr__reader_or_last(&y, i));
+}
+
+// The node that makes the first model's output of that name, and the first that reads the other's cache.
+static void add_state(struct staging *staging, const struct state_pair *pair)
+{
+    struct planner *first = staging->planner;
+    struct readers readers =
+        tsr__planner_readers(staging->other->planner, &first->arena, pair->past);
+    const tsr_value *handed = tsr__joint_handed(first, pair);
+    const tsr_node *from = handed ? tsr_value_producer(handed) : NULL;
+    if (!from || !readers.n)
+        return;
+    int64_t at = first->node_at[tsr__node_id(from)];
+    if (at >= 0)
+        add_shared(staging, &(struct reader){.node = (size_t)at}, &readers.at[0]);
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const struct common_nodes *x = a, *y = b;
+    return (x->node[0] > y->node[0]) - (x->node[0] < y->node[0]);
+}
+
+// Weights that both have, then caches that go from the one to the other; sorted by the nodes of the
+// first.
+bool tsr__joint_begin(struct staging *staging)
+{
+    struct planner *planners[2] = {staging->planner, staging->other->planner};
+    const tsr_graph *graph = tsr_model_graph(staging->planner->model);
+    const struct planner_ends *ends = &staging->other->planner->ends;
+    if (!tsr__joint_twins(planners, &staging->twins))
+        return false;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        const tsr_value *twin = staging->twins.of[0][tsr__value_id(value)];
+        if (twin)
+            add_readers(staging, value, twin);
+    }
+    for (size_t i = 0; i < ends->states.n; i++)
+        add_state(staging, &ends->states.at[i]);
+    if (staging->shared.n)
+        qsort(staging->shared.at, staging->shared.n, sizeof *staging->shared.at, by_first);
+    return !staging->planner->arena.failed;
+}
+
+// ---- cuts --------------------------------------------------------------------------------------
+
+// Where the other model may be cut, if the first is cut before that node.
+static struct stage_window window_of(const struct staging *staging, size_t cut)
+{
+    struct stage_window window = {.low = 0, .high = staging->other->planner->n_nodes};
+    for (size_t i = 0; i < staging->shared.n; i++) {
+        const struct common_nodes *both = &staging->shared.at[i];
+        if (both->node[0] >= cut && both->node[1] < window.high)
+            window.high = both->node[1];
+        if (both->node[0] < cut && both->node[1] + 1 > window.low)
+            window.low = both->node[1] + 1;
+    }
+    return window;
+}
+
+// The first model keeps the cuts that the other has found a place for.
+static void drop_cuts(struct staging *staging)
+{
+    size_t kept = 0;
+    for (size_t c = 0; c < staging->other->n_followed; c++)
+        if (staging->other->followed[c].before)
+            staging->cut[++kept] = staging->cut[c + 1];
+    staging->cut[kept + 1] = staging->planner->n_nodes;
+    staging->n_ranges = kept + 1;
+}
+
+// The first model's cuts are there already. Each gives a window for the other; those without a
+// place are dropped by both.
+bool tsr__joint_cuts(struct staging *staging)
+{
+    struct staging *other = staging->other;
+    size_t n = staging->n_ranges - 1;
+    other->followed = ARENA_ARRAY(&staging->planner->arena, struct followed_cut, n + 1);
+    if (!other->followed)
+        return false;
+    other->n_followed = n;
+    for (size_t c = 0; c < n; c++)
+        other->followed[c].window = window_of(staging, staging->cut[c + 1]);
+    if (!tsr__stages_cuts(other))
+        return false;
+    drop_cuts(staging);
+    return true;
+}
+
+// ---- ranges that are alike ---------------------------------------------------------------------
+
+// The structures of both ranges, and how their nodes belong together, counted from the ranges' first.
+static void describe(struct staging *staging, size_t i, size_t j, struct text *key)
+{
+    const struct range *first = tsr__stages_range(staging, i, j);
+    const struct range *other = tsr__stages_range(staging->other, i, j);
+    size_t begin = staging->cut[i], end = staging->cut[j];
+    if (!first || !other) {
+        key->failed = true;
+        return;
+    }
+    tsr__text_printf(key, "both %u %u", first->structure, other->structure);
+    for (size_t k = 0; k < staging->shared.n; k++) {
+        const struct common_nodes *both = &staging->shared.at[k];
+        if (both->node[0] >= begin && both->node[0] < end)
+            tsr__text_printf(key, " %zu.%zu=%zu.%zu", both->node[0] - begin, both->slot[0],
+                             both->node[1] - staging->other->cut[i], both->slot[1]);
+    }
+}
+
+// A number for pairs of ranges that are alike; UINT32_MAX: out of memory. Asked once for each
+// range.
+uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j)
+{
+    struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
+    struct text key;
+    if (range->paired)
+        return range->pair;
+    tsr__text_init(&key, staging->planner->session);
+    key.max = (size_t)1 << 30;
+    describe(staging, i, j, &key);
+    range->pair = UINT32_MAX;
+    if (!key.failed)
+        range->pair = tsr__stages_structure(staging, (struct str){key.p, key.n});
+    range->paired = range->pair != UINT32_MAX;
+    tsr__text_free(&key);
+    return range->pair;
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// stage_answer.c - what a plan in pipeline stages comes to: time, pace, bound, and what it would be if a node ran otherwise.
+//
+// Three stages on four devices, in line 3 2 1 0. Times in ms; a transfer is what a stage gets from the one before:
+//
+//     stage       0             1            2
+//     devices     3             2            0 1
+//     time        4             5            3
+//     transfer    0             1            1             (stage 2 also brings the outputs to device 0: it has them)
+//
+// Chosen by these, one run takes 4 + (1 + 5) + (1 + 3) = 14: the cost for latency. For throughput it is the pace of the stage that
+// is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7. If stage 2 read a value of stage 0
+// directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10. That is the cost where each stage chose by itself (two
+// models at once, or no time left); else it is that of all stages together (stage_line.c, stage_pace.c). What is told of the plan,
+// latency, period and the stages' times, are those of the cut model (stage_clock.c): there parts are sent of what is counted whole here.
+//
+// Transfers are counted on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, what overlaps;
+// tests/e2e/overlap.py sees it in traces). What overlaps are stages, each busy with another run.
+#include "plan/stages/stages.h"
+
+// ---- times --------------------------------------------------------------------------------------
+
+// Devices, memory and nodes of one stage as the caller gets them.
+static bool tell_stage(struct staging *staging, const struct stage *stage, const int64_t *memory,
+                       tsr_plan_stage *out)
+{
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
+    int64_t *devices = ARENA_ARRAY(arena, int64_t, stage->n);
+    if (!devices)
+        return false;
+    memcpy(devices, stage->devices, stage->n * sizeof *devices);
+    *out = (tsr_plan_stage){.devices = devices, .n_devices = stage->n, .first = -1, .last = -1};
+    for (size_t i = 0; i < stage->n; i++)
+        out->memory = larger(out->memory, memory[devices[i]]);
+    for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
+        if (!staging->planner->nodes[i].strategy)
+            continue;
+        if (out->nodes++ == 0)
+            out->first = (int64_t)i;
+        out->last = (int64_t)i;
+    }
+    return true;
+}
+
+// Time and transfers of the stages from `from` to `to`, both of them counted.
+static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
+{
+    int64_t sum = 0;
+    for (size_t k = from; k <= to; k++)
+        sum += at[k].time + at[k].transfer;
+    return sum;
+}
+
+// The stage in line that a node belongs to.
+static size_t stage_of(const struct staging *staging, const struct line *line, size_t node)
+{
+    size_t k = 0;
+    while (k + 1 < line->n && staging->cut[line->at[k].end] <= node)
+        k++;
+    return k;
+}
+
+// How long stage k is busy with one run: with what it takes in and hands over; longer where it waits for others, because it
+// reads what an earlier stage than the one before made.
+static int64_t busy_time(struct staging *staging, const struct line *line, const tsr_plan_stage *at,
+                         size_t k)
+{
+    const struct range *range = tsr__stages_range(staging, line->at[k].begin, line->at[k].end);
+    int64_t own = sum_of(at, k, k);
+    if (k + 1 < line->n)
+        own += at[k + 1].transfer;
+    int64_t waiting = own;
+    // It reads over the head of a stage in between: the maker waits until all stages before this
+    // one are done with the run.
+    if (range && range->n_in) {
+        size_t from = stage_of(staging, line, range->earliest);
+        if (from + 1 < k)
+            waiting = sum_of(at, from, k - 1);
+    }
+    return larger(own, waiting);
+}
+
+// Between runs: the stage that is busy longest.
+static int64_t period_of(struct staging *staging, const struct line *line, const tsr_plan_stage *at)
+{
+    int64_t most = 0;
+    for (size_t k = 0; k < line->n; k++)
+        most = larger(most, busy_time(staging, line, at, k));
+    return most;
+}
+
+bool tsr__stages_tell(struct staging *staging, const struct line *line, const int64_t *memory,
+                      struct told_stages *out)
+{
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
+    const struct stage_clock *clock = &line->clock[0];
+    tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, line->n);
+    if (!list)
+        return false;
+    *out = (struct told_stages){.at = list, .latency = clock->latency, .period = clock->period};
+    for (size_t k = 0; k < line->n; k++) {
+        if (!tell_stage(staging, &line->at[k], memory, &list[k]))
+            return false;
+        list[k].time = clock->time[k];
+        list[k].transfer = clock->transfer[k];
+    }
+    return true;
+}
+
+// Each stage with the time and the transfers of all runs of both models, as it was chosen.
+static void add_runs(const struct staging *staging, const struct line *line, tsr_plan_stage *at)
+{
+    for (size_t k = 0; k < line->n; k++) {
+        const struct stage *stage = &line->at[k];
+        at[k] = (tsr_plan_stage){.time = stage->point.time};
+        at[k].transfer = tsr__stages_both(staging, stage->transfer[0], stage->transfer[1]);
+    }
+}
+
+// Of the nodes that are in no stage, for all runs.
+static int64_t common_time(const struct staging *staging)
+{
+    if (!staging->other)
+        return staging->common;
+    return tsr__stages_both(staging, staging->common, staging->other->common);
+}
+
+// What the plan costs by its objective. The pace of two models is that of the stage that is busy longest with both.
+static int64_t cost_of(struct staging *staging, const struct line *line, const tsr_plan_stage *at,
+                       tsr_objective objective)
+{
+    int64_t common = common_time(staging);
+    if (objective != TSR_THROUGHPUT)
+        return common + sum_of(at, 0, line->n - 1);
+    int64_t period = period_of(staging, line, at);
+    if (staging->other)
+        period = larger(period, period_of(staging->other, line, at));
+    return common + period;
+}
+
+// ---- the answer ---------------------------------------------------------------------------------
+
+// Time of the whole range on device 0 alone; stays 0 where it does not fit.
+static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
+{
+    struct point point = {0};
+    int64_t first = 0, memory = staging->memory;
+    if (memory == 0)
+        memory = staging->planner->machine.topology->device[0].memory;
+    if (memory <= 0)
+        memory = PLAN_NO_LIMIT;
+    struct kind *kind = tsr__stages_kind(staging, &first, 1);
+    if (!kind)
+        return TSR_NOMEM;
+    tsr_status st = tsr__front_at(staging, kind, 0, staging->n_ranges, memory, &point);
+    if (point.feasible)
+        out->one_device = point.time + common_time(staging);
+    return st;
+}
+
+// Where ranges were left out: the devices share out at best what one of them would take.
+static int64_t shared_out(const struct staging *staging)
+{
+    const struct planner *planner = staging->planner;
+    double work = 0;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (staging->staged[tsr__node_id(planner->nodes[i].node)])
+            work += (double)staging->times[i];
+    return (int64_t)(work / tsr__planner_speeds(planner));
+}
+
+// No plan takes less, of those whose ranges were all looked at; else of any.
+static tsr_status find_bound(struct staging *staging, const tsr_plan_options *options,
+                             int64_t *bound)
+{
+    struct line proved = {0};
+    tsr_status st = TSR_OK;
+    if (!staging->hasty)
+        st = tsr__stages_search(staging, options, MEASURE_BOUND, &proved);
+    *bound = proved.sum;
+    if (options->objective == TSR_THROUGHPUT)
+        *bound = proved.most;
+    if (!staging->hasty)
+        return st;
+    *bound = shared_out(staging);
+    if (staging->other)
+        *bound = tsr__stages_both(staging, *bound, shared_out(staging->other));
+    return st;
+}
+
+// What is proved: the same search over what no plan of a range is below.
+tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
+                             const tsr_plan_options *options, tsr_plan_summary *out)
+{
+    tsr_plan_stage at[STAGES_MOST];
+    int64_t least = 0;
+    tsr_status st = TSR_OK;
+    if (!line->answer.feasible)
+        st = find_bound(staging, options, &least);
+    if (st != TSR_OK)
+        return st;
+    add_runs(staging, line, at);
+    out->objective = options->objective;
+    out->cost = cost_of(staging, line, at, options->objective);
+    if (line->answer.feasible) {
+        out->cost = line->answer.cost + staging->common;
+        least = staging->least;
+        if (!least)
+            least = shared_out(staging);
+    }
+    out->bound = smaller(least + common_time(staging), out->cost);
+    out->optimal = out->bound == out->cost;
+    out->stopped = staging->hasty && !out->optimal;
+    out->gap = (double)(out->cost - out->bound) / (double)larger(out->cost, 1);
+    return one_device(staging, out);
+}
+
+// The planner of a stage counts its devices from 0: the shardings once more, by the devices of the whole.
+static tsr_status name_devices(struct planner *planner, const struct stage *stage, const char *name,
+                               tsr_plan_summary *out)
+{
+    const struct plan_node *node = tsr__planner_find(&stage->kind->planner, name);
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; i < out->n_choices; i++) {
+        struct candidate candidate;
+        if (!tsr__stages_candidate(planner, stage, node, i, &candidate) ||
+            !tsr__choice_tensors(planner, node->node, &candidate, &list[i]))
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// A node that is in no stage: every device runs it whole, and there is no other way.
+static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
+                                 tsr_plan_summary *out)
+{
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
+    tsr_plan_choice *only = ARENA_NEW(arena, tsr_plan_choice);
+    if (!only)
+        return TSR_NOMEM;
+    *only = (tsr_plan_choice){.name = "whole, in every stage",
+                              .chosen = true,
+                              .feasible = true,
+                              .cost = out->cost,
+                              .compute = staging->times[node - staging->planner->nodes]};
+    out->choices = only;
+    out->n_choices = 1;
+    return TSR_OK;
+}
+
+// The stages stay as they are: in one of them the node runs otherwise, and the whole costs what
+// follows from that.
+tsr_status tsr__stages_explain(struct staging *staging, const struct line *line, const char *name,
+                               tsr_plan_summary *out)
+{
+    const struct plan_node *node = tsr__planner_find(staging->planner, name);
+    size_t k = 0;
+    if (node) {
+        k = stage_of(staging, line, (size_t)(node - staging->planner->nodes));
+    } else {
+        const struct plan_node *common =
+            tsr__planner_find_common(staging->planner, staging->staged, name);
+        if (common)
+            return explain_common(staging, common, out);
+    }
+    const struct stage *stage = &line->at[k];
+    if (line->answer.feasible) {
+        tsr_status st = tsr__line_explain(staging, line, name, out);
+        if (st != TSR_OK || out->objective != TSR_THROUGHPUT)
+            return st;
+        return tsr__pace_explain(staging, line, name, out);
+    }
+    tsr_status st = tsr__front_explain(staging, stage->kind, stage->begin, stage->end,
+                                       stage->memory, name, out);
+    if (st != TSR_OK)
+        return st;
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    tsr_plan_stage at[STAGES_MOST];
+    add_runs(staging, line, at);
+    for (size_t i = 0; i < out->n_choices; i++) {
+        at[k].time = list[i].cost;
+        list[i].cost = 0;
+        if (list[i].feasible)
+            list[i].cost = cost_of(staging, line, at, out->objective);
+    }
+    return name_devices(staging->planner, stage, name, out);
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// stage_line.c - all stages of a line as one program: every node with its ways on the devices of its stage, and between stages
+// the price of each pair of layouts. So what crosses is cut as is best for both sides, where ranges by themselves (fronts.c)
+// hand it over whole.
+//
+//     Two stages, devices 0 and 1, then device 2. The range of the first alone gathers 8 MiB on device 0 before they cross; here its
+//     halves go to device 2 at the same time, and nothing is gathered.
+#include "plan/stages/stages.h"
+
+#define LINE_WORK UINT64_C(20000000) // cells that the program of one line may visit
+
+// The number that a layout of the stage's planner has in the planner of all: device i is stage->devices[i].
+static uint32_t globally(struct planner *planner, const struct stage *stage, uint32_t layout)
+{
+    if (layout == PLAN_NO_LAYOUT)
+        return layout;
+    const struct tile_layout *tiles = stage->kind->planner.layouts.at[layout].tiles;
+    struct tile_layout *copy = tsr__layout_copy(&planner->arena, tiles);
+    size_t n = (size_t)tiles->first[tiles->n_shards], n_pairs = 0;
+    struct tile_owner *pairs = ARENA_ARRAY(&planner->arena, struct tile_owner, n + 1);
+    if (!copy || !pairs)
+        return PLAN_NO_LAYOUT;
+    for (int64_t shard = 0; shard < tiles->n_shards; shard++)
+        for (int64_t i = tiles->first[shard]; i < tiles->first[shard + 1]; i++)
+            pairs[n_pairs++] = (struct tile_owner){shard, stage->devices[tiles->owners[i]]};
+    if (!tsr__layout_own(&planner->arena, copy, pairs, n_pairs))
+        return PLAN_NO_LAYOUT;
+    return tsr__planner_layout(planner, copy);
+}
+
+// The candidate of the stage's planner with layouts of the planner of all.
+bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
+                           const struct plan_node *node, size_t choice, struct candidate *candidate)
+{
+    size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
+    const struct candidate *from = &node->strategy->at.at[choice];
+    *candidate = *from;
+    candidate->in = ARENA_ARRAY(&planner->arena, uint32_t, n_in + 1);
+    candidate->out = ARENA_ARRAY(&planner->arena, uint32_t, n_out + 1);
+    candidate->before = ARENA_ARRAY(&planner->arena, uint32_t, n_out + 1);
+    if (!candidate->in || !candidate->out || !candidate->before)
+        return false;
+    for (size_t i = 0; i < n_in; i++)
+        candidate->in[i] = globally(planner, stage, from->in[i]);
+    for (size_t i = 0; i < n_out; i++) {
+        candidate->out[i] = globally(planner, stage, from->out[i]);
+        candidate->before[i] = globally(planner, stage, from->before[i]);
+    }
+    return !planner->arena.failed;
+}
+
+// The strategy of a kind on the devices of the stage, with the layouts of the planner of all; made once for each block.
+static struct strategy *told_on(struct staging *staging, const struct stage *stage,
+                                const struct plan_node *node)
+{
+    struct planner *planner = staging->planner;
+    struct str head = {(const char *)&node->strategy, sizeof node->strategy};
+    struct str devices = {(const char *)stage->devices, stage->n * sizeof *stage->devices};
+    char *key = ARENA_ARRAY(&planner->arena, char, head.n + devices.n);
+    if (!key)
+        return NULL;
+    memcpy(key, head.p, head.n);
+    memcpy(key + head.n, devices.p, devices.n);
+    void **at = tsr__map_at(&staging->told, (struct str){key, head.n + devices.n});
+    if (!at || *at)
+        return at ? *at : NULL;
+    const struct strategy *from = node->strategy;
+    struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
+    if (!strategy)
+        return NULL;
+    *strategy = (struct strategy){.id = planner->cache.n_strategies++,
+                                  .node = from->node,
+                                  .rule = from->rule,
+                                  .whole = from->whole};
+    for (size_t i = 0; i < from->at.n; i++) {
+        struct candidate *candidate = vec_push(&planner->arena, &strategy->at);
+        if (!candidate || !tsr__stages_candidate(planner, stage, node, i, candidate))
+            return NULL;
+    }
+    *at = strategy;
+    return strategy;
+}
+
+// Each staged node gets the ways of its stage; others are nobody's for the time being. False: out of memory.
+static bool set_ways(struct lining *lining)
+{
+    struct planner *planner = lining->staging->planner;
+    for (size_t k = 0; k < lining->line->n; k++) {
+        const struct stage *stage = &lining->line->at[k];
+        for (size_t i = lining->staging->cut[stage->begin]; i < lining->staging->cut[stage->end];
+             i++) {
+            const struct plan_node *node = &stage->kind->nodes[i];
+            planner->nodes[i].strategy = NULL;
+            lining->places[i] = (struct device_group){stage->devices, stage->n};
+            if (!node->strategy)
+                continue;
+            planner->nodes[i].strategy = told_on(lining->staging, stage, node);
+            if (!planner->nodes[i].strategy)
+                return false;
+        }
+    }
+    return true;
+}
+
+// Nodes that are in no stage run everywhere: what they make lies whole on all devices, like an input of the model.
+static void hide_common(struct lining *lining)
+{
+    struct planner *planner = lining->staging->planner;
+    lining->n_given = planner->ends.given.n;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const tsr_node *node = planner->nodes[i].node;
+        int64_t *at = &planner->node_at[tsr__node_id(node)];
+        if (*at < 0 || lining->staging->staged[tsr__node_id(node)])
+            continue;
+        *at = -1;
+        lining->hidden[i] = 1;
+        for (size_t o = 0; o < tsr_node_output_count(node); o++) {
+            const tsr_value *value = tsr_node_output(node, o);
+            const tsr_value **given =
+                value ? vec_push(&planner->arena, &planner->ends.given) : NULL;
+            if (given)
+                *given = value;
+        }
+    }
+}
+
+void tsr__lining_show(struct lining *lining)
+{
+    struct planner *planner = lining->staging->planner;
+    planner->ends.given.n = lining->n_given;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (lining->hidden[i])
+            planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
+}
+
+static int64_t memory_for(const struct staging *staging)
+{
+    if (!staging->limited || staging->memory < 0)
+        return PLAN_NO_LIMIT;
+    return staging->memory;
+}
+
+bool tsr__lining_begin(struct lining *lining, struct staging *staging, const struct line *line)
+{
+    struct planner *planner = staging->planner;
+    *lining = (struct lining){.staging = staging, .line = line};
+    tsr__arena_init(&lining->scratch, planner->session);
+    lining->places = ARENA_ARRAY(&lining->scratch, struct device_group, planner->n_nodes + 1);
+    lining->hidden = ARENA_ARRAY(&lining->scratch, unsigned char, planner->n_nodes + 1);
+    lining->kept = ARENA_ARRAY(&lining->scratch, struct plan_node, planner->n_nodes + 1);
+    if (lining->scratch.failed)
+        return false;
+    memcpy(lining->kept, planner->nodes, planner->n_nodes * sizeof *planner->nodes);
+    hide_common(lining);
+    planner->work = &lining->scratch;
+    planner->scope.places = lining->places;
+    planner->pace = (struct planner_pace){.end = staging->end, .heeds = staging->end > 0};
+    if (!set_ways(lining) || !tsr__planner_program(planner, memory_for(staging)))
+        return false;
+    lining->late = planner->pace.late;
+    return true;
+}
+
+void tsr__lining_end(struct lining *lining)
+{
+    struct planner *planner = lining->staging->planner;
+    if (planner->scope.places) {
+        memcpy(planner->nodes, lining->kept, planner->n_nodes * sizeof *planner->nodes);
+        tsr__lining_show(lining);
+    }
+    // Tables of a program that was not done in time are wrong, and forgotten.
+    if (planner->pace.late)
+        tsr__map_init(&planner->cache.tables, &planner->arena, 256);
+    planner->pace = (struct planner_pace){0};
+    planner->work = &planner->arena;
+    planner->scope.places = NULL;
+    tsr__arena_free(&lining->scratch);
+}
+
+struct program_options tsr__lining_options(const struct lining *lining)
+{
+    struct program_options options = {.work = LINE_WORK};
+    double end = lining->staging->end;
+    if (end > 0)
+        options.seconds = larger(1, (int64_t)(1e3 * (end - tsr__clock()))) / 1e3;
+    return options;
+}
+
+// What the nodes chose, by place in the graph.
+static bool keep_choices(struct lining *lining, const struct program_result *result,
+                         struct line_answer *out)
+{
+    struct planner *planner = lining->staging->planner;
+    out->choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
+    if (!out->choice)
+        return false;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy)
+            out->choice[i] = result->choice[planner->nodes[i].var];
+    return true;
+}
+
+tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
+                           struct line_answer *out)
+{
+    struct lining lining;
+    struct program_result result = {0};
+    *out = (struct line_answer){0};
+    tsr_status st = TSR_NOMEM;
+    if (!tsr__lining_begin(&lining, staging, line))
+        goto end;
+    st = TSR_OK;
+    if (lining.late)
+        goto end;
+    struct program_options options = tsr__lining_options(&lining);
+    st = tsr__program_solve(&staging->planner->program, &options, &lining.scratch, &result);
+    if (st != TSR_OK || !result.feasible)
+        goto end;
+    *out = (struct line_answer){.feasible = true, .cost = result.cost, .bound = result.bound};
+    if (!keep_choices(&lining, &result, out))
+        st = TSR_NOMEM;
+end:
+    tsr__lining_end(&lining);
+    return st;
+}
+
+tsr_status tsr__line_explain(struct staging *staging, const struct line *line, const char *name,
+                             tsr_plan_summary *out)
+{
+    struct lining lining;
+    struct planner *planner = staging->planner;
+    tsr_status st = TSR_NOMEM;
+    if (!tsr__lining_begin(&lining, staging, line))
+        goto end;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        planner->nodes[i].choice = line->answer.choice[i];
+    st = tsr__planner_explain(planner, &planner->program, name, out);
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; i < out->n_choices; i++)
+        if (list[i].feasible)
+            list[i].cost += staging->common;
+end:
+    tsr__lining_end(&lining);
+    return st;
+}

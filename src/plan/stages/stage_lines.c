@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// stage_lines.c - the best of many lines of stages, each with all its stages as one program (stage_line.c).
+//
+// The cells of stages.c are filled once more, with ranges whose ends are open: what crosses costs next to nothing, so no line takes
+// less than its ranges do. Lines are then walked from their ends, as far as they may still beat the best that is known:
+//
+//     known: 20 ms. Lines that end with range C on device 0: the cell before it has 9, C takes 6: 15, so they are looked at. With C
+//     on devices 0 and 1: 14 + 7 = 21: none of them is.
+//
+// For throughput the slowest stage counts in place of the sum, and each line is judged by the devices' clocks (stage_pace.c).
+// What is left out for want of time lowers what is proved, not what is found.
+#include "plan/stages/stage_search.h"
+
+#include <stdlib.h>
+
+#define FEW_NODES                                                                                  \
+    100000 // ranges by ranges by nodes: of more, open ranges are not solved by themselves
+#define LINE_NODES 4000  // nodes of all lines that are solved
+#define MOST_LINES 50000 // that are looked at
+
+struct line_trial {
+    struct line best;
+    int64_t least; // no line of those that were solved takes less
+    int64_t left;  // of those that were not; INT64_MAX: all were, or cannot be the best
+    size_t tried, most;
+    size_t looked; // lines that were come to, though they need not have been solved
+    bool flows; // each stage hands over to the next alone; of others runs do not follow one another
+};
+// A last stage of the lines that end at a state, and what they take at least.
+struct ending {
+    int64_t total, sum, own;
+    size_t begin, block;
+};
+// The stages behind the state at hand, the last first.
+struct trail {
+    struct ending at[STAGES_MOST];
+    size_t n;
+};
+
+static int by_total(const void *a, const void *b)
+{
+    const struct ending *x = a, *y = b;
+    if (x->total != y->total)
+        return x->total < y->total ? -1 : 1;
+    if (x->sum != y->sum)
+        return x->sum < y->sum ? -1 : 1;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->block > y->block) - (x->block < y->block);
+}
+
+// ---- one line ----------------------------------------------------------------------------------
+
+// The stages of the trail, in line.
+static void read_trail(const struct search *search, const struct trail *trail, struct line *out)
+{
+    *out = (struct line){.n = trail->n};
+    for (size_t k = 0; k < trail->n; k++) {
+        const struct ending *ending = &trail->at[trail->n - 1 - k];
+        const struct block *block = &search->blocks[ending->block];
+        size_t end = search->staging->n_ranges;
+        if (k + 1 < trail->n)
+            end = trail->at[trail->n - 2 - k].begin;
+        out->at[k] = (struct stage){.begin = ending->begin,
+                                    .end = end,
+                                    .n = block->n,
+                                    .devices = block->devices,
+                                    .kind = block->kind,
+                                    .memory = block->memory};
+    }
+}
+
+// What the busiest stage of the line takes at least: where each stage hands over to the next alone, its neighbours are known.
+static int64_t least_pace(struct search *search, const struct trail *trail, int64_t least)
+{
+    const struct block *blocks = search->blocks;
+    for (size_t k = 0; k < trail->n && search->trial->flows; k++) {
+        const struct ending *stage = &trail->at[k];
+        const struct block *block = &blocks[stage->block];
+        struct neighbours near = {.before = {block->start, 0}, .behind = {block->start, 0}};
+        size_t end = k ? trail->at[k - 1].begin : search->staging->n_ranges;
+        if (k)
+            near.behind = (struct stretch){blocks[trail->at[k - 1].block].start,
+                                           blocks[trail->at[k - 1].block].n};
+        if (k + 1 < trail->n)
+            near.before = (struct stretch){blocks[trail->at[k + 1].block].start,
+                                           blocks[trail->at[k + 1].block].n};
+        least = larger(least, tsr__search_busy(search, stage->begin, end, block, &near));
+    }
+    return least;
+}
+
+// Solves the line, which takes `least` or more; if it is better it is the best from now on.
+static void try_line(struct search *search, const struct trail *trail, int64_t least)
+{
+    struct line_trial *trial = search->trial;
+    trial->looked++;
+    if (search->bottleneck)
+        least = least_pace(search, trail, least);
+    if (search->status != TSR_OK || least >= trial->best.answer.cost)
+        return;
+    struct line *line = ARENA_NEW(&search->staging->planner->arena, struct line);
+    if (!line) {
+        search->status = TSR_NOMEM;
+        return;
+    }
+    read_trail(search, trail, line);
+    trial->tried++;
+    if (search->bottleneck)
+        search->status = tsr__pace_solve(search->staging, line, least, &line->answer);
+    else
+        search->status = tsr__line_solve(search->staging, line, &line->answer);
+    if (search->status != TSR_OK || !line->answer.feasible)
+        return;
+    trial->least = smaller(trial->least, line->answer.bound);
+    if (line_is_better(&line->answer, &trial->best.answer))
+        trial->best = *line;
+}
+
+static bool is_over(const struct search *search)
+{
+    const struct line_trial *trial = search->trial;
+    return trial->tried >= trial->most || trial->looked >= MOST_LINES || search->staging->hasty ||
+           tsr__stages_over(search->staging);
+}
+
+// ---- all lines ---------------------------------------------------------------------------------
+
+// A state: so many stages, nodes up to that cut, the first devices of the line.
+struct state {
+    size_t stages, cut, used;
+    int64_t behind, sum; // what the stages behind it take at least, by the objective and together
+    size_t next;         // cut where the stage behind it ends; 0: there is none
+};
+
+// What parts of a line take, of which each takes that: all of it, or for throughput the longest.
+static int64_t together(const struct search *search, int64_t a, int64_t b)
+{
+    return search->bottleneck ? larger(a, b) : a + b;
+}
+
+static int64_t least_of(const struct search *search, const struct cell *cell)
+{
+    return search->bottleneck ? cell->most : cell->sum;
+}
+
+// The stage behind the state reads what the one from cut `begin` on makes, and nothing of those before it.
+static bool hands_on(const struct search *search, const struct state *state, size_t begin)
+{
+    return !search->trial->flows || !state->next ||
+           tsr__stages_follow(search->staging, begin, state->cut, state->next);
+}
+
+// The last stage from cut `begin` on the block, if lines with it may be the best.
+static void add_ending(struct search *search, const struct state *state, size_t begin, size_t block,
+                       struct ending *list, size_t *n)
+{
+    size_t start = search->blocks[block].start;
+    const struct cell *before = tsr__search_cell(search, state->stages - 1, 0, begin, start);
+    if (before->sum == INT64_MAX || !hands_on(search, state, begin))
+        return;
+    search->known = tsr__search_known(search, search->trial->best.answer.cost);
+    if (tsr__search_hopeless(search, begin, state->cut, block, before->sum))
+        return;
+    int64_t own = tsr__search_value(search, begin, state->cut, block);
+    if (search->status != TSR_OK || own >= NEVER_FITS)
+        return;
+    int64_t total =
+        together(search, together(search, least_of(search, before), own), state->behind);
+    if (total < search->trial->best.answer.cost)
+        list[(*n)++] = (struct ending){total, before->sum + own + state->sum, own, begin, block};
+}
+
+// All last stages of the lines that end at the state, the nearest first. NULL: out of memory.
+static struct ending *list_endings(struct search *search, const struct state *state, size_t *n)
+{
+    size_t most = state->cut * search->n_sizes;
+    struct ending *list = ARENA_ARRAY(&search->staging->planner->arena, struct ending, most + 1);
+    *n = 0;
+    if (!list)
+        return NULL;
+    if (!tsr__stages_may_end(search->staging, state->stages - 1, search->staging->cut[state->cut]))
+        return list;
+    for (size_t z = 0; z < search->n_sizes; z++) {
+        size_t size = search->sizes[z];
+        if (size > state->used || !tsr__search_may_start(search, state->used - size, size))
+            continue;
+        for (size_t begin = 0; begin < state->cut; begin++)
+            add_ending(search, state, begin, (state->used - size) * search->n_sizes + z, list, n);
+    }
+    qsort(list, *n, sizeof *list, by_total);
+    return list;
+}
+
+// Walks from a state to the begin of the lines. `trail` has the stages behind it.
+static void walk(struct search *search, const struct state *state, struct trail *trail)
+{
+    size_t n = 0;
+    if (state->stages == 0) {
+        try_line(search, trail, state->behind);
+        return;
+    }
+    struct ending *list = list_endings(search, state, &n);
+    if (!list)
+        search->status = TSR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        if (search->status != TSR_OK || list[i].total >= search->trial->best.answer.cost)
+            return;
+        if (is_over(search)) {
+            search->trial->left = smaller(search->trial->left, list[i].total);
+            return;
+        }
+        struct state before = {.stages = state->stages - 1,
+                               .cut = list[i].begin,
+                               .used = search->blocks[list[i].block].start,
+                               .behind = together(search, state->behind, list[i].own),
+                               .sum = state->sum + list[i].own,
+                               .next = state->cut};
+        trail->at[trail->n++] = list[i];
+        walk(search, &before, trail);
+        trail->n--;
+    }
+}
+
+static void look_at_order(struct search *search)
+{
+    size_t stages = 0;
+    struct trail trail = {.n = 0};
+    search->known = tsr__search_known(search, search->trial->best.answer.cost);
+    if (!tsr__search_run(search, &stages) || search->status != TSR_OK)
+        return;
+    for (size_t k = search->least; k <= search->most; k++)
+        for (size_t used = tsr__search_devices(search); used > 0; used--) {
+            struct state end = {.stages = k, .cut = search->staging->n_ranges, .used = used};
+            const struct cell *cell = tsr__search_cell(search, k, 0, end.cut, used);
+            if (least_of(search, cell) < search->trial->best.answer.cost)
+                walk(search, &end, &trail);
+        }
+}
+
+// ---- entry -------------------------------------------------------------------------------------
+
+// Where the first line does not flow, none does (tsr__stages_search).
+static bool flows(struct staging *staging, const struct line *line)
+{
+    for (size_t k = 1; k < line->n; k++)
+        if (!tsr__stages_follow(staging, line->at[k - 1].begin, line->at[k].begin, line->at[k].end))
+            return false;
+    return true;
+}
+
+tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *options,
+                               struct line *line, int64_t *least)
+{
+    size_t nodes = staging->planner->n_nodes;
+    *least = 0;
+    // Of a model without nodes (its outputs are inputs) no line is better than another.
+    if (nodes == 0 || staging->hasty || tsr__stages_over(staging))
+        return TSR_OK;
+    tsr_status st = TSR_OK;
+    if (options->objective == TSR_THROUGHPUT)
+        st = tsr__pace_first(staging, line, &line->answer);
+    else
+        st = tsr__line_solve(staging, line, &line->answer);
+    if (st != TSR_OK || !line->answer.feasible)
+        return st;
+    staging->large = staging->n_ranges * staging->n_ranges * nodes > FEW_NODES;
+    struct line_trial trial = {
+        .best = *line, .least = line->answer.bound, .left = INT64_MAX, .most = LINE_NODES / nodes};
+    // For throughput the first line is looked at once more, with what it takes at least.
+    if (options->objective == TSR_THROUGHPUT) {
+        trial.least = INT64_MAX;
+        trial.flows = flows(staging, line);
+    }
+    st = tsr__search_orders(staging, options, look_at_order, &trial);
+    if (st != TSR_OK)
+        return st;
+    *line = trial.best;
+    if (!staging->hasty)
+        *least = smaller(smaller(trial.least, trial.left), line->answer.cost);
+    return TSR_OK;
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// staged.c - a plan in pipeline stages: finds the cuts and the stages, plans each stage's nodes on its devices, and says it
+// all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
+#include "plan/stages/stages.h"
+
+#define SEARCH_SHARE 0.7 // of the seconds; the rest is for the stages that were chosen
+
+// ---- from the devices of a block to those of the topology --------------------------------------
+
+// The chosen way of each node of the stage as its only one in the planner of all.
+static bool take_stage(struct planner *planner, const struct stage *stage)
+{
+    const struct planner *own = &stage->kind->planner;
+    for (size_t i = 0; i < own->n_nodes; i++) {
+        const struct plan_node *node = &own->nodes[i];
+        if (!node->strategy)
+            continue;
+        struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
+        struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
+        if (!candidate || !tsr__stages_candidate(planner, stage, node, node->choice, candidate))
+            return false;
+        strategy->node = node->node;
+        strategy->rule = node->strategy->rule;
+        strategy->whole = node->strategy->whole;
+        struct plan_node *to = &planner->nodes[stage->kind->begin + i];
+        to->strategy = strategy;
+        to->choice = 0;
+    }
+    return true;
+}
+
+// Bytes and peaks of the stage's devices, at their places in lists of all devices.
+static bool memory_of_stage(struct staging *staging, const struct stage *stage,
+                            const struct stage_usage *out)
+{
+    int64_t *bytes = ARENA_ARRAY(&staging->planner->arena, int64_t, stage->n);
+    int64_t *most = ARENA_ARRAY(&staging->planner->arena, int64_t, stage->n);
+    if (!bytes || !most || !tsr__planner_memory(&stage->kind->planner, bytes, most))
+        return false;
+    for (size_t device = 0; device < stage->n; device++) {
+        out->memory[stage->devices[device]] = bytes[device];
+        out->peak[stage->devices[device]] = most[device];
+    }
+    if (!out->shared)
+        return true;
+    memset(bytes, 0, stage->n * sizeof *bytes);
+    if (!tsr__planner_add_own(&stage->kind->planner, out->shared, bytes))
+        return false;
+    for (size_t device = 0; device < stage->n; device++)
+        out->own[stage->devices[device]] = bytes[device];
+    return true;
+}
+
+struct stage tsr__stages_other(const struct stage *stage)
+{
+    struct stage other = *stage;
+    other.kind = stage->kind->other;
+    other.point.run[0] = stage->point.run[1];
+    other.transfer[0] = stage->transfer[1];
+    return other;
+}
+
+// What was chosen for a stage becomes the only way of its nodes, and counts on its devices.
+static bool settle(struct staging *staging, const struct stage *stage,
+                   const struct stage_usage *usage)
+{
+    return take_stage(staging->planner, stage) && memory_of_stage(staging, stage, usage);
+}
+
+// Plans the nodes of every stage once more, with choices.
+static tsr_status take_line(struct staging *staging, struct line *line,
+                            const struct stage_usage usage[2])
+{
+    for (size_t k = 0; k < line->n; k++) {
+        struct stage *stage = &line->at[k];
+        tsr_status st = TSR_OK;
+        if (line->answer.feasible)
+            tsr__front_choose(staging, stage->kind, stage->begin, stage->end, line->answer.choice);
+        else
+            st = tsr__front_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
+                                 &stage->point);
+        if (st != TSR_OK)
+            return st;
+        if (!settle(staging, stage, &usage[0]))
+            return TSR_NOMEM;
+        if (!staging->other)
+            continue;
+        struct stage other = tsr__stages_other(stage);
+        if (!settle(staging->other, &other, &usage[1]))
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// ---- the stages of nodes --------------------------------------------------------------------------------
+
+// The number that stage k in line has in the model.
+static int64_t number_of(const struct staging *staging, size_t k)
+{
+    if (staging->n_hand)
+        return staging->numbers[k];
+    return (int64_t)k;
+}
+
+// Hand-made stages keep their numbers; others are numbered in line. One stage needs no number if it has device 0, where
+// outputs are without stages.
+static tsr_status set_stages(struct staging *staging, const struct line *line)
+{
+    if (line->n == 1 && !staging->n_hand && line->at[0].devices[0] == 0)
+        return TSR_OK;
+    for (size_t k = 0; k < line->n; k++)
+        for (size_t i = staging->cut[line->at[k].begin]; i < staging->cut[line->at[k].end]; i++) {
+            struct plan_node *node = &staging->planner->nodes[i];
+            if (!node->strategy)
+                continue;
+            tsr_status st =
+                tsr_node_set_stage(node->node, staging->planner->config, number_of(staging, k));
+            if (st != TSR_OK)
+                return st;
+        }
+    return TSR_OK;
+}
+
+// ---- why not -----------------------------------------------------------------------------------
+
+// Nothing fits: the same search over memory says what the fullest device of the best line would
+// need.
+static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
+                         tsr_plan_summary *out)
+{
+    struct line line;
+    tsr_status st = tsr__stages_search(staging, options, MEASURE_MEMORY, &line);
+    if (st != TSR_OK)
+        return st;
+    if (line.n)
+        out->needs_bytes = line.most;
+    struct planner *planner = staging->planner;
+    bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
+    out->undecided = !proved;
+    return tsr__planner_say_none(planner, "plan in stages", proved, out->needs_bytes);
+}
+
+// More stages than devices, ranges or STAGES_MOST are refused; "auto" (0 or less) never is.
+static tsr_status check_number(const struct staging *staging, int64_t stages)
+{
+    int64_t most = smaller(staging->planner->machine.n, (int64_t)staging->n_ranges);
+    most = smaller(most, STAGES_MOST);
+    if (stages <= most)
+        return TSR_OK;
+    tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
+              "ask for fewer stages, or for auto",
+              "%lld stages; on %lld devices this model can have %lld", (long long)stages,
+              (long long)staging->planner->machine.n, (long long)most);
+    return TSR_INVALID;
+}
+
+// The line once more, as the other model has it.
+static bool tell_parts(struct staging *staging, const struct line *line,
+                       const struct stage_usage usage[2], tsr_plan_part *parts,
+                       tsr_plan_summary *out)
+{
+    struct line other = *line;
+    struct told_stages told[2] = {{out->stages, out->latency, out->period}};
+    for (size_t k = 0; k < line->n; k++)
+        other.at[k] = tsr__stages_other(&line->at[k]);
+    other.clock[0] = line->clock[1];
+    if (!tsr__stages_tell(staging->other, &other, usage[1].memory, &told[1]))
+        return false;
+    for (int m = 0; m < 2; m++)
+        parts[m] = (tsr_plan_part){.cost = told[m].latency, .memory = usage[m].memory};
+    out->parts = parts;
+    out->n_parts = 2;
+    out->shared = staging->twins.n;
+    return true;
+}
+
+// Room for what all devices hold of one model.
+static bool usage_new(struct planner *planner, struct stage_usage *out)
+{
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    out->memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    out->peak = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    out->own = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    return out->memory && out->peak && out->own;
+}
+
+// One model runs at a time, and what the other alone has lies there meanwhile.
+static bool larger_usage(struct planner *planner, const struct stage_usage usage[2],
+                         tsr_plan_summary *out)
+{
+    struct stage_usage both;
+    if (!usage_new(planner, &both))
+        return false;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        both.memory[device] = larger(usage[0].memory[device] + usage[1].own[device],
+                                     usage[1].memory[device] + usage[0].own[device]);
+        both.peak[device] = larger(usage[0].peak[device] + usage[1].own[device],
+                                   usage[1].peak[device] + usage[0].own[device]);
+    }
+    out->memory = both.memory;
+    out->peak = both.peak;
+    return true;
+}
+
+// Which values of each model the other has too; nothing is marked where there is one model. False: out of memory.
+static bool mark_shared(struct staging *staging, struct stage_usage usage[2])
+{
+    unsigned char *shared[2];
+    if (!staging->other)
+        return true;
+    struct planner *planners[2] = {staging->planner, staging->other->planner};
+    if (!tsr__joint_shared(planners, &staging->twins, shared))
+        return false;
+    for (int m = 0; m < 2; m++)
+        usage[m].shared = shared[m];
+    return true;
+}
+
+// Choices of all nodes, and what they come to. parts: of each model, where there are two.
+static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
+                            struct line *line, tsr_plan_part *parts, tsr_plan_summary *out)
+{
+    struct stage_usage usage[2] = {{0}};
+    struct told_stages told;
+    if (!usage_new(staging->planner, &usage[0]) || !usage_new(staging->planner, &usage[1]) ||
+        !mark_shared(staging, usage))
+        return TSR_NOMEM;
+    tsr_status st = take_line(staging, line, usage);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__stages_play(staging, line, &line->clock[0]))
+        return TSR_NOMEM;
+    if (staging->other && !tsr__stages_play(staging->other, line, &line->clock[1]))
+        return TSR_NOMEM;
+    if (!larger_usage(staging->planner, usage, out) ||
+        !tsr__stages_tell(staging, line, usage[0].memory, &told))
+        return TSR_NOMEM;
+    out->feasible = true;
+    out->stages = told.at;
+    out->n_stages = line->n;
+    out->latency = told.latency;
+    out->period = told.period;
+    if (staging->other && !tell_parts(staging, line, usage, parts, out))
+        return TSR_NOMEM;
+    return tsr__stages_prove(staging, line, options, out);
+}
+
+// "plan.lp" of stage 2 is "plan.2.lp"; a name without an ending gets the number behind it.
+static struct str numbered_path(struct arena *arena, const char *path, size_t stage)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    if (!dot || (slash && dot < slash))
+        return tsr__arena_printf(arena, "%s.%zu", path, stage);
+    return tsr__arena_printf(arena, "%.*s.%zu%s", (int)(dot - path), path, stage, dot);
+}
+
+// Each stage is a program of its own: one file for each.
+static tsr_status export_stages(struct staging *staging, const struct line *line, const char *path)
+{
+    for (size_t k = 0; k < line->n; k++) {
+        const struct stage *stage = &line->at[k];
+        struct str name = numbered_path(&staging->planner->arena, path, k);
+        if (!name.p)
+            return TSR_NOMEM;
+        tsr_status st = tsr__front_export(staging, stage->kind, stage->begin, stage->end,
+                                          stage->memory, name.p);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// The plan as shardings, stages and metadata of the model, and what it communicates.
+static tsr_status write_staged(struct staging *staging, const char *config, const struct line *line,
+                               tsr_plan_summary *out)
+{
+    struct planner *planner = staging->planner;
+    tsr_status st = tsr__planner_write(planner, config);
+    if (st != TSR_OK)
+        return st;
+    st = set_stages(staging, line);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_tell(planner, NULL, out);
+}
+
+static void tell_written(const tsr_plan_summary *told, tsr_plan_part *part)
+{
+    part->config = told->config;
+    part->collectives = told->collectives;
+    part->n_collectives = told->n_collectives;
+    part->nodes = told->nodes;
+    part->cut_nodes = told->cut_nodes;
+}
+
+// Each model is written with its own nodes; stages have the same cuts and numbers in both.
+static tsr_status write_all(struct staging *staging, const char *config, const struct line *line,
+                            tsr_plan_part *parts, tsr_plan_summary *out)
+{
+    tsr_plan_summary other = {.size = sizeof other};
+    tsr_status st = write_staged(staging, config, line, out);
+    if (st != TSR_OK || !staging->other)
+        return st;
+    st = write_staged(staging->other, config, line, &other);
+    tell_written(out, &parts[0]);
+    tell_written(&other, &parts[1]);
+    return st;
+}
+
+// Where the graph may be cut, and the best line of stages; line->n 0: none fits.
+static tsr_status find_stages(struct staging *staging, const tsr_plan_options *options,
+                              struct line *line)
+{
+    if (!tsr__stages_cuts(staging))
+        return TSR_NOMEM;
+    if (staging->other && !tsr__joint_cuts(staging))
+        return TSR_NOMEM;
+    tsr_status st = check_number(staging, options->stages);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__stages_search(staging, options, MEASURE_TIME, line);
+    if (st != TSR_OK || !line->n || staging->other)
+        return st;
+    return tsr__stages_improve(staging, options, line, &staging->least);
+}
+
+// No line was found: where the rival is a plan it is taken.
+static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
+                             struct stage_rival *rival, tsr_plan_summary *out)
+{
+    if (!rival || rival->cost >= PLAN_NEVER)
+        return refuse(staging, options, out);
+    rival->wins = true;
+    if (!staging->hasty)
+        rival->bound = PLAN_NEVER; // there is none
+    return TSR_OK;
+}
+
+// Finds the stages, plans their nodes, writes the plan into the model, and sums it up.
+static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
+                         struct stage_rival *rival, tsr_plan_summary *out)
+{
+    struct line line;
+    struct planner *planner = staging->planner;
+    tsr_plan_options options = *given;
+    tsr_status st = tsr__stages_by_hand(staging, given->stages);
+    if (st != TSR_OK)
+        return st;
+    if (staging->n_hand)
+        options.stages = (int64_t)staging->n_hand;
+    staging->end = tsr__budget_part(planner->budget, SEARCH_SHARE).end;
+    st = find_stages(staging, &options, &line);
+    staging->end = planner->budget->end;
+    if (st != TSR_OK)
+        return st;
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    if (!line.n)
+        return none_found(staging, &options, rival, out);
+    tsr_plan_part *parts = ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, 2);
+    if (!parts)
+        return TSR_NOMEM;
+    st = take_plan(staging, &options, &line, parts, out);
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    if (st != TSR_OK)
+        return st;
+    if (rival) {
+        rival->bound = out->bound;
+        rival->wins = out->cost > rival->cost;
+        if (rival->wins)
+            return TSR_OK;
+    }
+    if (options.export_lp)
+        st = export_stages(staging, &line, options.export_lp);
+    if (st != TSR_OK)
+        return st;
+    st = write_all(staging, options.config, &line, parts, out);
+    if (st != TSR_OK || !options.explain)
+        return st;
+    return tsr__stages_explain(staging, &line, options.explain, out);
+}
+
+// The memory that each device may use: as the caller says; else as the topology says, if the caller gave one; else any.
+static int64_t memory_limit(const tsr_plan_options *options)
+{
+    if (options->memory > 0 || options->topology)
+        return options->memory;
+    return -1;
+}
+
+// A staging of the planner's model, before it knows its cuts. False: out of memory.
+static bool staging_init(struct planner *planner, const tsr_plan_options *options,
+                         struct staging *out)
+{
+    *out =
+        (struct staging){.planner = planner, .memory = memory_limit(options), .rival = INT64_MAX};
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        out->limited = out->limited || out->memory > 0 ||
+                       (out->memory == 0 && planner->machine.topology->device[device].memory > 0);
+    tsr__map_init(&out->told, &planner->arena, 64);
+    tsr__map_init(&out->structures, &planner->arena, 256);
+    tsr__map_init(&out->kinds, &planner->arena, 64);
+    planner->scope.staged = true;
+    return tsr__planner_list(planner);
+}
+
+// `limited` decides whether programs get rows at all: without a limit on any device memory is not
+// followed.
+tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
+                            const tsr_plan_options *options, struct stage_rival *rival,
+                            tsr_plan_summary *out)
+{
+    struct staging staging, other = {0};
+    if (!staging_init(planner, options, &staging))
+        return TSR_NOMEM;
+    if (rival && rival->cost < PLAN_NEVER)
+        staging.rival = rival->cost;
+    if (with) {
+        if (!staging_init(with, options, &other))
+            return TSR_NOMEM;
+        staging.other = &other;
+        staging.steps = larger(options->steps, 1);
+        if (!tsr__joint_begin(&staging))
+            return TSR_NOMEM;
+    }
+    tsr_status st = staged(&staging, options, rival, out);
+    tsr__stages_free(&staging);
+    tsr__stages_free(&other);
+    return st;
+}

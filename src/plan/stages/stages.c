@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// stages.c - pipeline stages: which nodes follow one another on which devices.
+//
+// The best line of each order of the devices (stage_cells.c), of all orders that may differ. Latency is the sum over stages of time and
+// transfer; for throughput the slowest stage counts, and among equals the sum. Devices that would only make it slower stay idle.
+// Unlike devices are tried in other orders too.
+#include "plan/stages/stage_search.h"
+
+#include <stdlib.h>
+
+#define MAX_ORDERS 120 // of unlike devices
+#define ALL_ORDERS 4   // so many devices: those at unlike links in every order too
+#define MAX_CELLS  ((size_t)1 << 22)
+#define FEW_RANGES 4 // of a first, coarse search
+
+// ---- orders of devices -------------------------------------------------------------------------
+
+// A message takes as long between any two devices. Asked of few.
+static bool links_alike(struct search *search)
+{
+    int64_t n = (int64_t)tsr__search_devices(search), first = -1;
+    for (int64_t from = 0; from < n; from++)
+        for (int64_t to = 0; to < n; to++) {
+            int64_t ends[2] = {from, to};
+            struct device_group pair = {ends, 2};
+            if (from == to)
+                continue;
+            int64_t ps =
+                tsr__planner_combine(search->staging->planner, TSR_SEND, &pair, 1, 1 << 20);
+            if (first < 0)
+                first = ps;
+            if (ps != first)
+                return false;
+        }
+    return true;
+}
+
+// Few devices on a ring or grid differ by where they are.
+static void label_places(struct search *search, size_t *label)
+{
+    size_t n = tsr__search_devices(search);
+    if (n > ALL_ORDERS || links_alike(search))
+        return;
+    for (size_t device = 0; device < n; device++)
+        label[device] = device;
+}
+
+// label: by device, the first that is like it.
+static void label_devices(const struct search *search, size_t *label)
+{
+    const tsr_topology_device *devices = search->staging->planner->machine.topology->device;
+    for (size_t device = 0; device < tsr__search_devices(search); device++) {
+        label[device] = 0;
+        while (!tsr__devices_alike(&devices[label[device]], &devices[device]))
+            label[device]++;
+    }
+}
+
+static void swap(size_t *a, size_t *b)
+{
+    size_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+// The next order of labels in the dictionary: 0 2 1 becomes 1 0 2. False: it was the last.
+static bool next_order(size_t *label, size_t n)
+{
+    size_t i = n - 1;
+    while (i > 0 && label[i - 1] >= label[i])
+        i--;
+    if (i == 0)
+        return false;
+    size_t k = n - 1;
+    while (label[k] <= label[i - 1])
+        k--;
+    swap(&label[i - 1], &label[k]);
+    for (size_t front = i, back = n - 1; front < back; front++, back--)
+        swap(&label[front], &label[back]);
+    return true;
+}
+
+// Devices of each label in descending order.
+static void order_by(struct search *search, const size_t *own, const size_t *label)
+{
+    size_t n = tsr__search_devices(search), next[ALL_SIZES];
+    for (size_t i = 0; i < n; i++)
+        next[i] = n;
+    for (size_t i = 0; i < n; i++) {
+        size_t device = next[label[i]] - 1;
+        while (own[device] != label[i])
+            device--;
+        search->order[i] = (int64_t)device;
+        next[label[i]] = device;
+    }
+}
+
+static bool beats(const struct line *a, const struct line *b, tsr_objective objective)
+{
+    if (objective == TSR_THROUGHPUT && a->most != b->most)
+        return a->most < b->most;
+    return a->sum < b->sum;
+}
+
+// `best` stays unless the line of this order beats it.
+static void try_order(struct search *search, tsr_objective objective, struct line *best)
+{
+    struct line line;
+    enum measure what = search->measure;
+    tsr__search_forget(search, what);
+    if (!tsr__search_blocks(search))
+        search->status = TSR_NOMEM;
+    else if (what == MEASURE_OPEN)
+        search->each(search);
+    else if (tsr__search_line(search, objective, &line) &&
+             (!best->n || beats(&line, best, objective)))
+        *best = line;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool is_descending(const struct search *search)
+{
+    size_t n = tsr__search_devices(search);
+    for (size_t i = 0; i < n; i++)
+        if (search->order[i] != (int64_t)(n - 1 - i))
+            return false;
+    return true;
+}
+
+// In descending order; few unlike devices in every order.
+static void try_orders(struct search *search, tsr_objective objective, struct line *best)
+{
+    size_t n = tsr__search_devices(search), own[ALL_SIZES], label[ALL_SIZES];
+    for (size_t device = 0; device < n; device++)
+        search->order[device] = (int64_t)(n - 1 - device);
+    try_order(search, objective, best);
+    if (n > ALL_SIZES || search->grain > 1 || search->smallest == search->largest)
+        return;
+    label_devices(search, own);
+    label_places(search, own);
+    memcpy(label, own, n * sizeof *own);
+    qsort(label, n, sizeof *label, by_number);
+    for (int round = 1; round < MAX_ORDERS; round++) {
+        if (search->status != TSR_OK || search->staging->hasty)
+            return;
+        order_by(search, own, label);
+        if (!is_descending(search))
+            try_order(search, objective, best);
+        if (!next_order(label, n))
+            return;
+    }
+}
+
+// How many stages there may be: one for each device and range at most; as many as were asked for, if they were.
+static void bound_stages(struct search *search, int64_t asked)
+{
+    int64_t most = smaller(search->staging->planner->machine.n, (int64_t)search->staging->n_ranges);
+    most = smaller(most, STAGES_MOST);
+    search->least = 1;
+    if (asked > 0) {
+        most = smaller(most, asked);
+        search->least = (size_t)most;
+    }
+    search->most = (size_t)most;
+}
+
+// flows: stages are to hand over to the next alone; where the cells would be too many, that is not looked at.
+static bool search_init(struct search *search, struct staging *staging,
+                        const tsr_plan_options *options, bool flows)
+{
+    struct arena *arena = &staging->planner->arena;
+    size_t n = (size_t)staging->planner->machine.n, cuts = staging->n_ranges + 1;
+    *search = (struct search){
+        .staging = staging, .grain = 1, .smallest = 1, .largest = n, .status = TSR_OK};
+    search->known = tsr__search_known(search, INT64_MAX);
+    search->paced = options->objective == TSR_THROUGHPUT;
+    search->rest = ARENA_ARRAY(arena, int64_t, cuts);
+    bound_stages(search, options->stages);
+    tsr__search_sizes(search);
+    search->order = ARENA_ARRAY(arena, int64_t, n);
+    search->blocks = ARENA_ARRAY(arena, struct block, n * search->n_sizes);
+    search->value = ARENA_ARRAY(arena, int64_t, cuts * cuts * n * search->n_sizes);
+    search->n_cells = (search->most + 1) * cuts * (n + 1);
+    search->flows = flows && search->n_cells * cuts <= MAX_CELLS;
+    if (search->flows)
+        search->n_cells *= cuts;
+    search->cells = ARENA_ARRAY(arena, struct cell, search->n_cells);
+    return !arena->failed;
+}
+
+// So coarse that there are few ranges, yet one for each stage that is wanted; hand-made stages end where they end.
+static size_t coarsest(const struct search *search)
+{
+    size_t ranges = FEW_RANGES;
+    if (search->least > ranges)
+        ranges = search->least;
+    if (search->staging->n_hand || search->staging->n_ranges < 2 * ranges)
+        return 1;
+    return search->staging->n_ranges / ranges;
+}
+
+// Lines whose stages have `n` devices each: the coarsest that there is, if it is better than the one that is known.
+static void try_blocks_of(struct search *search, size_t n, tsr_objective objective,
+                          struct line *best)
+{
+    struct line line = {0};
+    search->smallest = search->largest = n;
+    for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
+        try_orders(search, objective, &line);
+        if (search->status != TSR_OK || line.n || search->grain == 1 || search->staging->hasty)
+            break;
+    }
+    search->smallest = 1;
+    search->largest = tsr__search_devices(search);
+    if (line.n && (!best->n || beats(&line, best, objective)))
+        *best = line;
+}
+
+// A line that is found at once, so that there is one whenever time is up: stages of one device each, where nothing is cut; then as
+// few stages as there may be on all devices, which is often the best of all. 16 devices and 2 stages: blocks of 8.
+static void find_any(struct search *search, tsr_objective objective, struct line *out)
+{
+    try_blocks_of(search, 1, objective, out);
+    size_t share = tsr__search_devices(search) / search->least;
+    if (search->status == TSR_OK && !search->staging->hasty && share > 1)
+        try_blocks_of(search, share, objective, out);
+}
+
+// Lines that are worse than this one are not looked for.
+static void heed(struct search *search, tsr_objective objective, const struct line *line)
+{
+    int64_t takes = INT64_MAX;
+    if (line->n)
+        takes = objective == TSR_THROUGHPUT ? line->most : line->sum;
+    search->known = tsr__search_known(search, takes);
+}
+
+// Every 16th cut first, every 4th, then each: whenever time is up there is a line. What a finer search finds is taken even if
+// it is as good, so that without haste the coarse ones change nothing.
+static void refine(struct search *search, tsr_objective objective, struct line *out)
+{
+    find_any(search, objective, out);
+    if (search->status != TSR_OK || search->staging->hasty)
+        return;
+    for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
+        struct line line = {0};
+        heed(search, objective, out);
+        try_orders(search, objective, &line);
+        bool any = out->n > 0, finished = !search->staging->hasty;
+        if (line.n && (finished || !any || beats(&line, out, objective)))
+            *out = line;
+        if (search->status != TSR_OK || search->grain == 1 || !finished)
+            return;
+    }
+}
+
+static tsr_status search_once(struct staging *staging, const tsr_plan_options *options,
+                              enum measure what, bool flows, struct line *out)
+{
+    struct search search;
+    tsr_objective objective = options->objective;
+    if (what == MEASURE_MEMORY)
+        objective = TSR_THROUGHPUT; // the fullest device counts, not the sum
+    if (!search_init(&search, staging, options, flows))
+        return TSR_NOMEM;
+    search.measure = what;
+    if (what == MEASURE_TIME)
+        refine(&search, objective, out);
+    else
+        try_orders(&search, objective, out);
+    return search.status;
+}
+
+tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
+                              void (*each)(struct search *search), struct line_trial *trial)
+{
+    struct search search;
+    struct line none = {0};
+    if (!search_init(&search, staging, options, false))
+        return TSR_NOMEM;
+    search.measure = MEASURE_OPEN;
+    search.bottleneck = options->objective == TSR_THROUGHPUT;
+    search.each = each;
+    search.trial = trial;
+    try_orders(&search, options->objective, &none);
+    return search.status;
+}
+
+// Where runs follow one another, stages that wait for no other come first; those that wait are better than nothing.
+tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
+                              enum measure what, struct line *out)
+{
+    tsr_status st = TSR_OK;
+    *out = (struct line){0};
+    if (what != MEASURE_MEMORY && options->objective == TSR_THROUGHPUT)
+        st = search_once(staging, options, what, true, out);
+    if (st == TSR_OK && !out->n)
+        st = search_once(staging, options, what, false, out);
+    if (st != TSR_OK)
+        return st;
+    if (staging->planner->arena.failed)
+        return TSR_NOMEM;
+    return TSR_OK;
+}

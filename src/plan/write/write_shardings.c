@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// write_shardings.c - the chosen plan as shardings in the model: one at every input and output of
+// every node that could have been cut. Nodes that run whole in any case say nothing, unless a value
+// arrives that is not everywhere. Read again, the flow finds the same placements: candidates.c has
+// tried that for each candidate.
+#include "plan/costs/planner.h"
+
+static bool is_everywhere(const struct planner *planner, const struct tile_layout *layout)
+{
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        if (!tsr__layout_has_device(layout, device))
+            return false;
+    return true;
+}
+
+// The value is made on some of the devices only.
+static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    int64_t at = from ? planner->node_at[tsr__node_id(from)] : -1;
+    if (at < 0)
+        return false;
+    const struct plan_node *node = &planner->nodes[at];
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    for (size_t o = 0; o < tsr_node_output_count(from); o++)
+        if (tsr_node_output(from, o) == value &&
+            !is_everywhere(planner, planner->layouts.at[candidate->out[o]].tiles))
+            return true;
+    return false;
+}
+
+// What writing needs. given_at[value] is the number of the node, plus 1, that came with a sharding
+// for the value: one list for all nodes, so that a node with many shardings is read once.
+struct writing {
+    struct planner *planner;
+    tsr_config *config;
+    size_t *given_at;
+};
+
+static void mark_given(const struct writing *writing, size_t node)
+{
+    const struct plan_node *at = &writing->planner->nodes[node];
+    for (size_t i = 0; at->strategy->given && i < tsr_node_config_count(at->node); i++) {
+        const tsr_node_config *entry = tsr_node_config_at(at->node, i);
+        if (tsr_node_config_config(entry) != writing->config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++) {
+            const tsr_value *value = tsr_spec_value(tsr_node_config_spec(entry, k));
+            if (value)
+                writing->given_at[tsr__value_id(value)] = node + 1;
+        }
+    }
+}
+
+// Left out: absent tensors, what the host reads, what the caller's sharding says already, tensors
+// without a known rank in stages, and whole nodes whose inputs are everywhere.
+static tsr_status write_slot(const struct writing *writing, size_t at, enum slot_side side,
+                             size_t i)
+{
+    struct planner *planner = writing->planner;
+    const struct plan_node *node = &planner->nodes[at];
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    tsr_value *value = node_value(node->node, side, i);
+    uint32_t layout = candidate_layouts(candidate, side)[i];
+    if (!value || layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
+        writing->given_at[tsr__value_id(value)] == at + 1)
+        return TSR_OK;
+    if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
+        return TSR_OK; // no tensor, or nobody knows: its stage says enough
+    if (!planner->scope.staged && node->strategy->whole &&
+        (side == SIDE_OUTPUT || !is_elsewhere(planner, value)))
+        return TSR_OK;
+    return tsr__spec_write(node->node, writing->config, value, planner->layouts.at[layout].tiles);
+}
+
+// Shardings of all inputs, then of all outputs. Without stages the first device gives the outputs; one stage of other devices
+// gives them itself: caches of 500 MB need not cross to a CPU that does nothing else.
+static tsr_status write_node(const struct writing *writing, size_t at)
+{
+    tsr_node *node = writing->planner->nodes[at].node;
+    if (writing->planner->scope.one_stage) {
+        tsr_status st = tsr_node_set_stage(node, writing->config, 0);
+        if (st != TSR_OK)
+            return st;
+    }
+    mark_given(writing, at);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        tsr_status st = write_slot(writing, at, SIDE_INPUT, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        tsr_status st = write_slot(writing, at, SIDE_OUTPUT, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// ---- sums that stay in parts --------------------------------------------------------------------
+
+// The lines of other configurations, as they are.
+static void keep_lines(struct text *t, const char *text, struct str config)
+{
+    while (text && *text) {
+        struct str line = next_line(&text);
+        bool own =
+            line.n > config.n && line.p[config.n] == ':' && memcmp(line.p, config.p, config.n) == 0;
+        if (line.n && !own)
+            tsr__text_printf(t, "%s" STR_FMT, t->n ? "\n" : "", STR_ARG(line));
+    }
+}
+
+// The only output of the node stays in parts.
+static bool gives_parts(const struct planner *planner, const struct plan_node *node)
+{
+    if (!node->strategy || !tsr_node_output_count(node->node))
+        return false;
+    uint32_t layout = node->strategy->at.at[node->choice].out[0];
+    return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;
+}
+
+// A line "configuration:value" of the metadata for each sum that stays in parts.
+static tsr_status write_delays(struct planner *planner, const tsr_config *config)
+{
+    struct text text;
+    struct str name = str_of(tsr_config_name(config));
+    const char *before = tsr_model_metadata(planner->model, META_DELAY);
+    tsr_status st = TSR_OK;
+    tsr__text_init(&text, planner->session);
+    keep_lines(&text, before, name);
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (gives_parts(planner, node))
+            tsr__text_printf(&text, "%s" STR_FMT ":" STR_FMT, text.n ? "\n" : "", STR_ARG(name),
+                             STR_ARG(tsr__value_str(tsr_node_output(node->node, 0))));
+    }
+    if (text.failed)
+        st = TSR_NOMEM;
+    else if (text.n)
+        st = tsr_model_set_metadata(planner->model, META_DELAY, text.p);
+    else if (before)
+        st = tsr_model_set_metadata(planner->model, META_DELAY, NULL);
+    tsr__text_free(&text);
+    return st;
+}
+
+static tsr_status write_nodes(struct planner *planner, tsr_config *config)
+{
+    struct writing writing = {.planner = planner, .config = config};
+    writing.given_at =
+        ARENA_ARRAY(&planner->arena, size_t, tsr__model_value_ids(planner->model) + 1);
+    if (!writing.given_at)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!planner->nodes[i].strategy)
+            continue;
+        tsr_status st = write_node(&writing, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    return write_delays(planner, config);
+}
+
+// The configuration first, which all else is written under.
+tsr_status tsr__planner_write(struct planner *planner, const char *config)
+{
+    tsr_status st = tsr__planner_config(planner, config);
+    if (st != TSR_OK)
+        return st;
+    st = write_nodes(planner, planner->config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_keep_topology(planner);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_states(planner);
+}
