@@ -14,7 +14,7 @@ import tempfile
 
 BUILD = os.path.abspath(sys.argv[1])
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-NEEDS_ENGINE = re.compile(r"tessera (demo|run|verify)")
+NEEDS_ENGINE = re.compile(r"tessera (demo|run|verify|generate|bench|topology measure)")
 failed = 0
 
 
