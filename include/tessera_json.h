@@ -5,9 +5,9 @@
  *
  *     struct stage { int64_t time; const int64_t *devices; size_t n_devices; };
  *     static const tsr_json_field stage_fields[] = {
- *         JSON_LIST(struct stage, "devices", devices, n_devices),
- *         JSON_FIELD(struct stage, "time", time),
- *         JSON_END,
+ *         {JSON_LIST(struct stage, "devices", devices, n_devices)},
+ *         {JSON_FIELD(struct stage, "time", time)},
+ *         {JSON_END},
  *     };
  *     tsr_json_record(json, "stage", stage_fields, &stage);
  *
@@ -64,7 +64,9 @@ TSR_API void tsr_json_record(tsr_json *json, const char *key, const tsr_json_fie
 TSR_API void tsr_json_records(tsr_json *json, const char *key, const tsr_json_field *fields,
                               const void *records, size_t n, size_t stride);
 
-// clang-format off
+/* Adds "objective", "latency", "period" and "stages" of a plan that has stages. */
+TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary);
+
 /* Kinds by the types of members. Because of the `&` a char array, which is no pointer, does not
  * compile. */
 #define TSR_JSON_KIND_OF(type, member)                                                             \
@@ -79,13 +81,13 @@ TSR_API void tsr_json_records(tsr_json *json, const char *key, const tsr_json_fi
 #define TSR_JSON_ROW(type, k, member, w, what)                                                     \
     .key = (k), .when = (w), .offset = offsetof(type, member), .kind = (what)
 #define TSR_JSON_VALUE(type, key, member, when)                                                    \
-    {TSR_JSON_ROW(type, key, member, when, TSR_JSON_KIND_OF(type, member))}
+    TSR_JSON_ROW(type, key, member, when, TSR_JSON_KIND_OF(type, member))
 #define TSR_JSON_ROW_OF_LIST(type, key, member, count, when, kind)                                 \
-    TSR_JSON_ROW(type, key, member, when, kind), .list = true,                                     \
-    .stride = sizeof *((type *)0)->member, .count_kind = TSR_JSON_KIND_OF(type, count),            \
-    .count_offset = offsetof(type, count)
+    TSR_JSON_ROW(type, key, member, when, kind),                                                   \
+        .list = true, .stride = sizeof *((type *)0)->member,                                       \
+        .count_kind = TSR_JSON_KIND_OF(type, count), .count_offset = offsetof(type, count)
 
-#define JSON_END {.key = NULL}
+#define JSON_END                         .key = NULL
 #define JSON_FIELD(type, key, member)    TSR_JSON_VALUE(type, key, member, TSR_JSON_ALWAYS)
 #define JSON_IF_KNOWN(type, key, member) TSR_JSON_VALUE(type, key, member, TSR_JSON_IF_KNOWN)
 #define JSON_OR_NULL(type, key, member)  TSR_JSON_VALUE(type, key, member, TSR_JSON_OR_NULL)
@@ -95,25 +97,24 @@ TSR_API void tsr_json_records(tsr_json *json, const char *key, const tsr_json_fi
     TSR_JSON_VALUE(type, key, member, TSR_JSON_NEGATIVE_AS_NULL)
 /* A double in seconds, written in milliseconds; an enumeration, written as names[value]. */
 #define JSON_MS(type, key, member)                                                                 \
-    {TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_MILLISECONDS)}
+    TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_MILLISECONDS)
 #define JSON_NAME(type, key, member, texts)                                                        \
-    {TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_NAME), .names = (texts)}
+    TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_NAME), .names = (texts)
 /* A list: the pointer to its elements, and their number. */
 #define JSON_LIST(type, key, member, count)                                                        \
-    {TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_ALWAYS,                               \
-                          TSR_JSON_KIND_OF_LIST(type, member))}
+    TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_ALWAYS,                                \
+                         TSR_JSON_KIND_OF_LIST(type, member))
 #define JSON_LIST_OR_NULL(type, key, member, count)                                                \
-    {TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_OR_NULL,                              \
-                          TSR_JSON_KIND_OF_LIST(type, member))}
+    TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_OR_NULL,                               \
+                         TSR_JSON_KIND_OF_LIST(type, member))
 /* A struct inside of the record; a list of structs, which may be left out if it is empty. */
 #define JSON_RECORD(type, key, member, table)                                                      \
-    {TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_RECORD), .fields = (table)}
+    TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_RECORD), .fields = (table)
 #define JSON_RECORDS(type, key, member, count, table)                                              \
-    {TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_ALWAYS, TSR_JSON_RECORD),             \
-     .fields = (table)}
+    TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_ALWAYS, TSR_JSON_RECORD),              \
+        .fields = (table)
 #define JSON_RECORDS_IF_ANY(type, key, member, count, table)                                       \
-    {TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_IF_KNOWN, TSR_JSON_RECORD),           \
-     .fields = (table)}
-// clang-format on
+    TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_IF_KNOWN, TSR_JSON_RECORD),            \
+        .fields = (table)
 
 #endif

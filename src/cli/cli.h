@@ -8,6 +8,7 @@
 #define TSR_CLI_H
 
 #include "tessera.h"
+#include "tessera_json.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,6 +7,8 @@
 // means is not known here.
 #include "plan/costs/planner.h"
 
+#include "tessera_json.h"
+
 #include <jansson.h>
 
 #define PLAN_KIND          "tessera-plan"
@@ -61,34 +63,40 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
 // Times are picoseconds, memory is bytes by device, as everywhere in the interface.
 static void add_result(tsr_json *json, const tsr_plan_summary *summary)
 {
-    tsr_json_int(json, "cost", summary->cost);
-    tsr_json_int(json, "bound", summary->bound);
-    tsr_json_bool(json, "optimal", summary->optimal);
-    tsr_json_ints(json, "memory", summary->memory, summary->devices);
-    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(tsr_plan_summary, "cost", cost)},
+        {JSON_FIELD(tsr_plan_summary, "bound", bound)},
+        {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
+        {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
+        {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
+        {JSON_END},
+    };
+    tsr_json_fields(json, fields, summary);
 }
 
-// Only where there are stages: objective, latency and period, then each stage.
-static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
+void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
 {
-    if (!summary->n_stages)
-        return;
-    tsr_json_string(json, "objective",
-                    summary->objective == TSR_THROUGHPUT ? "throughput" : "latency");
-    tsr_json_int(json, "latency", summary->latency);
-    tsr_json_int(json, "period", summary->period);
-    tsr_json_begin(json, "stages", '[');
-    for (size_t i = 0; i < summary->n_stages; i++) {
-        const tsr_plan_stage *stage = &summary->stages[i];
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_ints(json, "devices", stage->devices, stage->n_devices);
-        tsr_json_int(json, "nodes", (int64_t)stage->nodes);
-        tsr_json_int(json, "time", stage->time);
-        tsr_json_int(json, "transfer", stage->transfer);
-        tsr_json_int(json, "memory", stage->memory);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
+    static const char *const objectives[] = {
+        [TSR_LATENCY] = "latency", [TSR_THROUGHPUT] = "throughput"};
+    static const tsr_json_field stage_fields[] = {
+        {JSON_LIST(tsr_plan_stage, "devices", devices, n_devices)},
+        {JSON_FIELD(tsr_plan_stage, "nodes", nodes)},
+        {JSON_FIELD(tsr_plan_stage, "first", first)},
+        {JSON_FIELD(tsr_plan_stage, "last", last)},
+        {JSON_FIELD(tsr_plan_stage, "time", time)},
+        {JSON_FIELD(tsr_plan_stage, "transfer", transfer)},
+        {JSON_FIELD(tsr_plan_stage, "memory", memory)},
+        {JSON_END},
+    };
+    static const tsr_json_field fields[] = {
+        {JSON_NAME(tsr_plan_summary, "objective", objective, objectives)},
+        {JSON_FIELD(tsr_plan_summary, "latency", latency)},
+        {JSON_FIELD(tsr_plan_summary, "period", period)},
+        {JSON_RECORDS(tsr_plan_summary, "stages", stages, n_stages, stage_fields)},
+        {JSON_END},
+    };
+    if (summary->n_stages)
+        tsr_json_fields(json, fields, summary);
 }
 
 // The document is written at once, when all of it is there: what fails leaves no file behind.
@@ -123,7 +131,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
         goto free_json;
     add_made_for(json, options, summary);
     add_result(json, summary);
-    add_stages(json, summary);
+    tsr_json_plan_stages(json, summary);
     st = tsr__document_nodes(&arena, json, model, config);
     if (st != TSR_OK)
         goto free_json;

@@ -237,26 +237,26 @@ static void records(void **state)
 {
     static const char *const severities[] = {"error", "warning", "note"};
     static const tsr_json_field leaf_fields[] = {
-        JSON_NEGATIVE_AS_NULL(struct leaf, "rank", rank),
-        JSON_IF_KNOWN(struct leaf, "name", name),
-        JSON_END,
+        {JSON_NEGATIVE_AS_NULL(struct leaf, "rank", rank)},
+        {JSON_IF_KNOWN(struct leaf, "name", name)},
+        {JSON_END},
     };
     static const tsr_json_field tree_fields[] = {
-        JSON_FIELD(struct tree, "yes", yes),
-        JSON_FIELD(struct tree, "big", big),
-        JSON_OR_NULL(struct tree, "unknown", unknown),
-        JSON_IF_KNOWN(struct tree, "left_out", unknown),
-        JSON_UNLESS_NEGATIVE(struct tree, "axis", axis),
-        JSON_FIELD(struct tree, "seconds", seconds),
-        JSON_MS(struct tree, "ms", seconds),
-        JSON_FIELD(struct tree, "text", text),
-        JSON_NAME(struct tree, "severity", severity, severities),
-        JSON_LIST_OR_NULL(struct tree, "sizes", sizes, count),
-        JSON_LIST(struct tree, "times", times, n_times),
-        JSON_RECORD(struct tree, "root", root, leaf_fields),
-        JSON_RECORDS(struct tree, "leaves", leaves, n_leaves, leaf_fields),
-        JSON_RECORDS_IF_ANY(struct tree, "none", leaves, n_times, leaf_fields),
-        JSON_END,
+        {JSON_FIELD(struct tree, "yes", yes)},
+        {JSON_FIELD(struct tree, "big", big)},
+        {JSON_OR_NULL(struct tree, "unknown", unknown)},
+        {JSON_IF_KNOWN(struct tree, "left_out", unknown)},
+        {JSON_UNLESS_NEGATIVE(struct tree, "axis", axis)},
+        {JSON_FIELD(struct tree, "seconds", seconds)},
+        {JSON_MS(struct tree, "ms", seconds)},
+        {JSON_FIELD(struct tree, "text", text)},
+        {JSON_NAME(struct tree, "severity", severity, severities)},
+        {JSON_LIST_OR_NULL(struct tree, "sizes", sizes, count)},
+        {JSON_LIST(struct tree, "times", times, n_times)},
+        {JSON_RECORD(struct tree, "root", root, leaf_fields)},
+        {JSON_RECORDS(struct tree, "leaves", leaves, n_leaves, leaf_fields)},
+        {JSON_RECORDS_IF_ANY(struct tree, "none", leaves, n_times, leaf_fields)},
+        {JSON_END},
     };
     struct scratch *t = *state;
     const int64_t sizes[] = {3, 0};

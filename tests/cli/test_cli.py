@@ -932,7 +932,7 @@ def test_plan_with(d):
 
     check("plan two models: weights lie the same", len(weights(a)) == 2 and weights(a) == weights(b), (weights(a), weights(b)))
     rc, text, _ = call(*words)
-    check("plan two models: told", rc == 0 and "other model:" in text and "2 weights lie the same in both" in text, text)
+    check("plan two models: told", rc == 0 and "second model:" in text and "2 weights have the same sharding in both" in text, text)
     rc, text, err = call(*words, "--memory", "300KiB", "--json")
     check("plan two models: no room", rc == 4 and json.loads(text)["needs_bytes"] > 300 << 10 and "plan-infeasible" in err, (rc, text))
     rc, text, err = call(*words, "--steps", 1000, "--stages", 2, "-o", a, "--with-output", b, "--json")

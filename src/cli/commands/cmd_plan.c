@@ -1,126 +1,209 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_plan.c - chooses a sharding for every node.
+// cmd_plan.c - picks a sharding for every node.
 //
-// Three jobs: one model is planned, two models that share weights are planned together (--with), or
-// two plans that were written are compared (--compare). The library searches and writes shardings
-// into the model in memory; this file reads the words, lets Ctrl-C end the search with the best
-// plan so far, writes what the options name, and prints the summary. A plan that does not fit is an
-// answer with exit code EXIT_INFEASIBLE: nothing is written, and the summary says how much memory
-// is needed. Times in the summary are picoseconds, sizes bytes of one device.
+// Three modes: plan one model, plan two models that share weights (--with), or compare two plan
+// documents (--compare). The library searches and writes the shardings into the model in memory.
+// This file reads the options, lets Ctrl-C stop the search with the best plan so far, writes the
+// requested files and prints the summary. A plan that does not fit exits with EXIT_INFEASIBLE and
+// writes nothing; the summary reports the memory that is needed. Times are in picoseconds, sizes
+// in bytes per device.
 #include "cli/cli.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-// `in_parts`: each device holds a part of a sum.
-static void json_tensors(tsr_json *json, const char *name, const tsr_plan_tensor *list, size_t n)
+static const char *const objectives[] = {
+    [TSR_LATENCY] = "latency", [TSR_THROUGHPUT] = "throughput"};
+
+// ---- JSON --------------------------------------------------------------------------------------
+
+// `in_parts`: each device holds a partial sum.
+static const tsr_json_field tensor_fields[] = {
+    {JSON_FIELD(tsr_plan_tensor, "value", value)},
+    {JSON_FIELD(tsr_plan_tensor, "sharding", sharding)},
+    {JSON_FIELD(tsr_plan_tensor, "in_parts", in_parts)},
+    {JSON_END},
+};
+
+static const tsr_json_field choice_fields[] = {
+    {JSON_FIELD(tsr_plan_choice, "name", name)},
+    {JSON_FIELD(tsr_plan_choice, "chosen", chosen)},
+    {JSON_FIELD(tsr_plan_choice, "feasible", feasible)},
+    {JSON_FIELD(tsr_plan_choice, "cost", cost)},
+    {JSON_FIELD(tsr_plan_choice, "compute", compute)},
+    {JSON_FIELD(tsr_plan_choice, "communication", communication)},
+    {JSON_FIELD(tsr_plan_choice, "weights", weights)},
+    {JSON_RECORDS(tsr_plan_choice, "inputs", inputs, n_inputs, tensor_fields)},
+    {JSON_RECORDS(tsr_plan_choice, "outputs", outputs, n_outputs, tensor_fields)},
+    {JSON_IF_KNOWN(tsr_plan_choice, "reduction", reduction)},
+    {JSON_END},
+};
+
+static const tsr_json_field result_fields[] = {
+    {JSON_FIELD(tsr_plan_summary, "configuration", config)},
+    {JSON_FIELD(tsr_plan_summary, "milliseconds", milliseconds)},
+    {JSON_FIELD(tsr_plan_summary, "cost", cost)},
+    {JSON_FIELD(tsr_plan_summary, "bound", bound)},
+    {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
+    {JSON_FIELD(tsr_plan_summary, "gap", gap)},
+    {JSON_FIELD(tsr_plan_summary, "stopped", stopped)},
+    {JSON_FIELD(tsr_plan_summary, "used_devices", used_devices)},
+    {JSON_FIELD(tsr_plan_summary, "copies", copies)},
+    {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
+    {JSON_LIST(tsr_plan_summary, "peak", peak, devices)},
+    {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
+    {JSON_END},
+};
+
+// `choices` is written for --explain only. `one_device` is null if the model does not fit on one
+// device or nodes must stay sharded.
+static const tsr_json_field node_fields[] = {
+    {JSON_RECORDS_IF_ANY(tsr_plan_summary, "choices", choices, n_choices, choice_fields)},
+    {JSON_FIELD(tsr_plan_summary, "nodes", nodes)},
+    {JSON_FIELD(tsr_plan_summary, "cut_nodes", cut_nodes)},
+    {JSON_OR_NULL(tsr_plan_summary, "one_device", one_device)},
+    {JSON_END},
+};
+
+static const tsr_json_field better_fields[] = {
+    {JSON_FIELD(tsr_plan_summary, "devices", better_devices)},
+    {JSON_FIELD(tsr_plan_summary, "cost", better_cost)},
+    {JSON_END},
+};
+
+static const tsr_json_field binding_fields[] = {
+    {JSON_FIELD(tsr_plan_binding, "value", value)},
+    {JSON_FIELD(tsr_plan_binding, "bytes", bytes)},
+    {JSON_END},
+};
+
+// needs_bytes: memory that each device needs at least; fits_devices: number of such devices that
+// is enough; binding: the largest tensors of the fullest device.
+static const tsr_json_field infeasible_fields[] = {
+    {JSON_FIELD(tsr_plan_summary, "needs_bytes", needs_bytes)},
+    {JSON_OR_NULL(tsr_plan_summary, "fits_devices", fits_devices)},
+    {JSON_RECORDS(tsr_plan_summary, "binding", binding, n_binding, binding_fields)},
+    {JSON_END},
+};
+
+// Written for --devices auto, which tries several numbers of devices.
+static const tsr_json_field tried_fields[] = {
+    {JSON_FIELD(tsr_plan_count, "devices", devices)}, {JSON_FIELD(tsr_plan_count, "ranks", ranks)},
+    {JSON_FIELD(tsr_plan_count, "chosen", chosen)},   {JSON_FIELD(tsr_plan_count, "fits", fits)},
+    {JSON_FIELD(tsr_plan_count, "cost", cost)},       {JSON_END},
+};
+
+static const tsr_json_field summary_fields[] = {
+    {JSON_FIELD(tsr_plan_summary, "devices", devices)},
+    {JSON_FIELD(tsr_plan_summary, "assumed", assumed)},
+    {JSON_FIELD(tsr_plan_summary, "solve_ms", solve_ms)},
+    {JSON_END},
+};
+
+static const tsr_json_field search_fields[] = {
+    {JSON_RECORDS_IF_ANY(tsr_plan_summary, "tried", tried, n_tried, tried_fields)},
+    {JSON_END},
+};
+
+// The two models of --with.
+static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
 {
-    tsr_json_begin(json, name, '[');
-    for (size_t i = 0; i < n; i++) {
+    static const tsr_json_field before[] = {
+        {JSON_FIELD(tsr_plan_part, "configuration", config)},
+        {JSON_FIELD(tsr_plan_part, "cost", cost)},
+        {JSON_END},
+    };
+    static const tsr_json_field after[] = {
+        {JSON_LIST(tsr_plan_part, "collectives", collectives, n_collectives)},
+        {JSON_FIELD(tsr_plan_part, "nodes", nodes)},
+        {JSON_FIELD(tsr_plan_part, "cut_nodes", cut_nodes)},
+        {JSON_END},
+    };
+    if (!summary->n_parts)
+        return;
+    tsr_json_int(json, "shared", (int64_t)summary->shared);
+    tsr_json_begin(json, "parts", '[');
+    for (size_t i = 0; i < summary->n_parts; i++) {
         tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "value", list[i].value);
-        tsr_json_string(json, "sharding", list[i].sharding);
-        tsr_json_bool(json, "in_parts", list[i].in_parts);
+        tsr_json_fields(json, before, &summary->parts[i]);
+        tsr_json_ints(json, "memory", summary->parts[i].memory, summary->devices);
+        tsr_json_fields(json, after, &summary->parts[i]);
         tsr_json_end(json);
     }
     tsr_json_end(json);
 }
 
-// Only --explain asks for choices; without it the key is absent.
-static void json_choices(tsr_json *json, const tsr_plan_summary *summary)
+static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
 {
-    if (summary->n_choices)
-        tsr_json_begin(json, "choices", '[');
-    for (size_t i = 0; i < summary->n_choices; i++) {
-        const tsr_plan_choice *choice = &summary->choices[i];
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "name", choice->name);
-        tsr_json_bool(json, "chosen", choice->chosen);
-        tsr_json_bool(json, "feasible", choice->feasible);
-        tsr_json_int(json, "cost", choice->cost);
-        tsr_json_int(json, "compute", choice->compute);
-        tsr_json_int(json, "communication", choice->communication);
-        tsr_json_int(json, "weights", choice->weights);
-        json_tensors(json, "inputs", choice->inputs, choice->n_inputs);
-        json_tensors(json, "outputs", choice->outputs, choice->n_outputs);
-        if (choice->reduction)
-            tsr_json_string(json, "reduction", choice->reduction);
-        tsr_json_end(json);
-    }
-    if (summary->n_choices)
-        tsr_json_end(json);
+    tsr_json_fields(json, result_fields, summary);
+    tsr_json_plan_stages(json, summary);
+    json_parts(json, summary);
+    tsr_json_fields(json, node_fields, summary);
+    // Fewer devices that are predicted to be at least as fast.
+    if (summary->better_devices > 0)
+        tsr_json_record(json, "better", better_fields, summary);
+    else
+        tsr_json_null(json, "better");
 }
 
-// Of --explain: each way to run the node, what it costs at the node itself, and the best plan in
-// which the node runs so.
+// Feasible and infeasible plans have different keys; `feasible` is null if the search ended early.
+static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
+{
+    tsr_json *json = cli_json(cli);
+    if (summary->undecided)
+        tsr_json_null(json, "feasible");
+    else
+        tsr_json_bool(json, "feasible", summary->feasible);
+    tsr_json_fields(json, summary_fields, summary);
+    if (summary->feasible)
+        json_feasible(json, summary);
+    else
+        tsr_json_fields(json, infeasible_fields, summary);
+    tsr_json_fields(json, search_fields, summary);
+    tsr_json_findings(json, "findings");
+    return cli_print_json(cli, json, code);
+}
+
+// ---- text --------------------------------------------------------------------------------------
+
+// --explain: the candidates of the node, the cost at the node itself, and the time of the best plan
+// that uses the candidate.
 static void print_choices(const tsr_plan_summary *summary)
 {
     if (summary->n_choices)
-        printf("%-24s %12s %12s %12s %14s\n", "way", "compute us", "communic us", "weights",
+        printf("%-24s %12s %12s %12s %14s\n", "candidate", "compute us", "communic us", "weights",
                "best plan ms");
     for (size_t i = 0; i < summary->n_choices; i++) {
         const tsr_plan_choice *choice = &summary->choices[i];
         printf("%-24s %12.2f %12.2f %12s ", choice->name, (double)choice->compute / 1e6,
                (double)choice->communication / 1e6, cli_bytes(choice->weights));
         if (choice->feasible)
-            printf("%14.4f%s\n", (double)choice->cost / 1e9,
-                   cli_text_if(choice->chosen, "  chosen"));
+            printf("%14.4f%s\n", (double)choice->cost / 1e9, choice->chosen ? "  chosen" : "");
         else
             printf("%14s\n", "does not fit");
     }
 }
 
-static const char *objective_name(const tsr_plan_summary *summary)
-{
-    if (summary->objective == TSR_THROUGHPUT)
-        return "throughput";
-    return "latency";
-}
-
-// A plan without stages has none of these keys.
-static void json_stages(tsr_json *json, const tsr_plan_summary *summary)
-{
-    if (!summary->n_stages)
-        return;
-    tsr_json_string(json, "objective", objective_name(summary));
-    tsr_json_int(json, "latency", summary->latency);
-    tsr_json_int(json, "period", summary->period);
-    tsr_json_begin(json, "stages", '[');
-    for (size_t i = 0; i < summary->n_stages; i++) {
-        const tsr_plan_stage *stage = &summary->stages[i];
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_ints(json, "devices", stage->devices, stage->n_devices);
-        tsr_json_int(json, "nodes", (int64_t)stage->nodes);
-        tsr_json_int(json, "first", stage->first);
-        tsr_json_int(json, "last", stage->last);
-        tsr_json_int(json, "time", stage->time);
-        tsr_json_int(json, "transfer", stage->transfer);
-        tsr_json_int(json, "memory", stage->memory);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-}
-
-// 0,1 or 32..63. Three and more numbers that follow one another are shortened.
+// "devices 0,1" or "devices 32..63": three and more consecutive numbers are shortened.
 static void print_devices(const tsr_plan_stage *stage)
 {
     int64_t first = stage->devices[0], last = stage->devices[stage->n_devices - 1];
     bool run = stage->n_devices > 2 && last - first + 1 == (int64_t)stage->n_devices;
-    printf("device%s ", cli_text_if(stage->n_devices > 1, "s"));
+    printf("device%s ", cli_plural(stage->n_devices));
     if (run)
         printf("%lld..%lld", (long long)first, (long long)last);
     for (size_t d = 0; d < stage->n_devices && !run; d++)
-        printf("%s%lld", cli_between(d, ","), (long long)stage->devices[d]);
+        printf("%s%lld", d ? "," : "", (long long)stage->devices[d]);
 }
 
-// Nothing for a plan without stages.
 static void print_stages(const tsr_plan_summary *summary)
 {
-    if (summary->n_stages)
-        printf("%zu stage%s for %s: one run takes %s, runs can follow every %s\n",
-               summary->n_stages, cli_plural(summary->n_stages), objective_name(summary),
-               cli_time(summary->latency), cli_time(summary->period));
+    if (!summary->n_stages)
+        return;
+    printf("%zu stage%s for %s: one run takes %s, one result every %s\n", summary->n_stages,
+           cli_plural(summary->n_stages), objectives[summary->objective],
+           cli_time(summary->latency), cli_time(summary->period));
     for (size_t i = 0; i < summary->n_stages; i++) {
         const tsr_plan_stage *stage = &summary->stages[i];
         printf("  stage %zu: ", i);
@@ -129,173 +212,59 @@ static void print_stages(const tsr_plan_summary *summary)
                cli_plural(stage->nodes), (long long)stage->first, (long long)stage->last,
                cli_time(stage->time), cli_time(stage->transfer), cli_bytes(stage->memory));
     }
-    if (summary->n_stages)
-        printf("looked at: cuts between nodes in their order, where little crosses; devices in "
-               "line%s\n",
-               cli_text_if(summary->objective == TSR_THROUGHPUT || summary->n_parts,
-                           "; what crosses counted whole"));
+    bool full = summary->objective == TSR_THROUGHPUT || summary->n_parts;
+    printf("search space: borders between consecutive nodes with small transfers; consecutive "
+           "devices%s\n",
+           full ? "; full tensors assumed at borders" : "");
 }
 
-// Parts are the models of a plan with --with: each has its own cost, memory and collectives.
-static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
+static void print_collectives(const tsr_collective_count *list, size_t n, const char *none)
 {
-    if (!summary->n_parts)
-        return;
-    tsr_json_int(json, "shared", (int64_t)summary->shared);
-    tsr_json_begin(json, "parts", '[');
-    for (size_t i = 0; i < summary->n_parts; i++) {
-        const tsr_plan_part *part = &summary->parts[i];
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "configuration", part->config);
-        tsr_json_int(json, "cost", part->cost);
-        tsr_json_ints(json, "memory", part->memory, summary->devices);
-        tsr_json_collectives(json, "collectives", part->collectives, part->n_collectives);
-        tsr_json_int(json, "nodes", (int64_t)part->nodes);
-        tsr_json_int(json, "cut_nodes", (int64_t)part->cut_nodes);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
+    for (size_t i = 0; i < n; i++)
+        printf(" %s %zu", list[i].op, list[i].count);
+    printf("%s\n", n ? "" : none);
 }
 
-// With --with: the first model is the argument, the other the option's.
+// --with: the first model is the argument, the second that of the option.
 static void print_parts(const tsr_plan_summary *summary)
 {
     for (size_t i = 0; i < summary->n_parts; i++) {
         const tsr_plan_part *part = &summary->parts[i];
-        printf("  %s model: %s, %zu of %zu nodes cut;", i ? "other" : "first", cli_time(part->cost),
-               part->cut_nodes, part->nodes);
-        for (size_t k = 0; k < part->n_collectives; k++)
-            printf(" %s %zu", part->collectives[k].op, part->collectives[k].count);
-        printf("%s\n", cli_text_if(!part->n_collectives, " no communication"));
+        printf("  %s model: %s, %zu of %zu nodes sharded;", i ? "second" : "first",
+               cli_time(part->cost), part->cut_nodes, part->nodes);
+        print_collectives(part->collectives, part->n_collectives, " no communication");
     }
     if (summary->n_parts)
-        printf("%zu weights lie the same in both\n", summary->shared);
+        printf("%zu weights have the same sharding in both\n", summary->shared);
 }
 
-static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
-{
-    tsr_json_string(json, "configuration", summary->config);
-    tsr_json_number(json, "milliseconds", summary->milliseconds);
-    tsr_json_int(json, "cost", summary->cost);
-    tsr_json_int(json, "bound", summary->bound);
-    tsr_json_bool(json, "optimal", summary->optimal);
-    tsr_json_number(json, "gap", summary->gap);
-    tsr_json_bool(json, "stopped", summary->stopped);
-    tsr_json_int(json, "used_devices", summary->used_devices);
-    tsr_json_int(json, "copies", summary->copies);
-    tsr_json_ints(json, "memory", summary->memory, summary->devices);
-    tsr_json_ints(json, "peak", summary->peak, summary->devices);
-    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
-    json_stages(json, summary);
-    json_parts(json, summary);
-    json_choices(json, summary);
-    tsr_json_int(json, "nodes", (int64_t)summary->nodes);
-    tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
-    // 0: one device does not have the memory, or nodes are kept cut.
-    if (summary->one_device > 0)
-        tsr_json_int(json, "one_device", summary->one_device);
-    else
-        tsr_json_null(json, "one_device");
-    // Fewer devices that are predicted to be as fast or faster.
-    if (summary->better_devices > 0) {
-        tsr_json_begin(json, "better", '{');
-        tsr_json_int(json, "devices", summary->better_devices);
-        tsr_json_int(json, "cost", summary->better_cost);
-        tsr_json_end(json);
-    } else {
-        tsr_json_null(json, "better");
-    }
-}
+#define MAX_SUBSETS 64 // with more devices the planner searches blocks instead of subsets
 
-// Only --devices auto tries several numbers of devices; without it the key is absent.
-static void json_tried(tsr_json *json, const tsr_plan_summary *summary)
-{
-    if (!summary->n_tried)
-        return;
-    tsr_json_begin(json, "tried", '[');
-    for (size_t i = 0; i < summary->n_tried; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_int(json, "devices", summary->tried[i].devices);
-        tsr_json_bool(json, "ranks", summary->tried[i].ranks);
-        tsr_json_bool(json, "chosen", summary->tried[i].chosen);
-        tsr_json_bool(json, "fits", summary->tried[i].fits);
-        tsr_json_int(json, "cost", summary->tried[i].cost);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-}
-
-// needs_bytes: what a device needs at least with this number of them; fits_devices: how many of
-// them would do; binding: what fills the fullest device, the largest first.
-static void json_infeasible(tsr_json *json, const tsr_plan_summary *summary)
-{
-    tsr_json_int(json, "needs_bytes", summary->needs_bytes);
-    if (summary->fits_devices > 0)
-        tsr_json_int(json, "fits_devices", summary->fits_devices);
-    else
-        tsr_json_null(json, "fits_devices");
-    tsr_json_begin(json, "binding", '[');
-    for (size_t i = 0; i < summary->n_binding; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "value", summary->binding[i].value);
-        tsr_json_int(json, "bytes", summary->binding[i].bytes);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-}
-
-// A plan that is feasible and one that is not have different keys; `feasible` says which.
-static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
-{
-    tsr_json *json = cli_json(cli);
-    if (!json)
-        return cli_print_json(cli, json, EXIT_READ);
-    if (summary->undecided)
-        tsr_json_null(json, "feasible"); // not found in time
-    else
-        tsr_json_bool(json, "feasible", summary->feasible);
-    tsr_json_int(json, "devices", (int64_t)summary->devices);
-    tsr_json_bool(json, "assumed", summary->assumed);
-    tsr_json_number(json, "solve_ms", summary->solve_ms);
-    if (summary->feasible)
-        json_feasible(json, summary);
-    else
-        json_infeasible(json, summary);
-    json_tried(json, summary);
-    tsr_json_findings(json, "findings");
-    return cli_print_json(cli, json, code);
-}
-
-#define BLOCK_MOST 64 // devices of which subsets are looked at; more are planned as blocks
-
-// Of which plans it is the least: those of all devices, or of blocks of them.
+// Which device sets the planner compared.
 static void print_block(const tsr_plan_summary *summary)
 {
     if (summary->copies > 1)
-        printf("%lld blocks of %lld devices do the same, each with a share of the batch; blocks of "
-               "1, 2, 4 ... 64 devices were looked at\n",
+        printf("%lld blocks of %lld devices each run a share of the batch (data parallel); blocks "
+               "of 1, 2, 4 ... 64 devices were compared\n",
                (long long)summary->copies, (long long)(summary->used_devices / summary->copies));
     if (summary->used_devices <= 0 || summary->used_devices >= (int64_t)summary->devices)
         return;
-    printf("%lld of the %zu devices work, more would be slower; the others are idle\n",
+    printf("%lld of the %zu devices are used, more would be slower; the others are idle\n",
            (long long)summary->used_devices, summary->devices);
-    if (summary->devices <= BLOCK_MOST)
-        printf("looked at: every node on all devices, on those at least as fast as one of them, on "
-               "the "
-               "first alone; and all nodes on sets of devices\n");
+    if (summary->devices <= MAX_SUBSETS)
+        printf("search space: each node on all devices, on the fastest k, or on the first; and all "
+               "nodes on one subset of the devices\n");
 }
 
-// Of stages what the cut model takes; while they are chosen, what crosses may be counted whole.
+// With stages: the time of the partitioned model. The program's cost may assume full tensors at
+// borders, and for devices of different speed it adds a wait at every node.
 static int64_t predicted(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)
         return summary->cost;
-    // Not the program's cost: on unlike devices that counts a wait at every node.
     if (!summary->n_stages)
         return (int64_t)(summary->milliseconds * 1e9 + 0.5);
-    if (summary->objective == TSR_THROUGHPUT)
-        return summary->period;
-    return summary->latency;
+    return summary->objective == TSR_THROUGHPUT ? summary->period : summary->latency;
 }
 
 static bool one_is_as_fast(const tsr_plan_summary *summary)
@@ -312,35 +281,9 @@ static bool fewer_are_faster(const tsr_plan_summary *summary)
     return summary->better_devices > 1 && summary->better_cost < predicted(summary);
 }
 
-// The last line is a hint, at most one: one device, or fewer devices, would be as fast; or
-// nothing is cut at all.
-static void print_plan(const tsr_plan_summary *summary)
+// Ends with at most one hint: fewer devices would be as fast, or no node is sharded.
+static void print_hint(const tsr_plan_summary *summary)
 {
-    int64_t most = 0;
-    for (size_t i = 0; i < summary->devices; i++)
-        if (summary->memory[i] > most)
-            most = summary->memory[i];
-    // Stages for throughput: the cost is the time from one result to the next, not of one run.
-    bool follow = summary->n_stages && summary->objective == TSR_THROUGHPUT;
-    printf("%zu device%s, %zu of %zu nodes cut; predicted time %s%s", summary->devices,
-           cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
-           cli_text_if(follow, "between runs "), cli_time(predicted(summary)));
-    if (summary->optimal && fewer_are_faster(summary))
-        printf(", the least for %zu devices\n", summary->devices);
-    else if (summary->optimal)
-        printf(", the least of all candidates\n");
-    else
-        printf(", at most %.3f %% above the least%s\n", summary->gap * 100,
-               cli_text_if(summary->stopped, " (the search was stopped)"));
-    cli_say_assumed(stdout, cli_prediction(summary));
-    print_block(summary);
-    print_stages(summary);
-    print_parts(summary);
-    printf("memory: %s on the fullest device\n", cli_bytes(most));
-    printf("communication:");
-    for (size_t i = 0; i < summary->n_collectives; i++)
-        printf(" %s %zu", summary->collectives[i].op, summary->collectives[i].count);
-    printf("%s\n", cli_text_if(!summary->n_collectives, " none"));
     if (one_is_as_fast(summary))
         printf("one device would be as fast: predicted time %s\n", cli_time(summary->one_device));
     else if (summary->better_devices > 1)
@@ -348,26 +291,52 @@ static void print_plan(const tsr_plan_summary *summary)
                summary->better_cost < predicted(summary) ? "faster" : "as fast",
                cli_time(summary->better_cost));
     else if (summary->devices > 1 && summary->cut_nodes == 0 && summary->n_stages < 2)
-        printf("nothing is cut: every device does all of the work\n");
+        printf("nothing is sharded: every device does all of the work\n");
 }
 
-#define MOST_LISTED 1024
+static void print_plan(const tsr_plan_summary *summary)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < summary->devices; i++)
+        most = summary->memory[i] > most ? summary->memory[i] : most;
+    // Stages for throughput: the cost is the time from one result to the next.
+    bool between = summary->n_stages && summary->objective == TSR_THROUGHPUT;
+    printf("%zu device%s, %zu of %zu nodes sharded; predicted time %s%s", summary->devices,
+           cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
+           between ? "between runs " : "", cli_time(predicted(summary)));
+    if (summary->optimal && fewer_are_faster(summary))
+        printf(", the least for %zu devices\n", summary->devices);
+    else if (summary->optimal)
+        printf(", the least of all candidates\n");
+    else
+        printf(", at most %.3f %% above the least%s\n", summary->gap * 100,
+               summary->stopped ? " (the search was stopped)" : "");
+    cli_say_assumed(stdout, cli_prediction(summary));
+    print_block(summary);
+    print_stages(summary);
+    print_parts(summary);
+    printf("memory: %s on the fullest device\n", cli_bytes(most));
+    printf("communication:");
+    print_collectives(summary->collectives, summary->n_collectives, " none");
+    print_hint(summary);
+}
 
-// OUT.topology.json beside OUT.onnx, for whoever reads no models. Of more devices the model has the short form, and their
-// links would be many millions.
+// ---- files -------------------------------------------------------------------------------------
+
+#define MAX_LISTED 1024 // devices; the file lists every link, so a large topology would be huge
+
+// OUT.topology.json next to OUT.onnx, for programs that do not read models.
 static tsr_status write_topology(struct cli *cli, const char *out, const tsr_topology *topology)
 {
     char path[4096];
     size_t n = strlen(out);
-    if (tsr_topology_devices(topology) > MOST_LISTED)
+    if (tsr_topology_devices(topology) > MAX_LISTED)
         return TSR_OK;
     if (n > 5 && strcmp(out + n - 5, ".onnx") == 0)
         n -= 5;
     if ((size_t)snprintf(path, sizeof path, "%.*s.topology.json", (int)n, out) >= sizeof path)
-        return TSR_OK; // no file can have such a name
+        return TSR_OK; // too long for a file name
     tsr_json *json = cli_json(cli);
-    if (!json)
-        return TSR_NOMEM;
     tsr_topology_add_json(topology, json);
     tsr_json_end(json);
     tsr_status status = tsr_json_write(json, path);
@@ -375,7 +344,7 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
     return status;
 }
 
-// The choice that --devices auto has taken, or what was given.
+// The topology that --devices auto chose, or the given one.
 static const tsr_topology *chosen_topology(const tsr_plan_options *options,
                                            const tsr_plan_summary *summary)
 {
@@ -385,17 +354,14 @@ static const tsr_topology *chosen_topology(const tsr_plan_options *options,
     return options->topology;
 }
 
-// Labels first: they are part of what is saved.
 static tsr_status write_model(struct cli *cli, tsr_model *model, const char *path)
 {
     tsr_status status = cli_label(cli, model);
-    if (status != TSR_OK)
-        return status;
-    return tsr_model_save(model, path);
+    return status == TSR_OK ? tsr_model_save(model, path) : status;
 }
 
-// The files that options ask for. The document comes first: OUT may be the file whose digest it tells.
-// Stops at the first that cannot be written; those before it stay.
+// Writes the requested files and stops at the first error. The plan document comes first: it has
+// the digest of the model file, which -o may replace.
 static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_options *options,
                               const tsr_plan_summary *summary)
 {
@@ -417,9 +383,8 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
     return write_model(cli, options->with, other);
 }
 
-// A plan that does not exist is an answer too: with --json it is printed, with the reason, and the code says it.
-// Files are written before anything is printed, so that a summary on stdout means that they are
-// there.
+// Files are written before the summary is printed: a summary on stdout means that they exist. With
+// --json an infeasible plan is a document too.
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
@@ -445,63 +410,52 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
 
 // ---- two plans ---------------------------------------------------------------------------------
 
-// One of the two documents that are compared.
-static void json_side(tsr_json *json, const tsr_plan_side *side)
-{
-    tsr_json_begin(json, NULL, '{');
-    tsr_json_string(json, "model", side->model);
-    tsr_json_string(json, "configuration", side->config);
-    tsr_json_int(json, "devices", side->devices);
-    tsr_json_int(json, "cost", side->cost);
-    tsr_json_int(json, "memory", side->memory);
-    tsr_json_collectives(json, "collectives", side->collectives, side->n_collectives);
-    tsr_json_end(json);
-}
+static const tsr_json_field side_fields[] = {
+    {JSON_FIELD(tsr_plan_side, "model", model)},
+    {JSON_FIELD(tsr_plan_side, "configuration", config)},
+    {JSON_FIELD(tsr_plan_side, "devices", devices)},
+    {JSON_FIELD(tsr_plan_side, "cost", cost)},
+    {JSON_FIELD(tsr_plan_side, "memory", memory)},
+    {JSON_LIST(tsr_plan_side, "collectives", collectives, n_collectives)},
+    {JSON_END},
+};
 
-// A node is in the list if the two plans say different things about it; "" says that it is whole.
+// A choice of "" is an unsharded node.
+static const tsr_json_field difference_fields[] = {
+    {JSON_FIELD(tsr_plan_difference, "index", node_index)},
+    {JSON_FIELD(tsr_plan_difference, "node", node)},
+    {JSON_FIELD(tsr_plan_difference, "a", choice[0])},
+    {JSON_FIELD(tsr_plan_difference, "b", choice[1])},
+    {JSON_END},
+};
+
 static int json_comparison(struct cli *cli, const tsr_plan_comparison *comparison, int code)
 {
     tsr_json *json = cli_json(cli);
-    if (!json)
-        return cli_print_json(cli, json, EXIT_READ);
     tsr_json_bool(json, "same_model", comparison->same_model);
-    tsr_json_begin(json, "plans", '[');
-    for (int i = 0; i < 2; i++)
-        json_side(json, &comparison->side[i]);
-    tsr_json_end(json);
-    tsr_json_begin(json, "differences", '[');
-    for (size_t i = 0; i < comparison->n_differences; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_int(json, "index", comparison->differences[i].node_index);
-        tsr_json_string(json, "node", comparison->differences[i].node);
-        tsr_json_string(json, "a", comparison->differences[i].choice[0]);
-        tsr_json_string(json, "b", comparison->differences[i].choice[1]);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
+    tsr_json_records(json, "plans", side_fields, comparison->side, 2, sizeof *comparison->side);
+    tsr_json_records(json, "differences", difference_fields, comparison->differences,
+                     comparison->n_differences, sizeof *comparison->differences);
     return cli_print_json(cli, json, code);
 }
 
-// a and b are the files in the order given; "whole": the plan does not cut that node.
 static void print_comparison(const struct cli *cli, const tsr_plan_comparison *comparison)
 {
     if (!comparison->same_model)
-        printf("the plans are of different models\n");
+        printf("the plans are for different models\n");
     for (int i = 0; i < 2; i++) {
         const tsr_plan_side *side = &comparison->side[i];
         printf("%c: %s, %s, %lld devices: predicted time %s, %s on the fullest device;", 'a' + i,
                cli->arguments[i], side->config, (long long)side->devices, cli_time(side->cost),
                cli_bytes(side->memory));
-        for (size_t k = 0; k < side->n_collectives; k++)
-            printf(" %s %zu", side->collectives[k].op, side->collectives[k].count);
-        printf("%s\n", cli_text_if(!side->n_collectives, " no communication"));
+        print_collectives(side->collectives, side->n_collectives, " no communication");
     }
     printf("%zu nodes differ\n", comparison->n_differences);
     for (size_t i = 0; i < comparison->n_differences; i++) {
         const tsr_plan_difference *difference = &comparison->differences[i];
         printf("#%lld %s\n", (long long)difference->node_index, difference->node);
         for (int k = 0; k < 2; k++)
-            printf("  %c: %s\n", 'a' + k, cli_text_or(difference->choice[k], "whole"));
+            printf("  %c: %s\n", 'a' + k, cli_text_or(difference->choice[k], "unsharded"));
     }
 }
 
@@ -509,7 +463,7 @@ static int compare(struct cli *cli)
 {
     tsr_plan_comparison comparison = {.size = sizeof comparison};
     if (cli->n_arguments != 2)
-        return cli_usage(cli, "--compare wants two plans, as --plan FILE writes them");
+        return cli_usage(cli, "--compare needs two plan documents, as written by --plan FILE");
     tsr_status status =
         tsr_plan_compare(cli->session, cli->arguments[0], cli->arguments[1], &comparison);
     int code = cli_finish(cli, status);
@@ -523,16 +477,15 @@ static int compare(struct cli *cli)
 
 // ---- two models --------------------------------------------------------------------------------
 
-// The other model's sizes: its own, and the first's where it has none of that name.
-// model: the one of --with, NULL without it; states: values of --state; dims: those of --with-dim.
+// model: that of --with, or NULL; sizes: its own (--with-dim), then those of --dim.
 struct together {
     tsr_model *model;
-    const char **states;
+    const char **states; // values of --state
     struct cli_dims dims;
     tsr_dim_size sizes[2 * CLI_MAX_DIMS];
 };
 
-// `--dim seq=128 --dim batch=8 --with-dim seq=1`: the other model has seq 1 and batch 8.
+// `--dim seq=128 --dim batch=8 --with-dim seq=1`: the second model has seq 1 and batch 8.
 static void join_sizes(struct together *together, tsr_plan_options *options)
 {
     size_t n = 0;
@@ -549,7 +502,7 @@ static void join_sizes(struct together *together, tsr_plan_options *options)
     options->n_with_sizes = n;
 }
 
-// Also --state, which one model may have alone. The list has room for all that was given.
+// Reads --state too, which also works with one model.
 static int read_together(struct cli *cli, struct together *together, tsr_plan_options *options)
 {
     const char *with = cli_value(cli, "--with"), *steps = cli_value(cli, "--steps");
@@ -563,17 +516,16 @@ static int read_together(struct cli *cli, struct together *together, tsr_plan_op
             together->states[options->n_state++] = cli->given[i].value;
     options->state = together->states;
     if (!with && (steps || together->dims.n || cli_value(cli, "--with-output")))
-        return cli_usage(cli,
-                         "--steps, --with-dim and --with-output are of another model: --with it");
+        return cli_usage(cli, "--steps, --with-dim and --with-output need --with MODEL");
     if (steps && (!cli_count_of(steps, &n) || n < 1 || n > INT32_MAX))
-        return cli_usage(cli, "--steps wants a number from 1 on, not '%s'", steps);
+        return cli_usage(cli, "--steps needs a number from 1 up, not '%s'", steps);
     options->steps = (int64_t)n;
     if (with)
         join_sizes(together, options);
     return 0;
 }
 
-// What was loaded is freed by the caller in either case.
+// The caller frees the models, also after an error.
 static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan_options *options,
                             tsr_model **m)
 {
@@ -592,20 +544,20 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// What can be said to be wrong without reading a file.
+// Mistakes that can be found without reading a file.
 static int check_words(struct cli *cli)
 {
     const char *program = cli_value(cli, "--export-lp");
     if (program && cli_value(cli, "--stages") && ends_with(program, ".onnx"))
-        return cli_usage(cli, "--export-lp writes programs, one for each stage: name them FILE.lp");
+        return cli_usage(cli, "--export-lp writes one program per stage: name it FILE.lp");
     if (!cli_value(cli, "--devices"))
-        return cli_usage(cli, "for which devices? give --devices N or a topology");
+        return cli_usage(cli, "no devices given: use --devices N or a topology");
     return 0;
 }
 
 // ---- Ctrl-C ------------------------------------------------------------------------------------
 
-static tsr_session *planning_session; // whose planning Ctrl-C ends
+static tsr_session *planning_session; // for the signal handler
 
 static void stop_planning(int signal)
 {
@@ -613,23 +565,20 @@ static void stop_planning(int signal)
     tsr_session_cancel(planning_session, true);
 }
 
-// Ctrl-C ends the search with the best plan so far; a second one ends the program.
+// Ctrl-C stops the search, which returns the best plan so far; a second Ctrl-C ends the program.
 static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
                                      const tsr_plan_options *options, tsr_plan_summary *out)
 {
-    // SA_RESETHAND: the second Ctrl-C finds the default and ends the program at once.
     struct sigaction stop = {.sa_handler = stop_planning, .sa_flags = SA_RESETHAND}, before;
     planning_session = cli->session;
     sigemptyset(&stop.sa_mask);
     sigaction(SIGINT, &stop, &before);
     tsr_status status = tsr_plan(model, options, out);
     sigaction(SIGINT, &before, NULL);
-    tsr_session_cancel(cli->session, false); // what was found is written
+    tsr_session_cancel(cli->session, false); // so that files can be written
     return status;
 }
 
-// The work between the words and the answer: models are loaded, remarks made on their sizes, and
-// plans searched.
 static tsr_status plan_models(struct cli *cli, struct together *together, tsr_plan_options *options,
                               tsr_model **model, tsr_plan_summary *summary)
 {
@@ -642,7 +591,6 @@ static tsr_status plan_models(struct cli *cli, struct together *together, tsr_pl
     return plan_until_stopped(cli, *model, options, summary);
 }
 
-// Words are checked before models are loaded; everything that was opened is freed at one place.
 static int run(struct cli *cli)
 {
     struct planning g;
@@ -652,14 +600,13 @@ static int run(struct cli *cli)
     if (cli_flag(cli, "--compare"))
         return compare(cli);
     if (cli->n_arguments != 1)
-        return cli_usage(cli, "one model is planned at a time, or two with --with");
+        return cli_usage(cli, "plan takes one model; use --with for a second one");
     int code = cli_planning(cli, &g);
     if (code)
         return code;
     g.options.export_lp = cli_value(cli, "--export-lp");
     g.options.explain = cli_value(cli, "--explain");
     g.options.config = cli_value(cli, "--config");
-    // On the heap for its sizes, and zeroed, so that all of it can be freed after any failure.
     together = cli_alloc(1, sizeof *together);
     code = check_words(cli);
     if (!code)
@@ -679,27 +626,24 @@ static int run(struct cli *cli)
 
 static const struct option options_table[] = {
     PLAN_OPTIONS,
-    {"--config", "NAME", "name of the configuration that is made (default planN)"},
+    {"--config", "NAME", "name for the new configuration (default planN)"},
     {"--export-lp", "FILE",
-     "write the 0-1 program that is solved; with --stages one for each: FILE.0.lp, FILE.1.lp of "
-     "FILE.lp"},
+     "write the 0-1 program; with --stages one per stage: FILE.0.lp, FILE.1.lp for FILE.lp"},
     {"--explain", "NODE",
-     "a name, an output or #index: the ways to run a node, and what the best plan with each would "
-     "cost"},
+     "list the candidates of a node (name, output or #index) with the best plan for each"},
     {"-o", "OUT",
-     "the model with its shardings (and OUT.topology.json, where a topology was given)"},
-    {"--plan", "FILE", "the plan as JSON, which `annotate --script` replays"},
+     "write the model with its shardings (and OUT.topology.json if a topology was given)"},
+    {"--plan", "FILE", "write the plan as JSON, for `annotate --script`"},
     {"--state", "PAST=PRESENT",
-     "an output that is the input of the next run and stays on its devices (repeatable; one * "
-     "each)"},
+     "output that becomes the next run's input and stays on its devices (repeatable; one * each)"},
     {"--with", "MODEL",
-     "plan another model of the same weights at once (decode beside prefill): they lie the same in "
-     "both"},
-    {"--with-output", "OUT", "that model with its shardings"},
-    {"--with-dim", "NAME=SIZE", "size of an open dimension in it, if not that of --dim"},
-    {"--steps", "N", "runs of it for each run of MODEL (default 1)"},
-    {"--compare", NULL,
-     "plan --compare A B: cost, memory and nodes that differ between two such files"},
+     "plan a second model with the same weights (decode next to prefill); shared weights get the "
+     "same sharding"},
+    {"--with-output", "OUT", "write the second model with its shardings"},
+    {"--with-dim", "NAME=SIZE",
+     "size of a symbolic dimension in the second model (default: --dim)"},
+    {"--steps", "N", "runs of the second model per run of MODEL (default 1)"},
+    {"--compare", NULL, "compare two plan documents: cost, memory and nodes that differ"},
     LABELS_OPTION,
     RULES_OPTION,
     END_OF_OPTIONS,
@@ -708,18 +652,18 @@ static const struct option options_table[] = {
 const struct command cmd_plan = {
     .name = "plan",
     .arguments = "MODEL --devices N -o OUT | --compare A B",
-    .summary = "choose a sharding for every node: least time that fits the memory",
-    .detail = "The time of a node is its arithmetic and the bytes that it touches on the slowest "
-              "device; the price of\n"
-              "communication is the least over algorithms on these links. `tessera topology show "
-              "2` prints the numbers\n"
-              "that devices and links have unless a topology says otherwise.\n"
-              "--explain: `m/4` cuts factor m of the operator's rule (`tessera rules OP`) in 4, "
-              "`m/3+1` in parts of 3 units and 1; "
-              "`k/4 > m` "
-              "leaves the sum cut along m.\n"
-              "--json: cost, bound and one_device are picoseconds, milliseconds is the predicted "
-              "time of one run.",
+    .summary = "pick the fastest sharding that fits in memory",
+    .detail =
+        "A node takes the time of its arithmetic and memory traffic on the slowest device; a "
+        "collective takes the\n"
+        "time of the fastest algorithm on these links. `tessera topology show 2` prints the "
+        "default speeds of\n"
+        "devices and links.\n"
+        "--explain: `m/4` shards factor m of the operator's rule (`tessera rules OP`) in 4, "
+        "`m/3+1` in shards of\n"
+        "3 units and 1; `k/4 > m` leaves the sum sharded along m.\n"
+        "--json: cost, bound and one_device are in picoseconds; milliseconds is the predicted "
+        "time of one run.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
                "seq=9 -o planned.onnx",
     .options = options_table,
