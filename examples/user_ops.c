@@ -2,7 +2,7 @@
 // user_ops.c - a library of custom operators as a user has it, for --ort-ops: Twice of test.ops (y = 2 x + bias, the bias an attribute)
 // and DecoderLayer of custom (y = x + x / (1 + |x|)), both on floats. It shares only ONNX Runtime's interface with Tessera; outside of
 // this tree that is onnxruntime_c_api.h.
-#include "ops/ort.h"
+#include "engine/ort.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

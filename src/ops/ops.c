@@ -568,17 +568,3 @@ const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)
         return &ops->trouble;
     return NULL;
 }
-
-// "1.31.1" -> 31, "1.17.0-dev" -> 17, "2.0" -> 0.
-int tsr__ort_minor(const char *version)
-{
-    int minor = 0;
-    if (!version || strncmp(version, "1.", 2) != 0)
-        return 0;
-    for (const char *digit = version + 2; *digit >= '0' && *digit <= '9'; digit++) {
-        minor = minor * 10 + (*digit - '0');
-        if (minor >= 10000)
-            break;
-    }
-    return minor;
-}

@@ -8,7 +8,7 @@
 #ifndef TSR_OPS_H
 #define TSR_OPS_H
 
-#include "ort.h"
+#include "engine/engine.h"
 #include "transport/transport.h"
 
 #define OPS_DOMAIN "ai.tessera"
@@ -44,7 +44,5 @@ struct ops_group {
     int n;
 };
 bool tsr__ops_group_at(const struct ops *ops, size_t i, struct ops_group *out);
-// Minor number of a version text such as "1.31.1"; 0: not understood.
-int tsr__ort_minor(const char *version);
 
 #endif

@@ -263,39 +263,3 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
 
 // Type 1 of the engine's devices is a GPU; an output may lie on the host although it was to stay,
 // if a kernel of the CPU made it.
-bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v)
-{
-    const OrtMemoryInfo *info = NULL;
-    int device = 0;
-    OrtStatus *st = engine->api->GetTensorMemoryInfo(v, &info);
-    if (st) {
-        engine->api->ReleaseStatus(st);
-        return false;
-    }
-    engine->api->MemoryInfoGetDeviceType(info, &device);
-    return device == 1; // a GPU
-}
-
-int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes)
-{
-    void *stream = tsr__seat_stream(seat);
-    int code = tsr__seat_enter(seat);
-    if (code == 0)
-        code = tsr__seat_down(seat, to, from, bytes, stream);
-    return code == 0 ? tsr__seat_wait(seat, stream) : code;
-}
-
-int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there)
-{
-    void *stream = tsr__seat_stream(seat);
-    int code = tsr__seat_enter(seat);
-    if (code != 0)
-        return code;
-    if (there)
-        code = tsr__seat_copy(seat, to, from, bytes, stream);
-    else
-        code = tsr__seat_up(seat, to, from, bytes, stream);
-    if (code != 0)
-        return code;
-    return tsr__seat_wait(seat, stream);
-}

@@ -5,65 +5,11 @@
 
 #include "runtime/runtime.h"
 #include "ops/ops.h"
+#include "engine/engine.h"
+#include "tensors/tensors.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-
-#define RUN_MAX_RANK 64
-
-// Memory for ONNX Runtime that other processes reach. info NULL: not registered.
-struct shared_memory {
-    OrtAllocator base;      // first
-    OrtAllocator *ordinary; // ONNX Runtime's own
-    struct endpoint *endpoint;
-    OrtMemoryInfo *info;
-    atomic_bool running; // else: sessions are being made
-};
-
-// What a session keeps for running: ONNX Runtime, opened once, and this process's place in an MPI job.
-struct engine {
-    const OrtApi *api;       // NULL: not opened yet
-    struct endpoint *joined; // the other ranks, which are processes; NULL: not yet
-    OrtEnv *env;             // ONNX Runtime keeps one per process and counts
-    OrtMemoryInfo *memory;
-    OrtAllocator *allocator;     // ONNX Runtime's own
-    struct shared_memory shared; // of ranks that are processes (reach.c)
-    int minor;
-    bool primed;       // our operators' domain is known to the process
-    struct gpu *gpu;   // CUDA's driver; NULL: not opened, or not here
-    char gpu_why[200]; // it was looked for and is not here
-    char version[32];
-    char path[4096];
-    struct arena facts_arena;
-    struct str
-        *facts; // of each rank of the last run that was to keep them, as rank_facts.c writes them
-    int n_facts;
-    // ONNX Runtime looks for a new operator domain and adds it in two steps: the first session alone.
-    pthread_mutex_t first;
-    bool domain_known; // under `first`
-};
-
-// Takes the ONNX Runtime that has already been loaded by somebody else, instead of opening one.
-tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base);
-// The engine of the session, opened with the defaults if it is not yet.
-tsr_status tsr__engine(tsr_session *session, struct engine **out);
-// The same, perhaps not opened: for what else it holds. NULL: out of memory.
-struct engine *tsr__engine_state(tsr_session *session);
-
-// ---- reach.c
-// Puts what sessions allocate while they run where the other ranks reach it; false: it stays where it is.
-bool tsr__reach_share(struct engine *engine, struct endpoint *place);
-void tsr__reach_running(struct engine *engine, bool running);
-void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint
-
-struct tensor;
-// What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1 where open.
-struct wanted {
-    bool sequence, optional;
-    int type;
-    size_t rank;
-    int64_t dims[RUN_MAX_RANK];
-};
 
 #define RUN_SLOTS 16 // runs of one rank that may be asked for before the first is taken
 
@@ -292,12 +238,6 @@ void tsr__gpu_leave(struct rank *rank);      // after its session has gone
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 // A child of this process could not use a GPU: it has started the driver itself.
 tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options);
-// Bytes of a value that lies on the rank's GPU, to the host.
-bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
-// Copies to a place on the seat's GPU, from there or (there false) from the host.
-int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there);
-int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
-
 // bench.c: the folder that the weights of a model or a partition are mapped from.
 struct str tsr__folder_of(struct arena *arena, const char *path);
 
@@ -340,115 +280,5 @@ void tsr__trace_rank(struct rank *rank, struct text *text);
 // Writes the trace; the endpoint not NULL: the texts of all processes, on rank 0.
 tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                             struct text *text, const char *path);
-
-// ---- values (engine_values.c) -------------------------------------------------------------------------
-
-OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
-                              struct wanted *out);
-// A value over memory of a GPU, which a rank there has in common with whoever made the tensor; info: of that memory.
-OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemoryInfo *info,
-                                    const struct tensor *tensor, OrtValue **out);
-// A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
-// Runtime cannot be given.
-OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
-                             const struct tensor *tensor, OrtValue **out);
-// The same with memory of its own, which a run may write; numbers alone.
-OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
-                                 OrtValue **out);
-// Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a
-// kind that no set holds.
-tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
-                            tsr_tensors *to, OrtStatus **failed);
-// The same, but numbers are borrowed: v must live as long as the set.
-tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
-                            tsr_tensors *to, OrtStatus **failed);
-// Writes a tensor to its place, on the GPU of that seat, without a way over the host where it lies there.
-tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
-                            const struct tensor *place, OrtStatus **failed);
-// As tsr__engine_take, of a tensor that lies on the GPU of that seat.
-tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
-                             const char *name, tsr_tensors *to, OrtStatus **failed);
-
-// ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
-
-// interface.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a model to be freed; else NULL.
-tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
-
-// Texts lie in data as uint64_t ends of all elements, counted from the first character, then the characters and a
-// terminator: equal tensors have equal bytes. A sequence has rank -1 and no data; so has an optional without a value, whose
-// sequence is NULL.
-struct tensor {
-    char *name;
-    tsr_dtype type;
-    int rank;
-    int64_t *dims;
-    void *data; // 64-byte aligned
-    size_t bytes;
-    size_t cap; // of the memory that holds all of this
-    tsr_tensors *sequence;
-    // On a GPU: data is NULL and bytes 0, so that nobody takes it for the host's; device is 1 + the GPU's number.
-    int device;
-    void *device_data;
-    size_t device_bytes;
-    void (*release)(void *owner); // of memory that another library owns; NULL: none does
-    void *owner;
-};
-#define TENSOR_MAX_CARD 64
-// Memory that another library owns; device as above.
-struct foreign {
-    void *data;
-    int device;
-    void (*release)(void *owner);
-    void *owner;
-};
-// The owner's until this succeeds; then it is let go with the tensor.
-tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
-                                    const int64_t *dims, const struct foreign *foreign);
-// TSR_UNSUPPORTED with a finding where a tensor, or one of a set (NULL is fine), lies on a GPU.
-tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x);
-tsr_status tsr__tensors_on_host(const tsr_tensors *tensors);
-// A set with many tensors has an index of their names, so that finding one does not read them all.
-struct tsr_tensors {
-    tsr_session *session;
-    struct tensor **at;
-    size_t n, cap;
-    bool indexed;
-    struct map index;   // name -> 1 + place in `at`; only if `indexed`
-    struct arena names; // of the index and of the names in it
-};
-// A tensor of that name with room for its elements, not set.
-tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
-                            const int64_t *dims, struct tensor **out);
-// The same for texts, which are copied in.
-tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
-                                  const int64_t *dims, const struct str *texts);
-// A sequence of tensors of that type, empty; out NULL: an optional without a value.
-tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
-                                  tsr_tensors **out);
-// All tensors of one set into another, in place of those of their names.
-tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
-// Moves entry i of one set into another of the same session, in place of one of that name. The last
-// entry of `from` takes its place.
-tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
-int64_t tsr__tensor_elements(const struct tensor *x);
-struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
-void tsr__tensor_free(tsr_session *session, struct tensor *x);
-// Drops the index of names, after tensors were taken out of `at`. The next insertion makes it again.
-void tsr__tensors_unindex(tsr_tensors *tensors);
-
-tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes);
-tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file);
-// True if numpy has this type; else it is written as unsigned integers of the same bits.
-bool tsr__npy_has(tsr_dtype type);
-// A tensor as an .npy file: head, then data (the tensor's own, or for texts made in the arena).
-struct npy_image {
-    char head[4096];
-    size_t n_head, bytes;
-    const void *data;
-};
-tsr_status tsr__npy_image(struct arena *arena, const struct tensor *x, struct npy_image *out);
-tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path);
-// The set as a folder of output_0.pb ... (ONNX test data), in its order (pb.c).
-tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder);
 
 #endif

@@ -4,34 +4,7 @@
 #define TSR_VERIFY_INTERNAL_H
 
 #include "verify/verify.h"
-
-#define SCRATCH_PATH 4096 // bytes of a folder's path, as ranks tell it each other
-
-// A temporary folder, and the partition in it (scratch_folder.c).
-struct scratch {
-    struct temporary *temporary;
-    const char *folder, *parts;
-    tsr_session *session;
-    struct diag_mark mark; // findings since then that name a file of `parts` are told of the model
-    const char *model;     // its path; NULL or "": they stay as they are
-};
-tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
-                             struct scratch *out) TSR_MUST_USE;
-void tsr__scratch_close(struct scratch *scratch); // zeroed: nothing to do
-
-// planned.c: sizes of the model's symbols as the inputs have them. False: no memory.
-bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
-                      tsr_dim_size **out, size_t *n);
-// measured_model.c: whether the model of the options and its inputs can be read.
-tsr_status tsr__measure_model_open(tsr_session *session,
-                                   const tsr_measure_options *options) TSR_MUST_USE;
-// What ranks lose where they meet, on a model of our own (waits_model.c): sets the wait of the topology. Not for GPUs.
-tsr_status tsr__measure_waits(tsr_topology *topology,
-                              const tsr_measure_options *options) TSR_MUST_USE;
-tsr_status tsr__waits_model(tsr_session *session, tsr_model **out) TSR_MUST_USE;
-// Runs the model on all ranks of the topology, whole and cut, and adds what was seen to it.
-tsr_status tsr__measure_model(tsr_topology *topology,
-                              const tsr_measure_options *options) TSR_MUST_USE;
+#include "api/api.h"
 
 struct work {
     tsr_session *session;

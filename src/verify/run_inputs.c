@@ -8,6 +8,7 @@
 #include "plan/plan.h"
 #include "rules/rules.h"
 #include "runtime/runtime.h"
+#include "tensors/tensors.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // busy_engine.c - the ONNX Runtime that REAL_ENGINE names, of which another thread gives the environment back just now: the first calls for
 // one are refused, as 1.31 does with providers of GPUs.
-#include "ops/ort.h"
+#include "engine/ort.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "collective/collective.h"
 #include "ops/internal.h"
 #include "topology/topology.h"
-#include "verify/simulate.h"
+#include "simulate/simulate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,8 +4,8 @@
 #include "ir/ir.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
-#include "runtime/measure_rank.h"
-#include "verify/simulate.h"
+#include "measure/measure_rank.h"
+#include "simulate/simulate.h"
 
 #include <math.h>
 #include <setjmp.h>

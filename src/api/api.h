@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// api.h - calls that combine several modules: plan for given inputs, run an annotated model.
+#ifndef TSR_API_H
+#define TSR_API_H
+
+#include "base/base.h"
+
+#define SCRATCH_PATH 4096 // bytes of a folder's path, as ranks tell it each other
+
+// A temporary folder, and the partition in it (scratch_folder.c).
+struct scratch {
+    struct temporary *temporary;
+    const char *folder, *parts;
+    tsr_session *session;
+    struct diag_mark mark; // findings since then that name a file of `parts` are told of the model
+    const char *model;     // its path; NULL or "": they stay as they are
+};
+tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
+                             struct scratch *out) TSR_MUST_USE;
+void tsr__scratch_close(struct scratch *scratch); // zeroed: nothing to do
+
+// planned.c: sizes of the model's symbols as the inputs have them. False: no memory.
+bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
+                      tsr_dim_size **out, size_t *n);
+
+#endif

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// planned.c - tsr_plan_for: planning a model for the sizes that given inputs have.
+//
+// X is [batch, seq] and the input is [4, 128]: batch=4 and seq=128 are added to the sizes, unless
+// the caller has said otherwise. It stands here because `plan` knows no tensors with values.
+#include "api/api.h"
+#include "runtime/runtime.h"
+#include "tensors/tensors.h"
+
+struct sizes {
+    struct arena *arena;
+    VEC(tsr_dim_size) at;
+};
+
+// The first one wins: the caller's sizes are added before those of the inputs.
+static void add_size(struct sizes *sizes, const char *name, int64_t size)
+{
+    for (size_t i = 0; i < sizes->at.n; i++)
+        if (strcmp(sizes->at.at[i].name, name) == 0)
+            return;
+    tsr_dim_size *at = vec_push(sizes->arena, &sizes->at);
+    if (at)
+        *at = (tsr_dim_size){name, size};
+}
+
+// Inputs that are missing, or have another rank than the model says, are skipped: running them is
+// refused later. A dimension without elements stays open, and is not sharded.
+static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        int64_t k = tsr_tensors_find(inputs, tsr_value_name(value));
+        if (k < 0 || tsr_tensors_rank(inputs, (size_t)k) != tsr_value_rank(value))
+            continue;
+        for (int axis = 0; axis < tsr_value_rank(value); axis++) {
+            const char *name = tsr_value_dim_name(value, axis);
+            int64_t size = tsr_tensors_dims(inputs, (size_t)k)[axis];
+            if (name && size > 0)
+                add_size(sizes, name, size);
+        }
+    }
+}
+
+bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
+                      tsr_dim_size **out, size_t *n)
+{
+    struct sizes sizes = {.arena = arena};
+    add_sizes(&sizes, model, inputs);
+    *out = sizes.at.at;
+    *n = sizes.at.n;
+    return !arena->failed;
+}
+
+// Sizes of the options are added first, and the first of a name wins: the inputs tell only what the caller did not.
+tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
+                        const tsr_tensors *inputs, tsr_plan_summary *summary)
+{
+    if (!options)
+        return tsr__missing(tsr_model_session(model), "options");
+    struct arena arena;
+    tsr_plan_options plan_options = {.size = sizeof plan_options};
+    tsr_status st = tsr__tensors_owned(tsr_model_session(model), inputs);
+    if (st != TSR_OK)
+        return st;
+    memcpy(&plan_options, options, size_min(options->size, sizeof plan_options));
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct sizes sizes = {.arena = &arena};
+    for (size_t i = 0; i < plan_options.n_sizes; i++)
+        add_size(&sizes, plan_options.sizes[i].name, plan_options.sizes[i].size);
+    add_sizes(&sizes, model, inputs);
+    plan_options.sizes = sizes.at.at;
+    plan_options.n_sizes = sizes.at.n;
+    if (arena.failed)
+        st = TSR_NOMEM;
+    else
+        st = tsr_plan(model, &plan_options, summary);
+    tsr__arena_free(&arena);
+    return st;
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// scratch_folder.c - a temporary folder for partitions that nobody keeps, and the use of one: an annotated model, run at once.
+#include "api/api.h"
+#include "runtime/runtime.h"
+#include "tensors/tensors.h"
+
+// "parts" is a folder inside that partition makes by itself; the temporary one is there already.
+tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
+                             struct scratch *out)
+{
+    out->session = session;
+    out->mark = tsr__diag_mark(session);
+    tsr_status status = tsr__temporary_folder(session, base, "verify", &out->temporary);
+    if (status != TSR_OK)
+        return status;
+    out->folder = out->temporary->path;
+    out->parts = tsr__arena_printf(arena, "%s/parts", out->folder).p;
+    if (out->parts)
+        return TSR_OK;
+    return TSR_NOMEM;
+}
+
+// Without a folder of its own the parts are another rank's.
+void tsr__scratch_close(struct scratch *scratch)
+{
+    if (scratch->model && scratch->model[0] && scratch->parts)
+        tsr__diag_name(scratch->session, &scratch->mark, scratch->parts, scratch->model);
+    tsr__temporary_remove(scratch->temporary);
+    *scratch = (struct scratch){0};
+}
+
+// The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under a launcher rank 0 cuts
+// and tells the others where; they need not have the model.
+static tsr_status cut_here(tsr_model *model, const char *config, const char *work,
+                           const tsr_run_options *options, tsr_partition_summary *summary,
+                           struct arena *arena, struct scratch *at)
+{
+    tsr_session *session = tsr_model_session(model);
+    tsr_partition_options cut = {.size = sizeof(cut), .config = config};
+    const char *own = NULL;
+    if (options && options->size >= sizeof *options)
+        own = options->work;
+    int rank;
+    char path[SCRATCH_PATH] = "";
+    bool launched = tsr__run_launched(session, options, &rank);
+    tsr__arena_init(arena, session);
+    *at = (struct scratch){.session = session, .mark = tsr__diag_mark(session)};
+    at->model = tsr_model_path(model);
+    tsr_status st = TSR_OK;
+    if (rank == 0) {
+        st = tsr__scratch_open(session, arena, work ? work : own, at);
+        if (st == TSR_OK)
+            st = tsr_partition(model, at->parts, &cut, summary);
+    }
+    if (!launched || st != TSR_OK)
+        return st; // the others see rank 0 end
+    if (rank == 0 && strlen(at->parts) < sizeof path)
+        memcpy(path, at->parts, strlen(at->parts) + 1);
+    st = tsr__run_tell(session, path, sizeof path);
+    path[sizeof path - 1] = 0;
+    if (st == TSR_OK && rank > 0)
+        at->parts = tsr__arena_str(arena, str_of(path)).p;
+    if (st == TSR_OK && rank > 0 && !at->parts)
+        st = TSR_NOMEM;
+    return st;
+}
+
+// Cut and run once; the folder is gone afterwards. summary may be NULL, and is filled on rank 0
+// only.
+tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
+                             const tsr_run_options *options, const tsr_tensors *inputs,
+                             tsr_tensors *outputs, tsr_partition_summary *summary)
+{
+    struct scratch at = {0};
+    struct arena arena;
+    tsr_session *session = tsr_model_session(model);
+    tsr_status st = tsr__tensors_owned(session, inputs);
+    if (st == TSR_OK)
+        st = tsr__tensors_owned(session, outputs);
+    if (st != TSR_OK)
+        return st;
+    st = cut_here(model, config, work, options, summary, &arena, &at);
+    if (st == TSR_OK)
+        st = tsr_run(session, at.parts, options, inputs, outputs);
+    tsr__scratch_close(&at);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// The same, run for so many seconds.
+tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
+                               const tsr_run_options *options, const tsr_tensors *inputs,
+                               double seconds, tsr_bench_result *result)
+{
+    struct scratch at = {0};
+    struct arena arena;
+    tsr_session *session = tsr_model_session(model);
+    tsr_status st = tsr__tensors_owned(session, inputs);
+    if (st != TSR_OK)
+        return st;
+    st = cut_here(model, config, work, options, NULL, &arena, &at);
+    if (st == TSR_OK)
+        st = tsr_bench(session, at.parts, options, inputs, seconds, result);
+    tsr__scratch_close(&at);
+    tsr__arena_free(&arena);
+    return st;
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine.c - finds ONNX Runtime and opens it: at run time, from wherever it is, whatever release
+// from 1.17 on.
+//
+// One struct engine per session, made when something first needs it and freed with the session.
+// Nothing of it is global, except what ONNX Runtime itself keeps per process: its environment
+// (counted) and the library, which is never unloaded.
+#include "engine/engine.h"
+#include "gpu/gpu.h"
+#include "transport/transport.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+
+#define OLDEST_MINOR 17
+#define NEWEST_MINOR 60  // of the names that are tried
+#define ENV_TRIES    100 // a second in all
+
+static const char *const loader_names[] = {"libonnxruntime.so", "libonnxruntime.so.1"};
+
+static const char hint_absent[] =
+    "install it (pip install onnxruntime, or Debian's libonnxruntime) or give the path of the "
+    "library: tsr_engine_open in C, TESSERA_ORT=/path/to/libonnxruntime.so for the command and "
+    "Python";
+
+// path NULL: the loader's usual names, then versioned ones, the newest first. NULL: none could be
+// opened, and dlerror speaks of the last.
+static void *open_library(const char *path)
+{
+    int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE; // it has threads and exit handlers: it stays
+    if (path)
+        return dlopen(path, flags);
+    for (size_t i = 0; i < TSR_COUNT(loader_names); i++) {
+        void *handle = dlopen(loader_names[i], flags);
+        if (handle)
+            return handle;
+    }
+    for (int minor = NEWEST_MINOR; minor >= OLDEST_MINOR; minor--) { // Debian's is named so
+        char name[32];
+        snprintf(name, sizeof name, "libonnxruntime.so.1.%d", minor);
+        void *handle = dlopen(name, flags);
+        if (handle)
+            return handle;
+    }
+    return NULL;
+}
+
+// Where the loader found it, for messages; its name where the loader does not say.
+static void library_path(void *handle, const char *path, char *out, size_t n)
+{
+    struct link_map *map = NULL;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name[0])
+        path = map->l_name;
+    snprintf(out, n, "%s", path ? path : loader_names[0]);
+}
+
+// NULL: the library is something else.
+static const OrtApiBase *base_of(void *handle)
+{
+    void *symbol = dlsym(handle, "OrtGetApiBase");
+    const OrtApiBase *(*get_base)(void);
+    if (!symbol)
+        return NULL;
+    memcpy(&get_base, &symbol, sizeof get_base); // ISO C has no cast from data to function
+    return get_base();
+}
+
+// The table of functions; a finding says why there is none.
+// Releases give older tables to who asks for them: the newer table is asked for only where the
+// release has it (memory statistics), else the one that 1.17 has. All functions that are called are
+// in the older one, or behind a test of engine->minor.
+static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct engine *engine)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(engine->path);
+    if (!base) {
+        tsr__diag(session, DIAG_engine_absent, &at, hint_absent,
+                  "this library is not ONNX Runtime");
+        return TSR_ENGINE;
+    }
+    snprintf(engine->version, sizeof engine->version, "%s", base->GetVersionString());
+    engine->minor = tsr__ort_minor(engine->version);
+    engine->api = NULL;
+    if (engine->minor >= ORT_API_STATS)
+        engine->api = base->GetApi(ORT_API_STATS);
+    else if (engine->minor >= OLDEST_MINOR)
+        engine->api = base->GetApi(ORT_API);
+    if (engine->api)
+        return TSR_OK;
+    tsr__diag(session, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
+              "ONNX Runtime %s is too old or of another kind", engine->version);
+    return TSR_ENGINE;
+}
+
+// The environment of the process. While another thread gives the last one back (with providers of GPUs that takes a moment), ONNX Runtime
+// has none to share, and refuses to make one beside it ("Only one instance of LoggingManager"): then it is asked again.
+static OrtStatus *open_shared_env(struct engine *engine)
+{
+    const struct timespec nap = {.tv_nsec = 10000000};
+    OrtStatus *st = NULL;
+    for (int tries = 0; tries < ENV_TRIES; tries++) {
+        st = engine->api->CreateEnv(ORT_LOG_FATAL, "tessera",
+                                    &engine->env); // findings say it, not stderr
+        if (!st || tries + 1 == ENV_TRIES)
+            break;
+        engine->api->ReleaseStatus(st);
+        nanosleep(&nap, NULL);
+    }
+    return st;
+}
+
+// What was made before a failure stays in the engine and is released with it.
+static tsr_status open_env(tsr_session *session, struct engine *engine)
+{
+    OrtStatus *st = open_shared_env(engine);
+    if (!st)
+        st = engine->api->CreateCpuMemoryInfo(ORT_ARENA_ALLOCATOR, ORT_MEMORY_DEFAULT,
+                                              &engine->memory);
+    if (!st)
+        st = engine->api->GetAllocatorWithDefaultOptions(&engine->allocator);
+    if (!st)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(engine->path);
+    tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime does not start: %s",
+              engine->api->GetErrorMessage(st));
+    engine->api->ReleaseStatus(st);
+    return TSR_ENGINE;
+}
+
+// The allocator before the endpoint whose memory it gives; the endpoint before the GPU's driver;
+// the environment last, since it outlives its sessions.
+static void engine_free(tsr_session *session, void *engine)
+{
+    struct engine *e = engine;
+    tsr__reach_end(e);
+    tsr__comm_close(e->joined);
+    tsr__gpu_close(session, e->gpu);
+    tsr__arena_free(&e->facts_arena);
+    if (e->memory)
+        e->api->ReleaseMemoryInfo(e->memory);
+    if (e->env)
+        e->api->ReleaseEnv(e->env);
+    tsr__free(session, e, sizeof *e);
+}
+
+// Also of a session that never runs anything: joining other ranks keeps its endpoint here.
+struct engine *tsr__engine_state(tsr_session *session)
+{
+    if (session->engine)
+        return session->engine;
+    struct engine *engine = tsr__alloc(session, sizeof *engine);
+    if (!engine)
+        return NULL;
+    memset(engine, 0, sizeof *engine);
+    tsr__arena_init(&engine->facts_arena, session);
+    session->engine = engine;
+    session->engine_free = engine_free;
+    return engine;
+}
+
+static tsr_status engine_open(tsr_session *session, struct engine *engine, const char *path)
+{
+    void *handle = open_library(path);
+    if (!handle) {
+        const char *why = dlerror();
+        struct place at = PLACE_NONE;
+        at.file = str_of(path);
+        tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
+                  why ? why : "no such library");
+        return TSR_ENGINE;
+    }
+    library_path(handle, path, engine->path, sizeof engine->path);
+    tsr_status st = open_api(session, base_of(handle), engine);
+    if (st == TSR_OK)
+        st = open_env(session, engine);
+    if (st != TSR_OK)
+        engine->api = NULL; // another library may be tried
+    return st;
+}
+
+// For operators inside somebody's ONNX Runtime (wrapped.c): the ranks' sessions then belong to the
+// host's environment.
+tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
+{
+    struct engine *engine = tsr__engine_state(session);
+    if (!engine)
+        return TSR_NOMEM;
+    if (engine->api)
+        return TSR_OK;
+    snprintf(engine->path, sizeof engine->path, "%s", "(that of this process)");
+    tsr_status st = open_api(session, base, engine);
+    if (st == TSR_OK)
+        st = open_env(session, engine);
+    if (st != TSR_OK)
+        engine->api = NULL;
+    return st;
+}
+
+// The first call decides which library it is; path is not looked at afterwards.
+tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
+                           const char **version)
+{
+    struct engine *engine = tsr__engine_state(session);
+    if (!engine)
+        return TSR_NOMEM;
+    tsr_status st = engine->api ? TSR_OK : engine_open(session, engine, path);
+    if (st != TSR_OK)
+        return st;
+    if (found)
+        *found = engine->path;
+    if (version)
+        *version = engine->version;
+    return TSR_OK;
+}
+
+tsr_status tsr__engine(tsr_session *session, struct engine **out)
+{
+    tsr_status st = tsr_engine_open(session, NULL, NULL, NULL);
+    if (st == TSR_OK)
+        *out = session->engine;
+    return st;
+}
+
+// "1.31.1" -> 31, "1.17.0-dev" -> 17, "2.0" -> 0.
+int tsr__ort_minor(const char *version)
+{
+    int minor = 0;
+    if (!version || strncmp(version, "1.", 2) != 0)
+        return 0;
+    for (const char *digit = version + 2; *digit >= '0' && *digit <= '9'; digit++) {
+        minor = minor * 10 + (*digit - '0');
+        if (minor >= 10000)
+            break;
+    }
+    return minor;
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_values.c - tensors of a set to values of ONNX Runtime and back: numbers as views, texts element by element,
+// sequences as lists of both. ONNX Runtime can be given no optional without a value and no empty sequence.
+#include "engine/engine.h"
+#include "gpu/gpu.h"
+
+#include <stdio.h>
+
+bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v)
+{
+    const OrtMemoryInfo *info = NULL;
+    int device = 0;
+    OrtStatus *st = engine->api->GetTensorMemoryInfo(v, &info);
+    if (st) {
+        engine->api->ReleaseStatus(st);
+        return false;
+    }
+    engine->api->MemoryInfoGetDeviceType(info, &device);
+    return device == 1; // a GPU
+}
+
+int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes)
+{
+    void *stream = tsr__seat_stream(seat);
+    int code = tsr__seat_enter(seat);
+    if (code == 0)
+        code = tsr__seat_down(seat, to, from, bytes, stream);
+    return code == 0 ? tsr__seat_wait(seat, stream) : code;
+}
+
+int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there)
+{
+    void *stream = tsr__seat_stream(seat);
+    int code = tsr__seat_enter(seat);
+    if (code != 0)
+        return code;
+    if (there)
+        code = tsr__seat_copy(seat, to, from, bytes, stream);
+    else
+        code = tsr__seat_up(seat, to, from, bytes, stream);
+    if (code != 0)
+        return code;
+    return tsr__seat_wait(seat, stream);
+}
+
+// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
+static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
+#define FIRST_NEWER 24
+
+// 24 -> TSR_UINT2, 1 -> 1: types below 24 have one number in both.
+static int from_engine(int type)
+{
+    bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
+    return newer ? newer_types[type - FIRST_NEWER] : type;
+}
+
+static int to_engine(int type)
+{
+    for (int i = 0; i < (int)TSR_COUNT(newer_types); i++)
+        if (newer_types[i] == type)
+            return FIRST_NEWER + i;
+    return type;
+}
+
+// ---- what is wanted ----------------------------------------------------------------------------
+
+static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, struct wanted *out)
+{
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    int type = 0;
+    TRY(api->CastTypeInfoToTensorInfo(info, &tensor));
+    if (!tensor)
+        return NULL;
+    TRY(api->GetTensorElementType(tensor, &type));
+    TRY(api->GetDimensionsCount(tensor, &out->rank));
+    if (out->rank <= RUN_MAX_RANK)
+        TRY(api->GetDimensions(tensor, out->dims, out->rank));
+    out->type = from_engine(type);
+    return NULL;
+}
+
+// Unwraps optional, then sequence, then reads the tensor. Each step gives a type of its own.
+static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted *out)
+{
+    int kind = 0;
+    const OrtSequenceTypeInfo *sequence = NULL;
+    const OrtOptionalTypeInfo *optional = NULL;
+    OrtTypeInfo *inner = NULL;
+    TRY(api->GetOnnxTypeFromTypeInfo(info, &kind));
+    if (kind == ORT_OPTIONAL && !out->optional && !out->sequence) {
+        TRY(api->CastTypeInfoToOptionalTypeInfo(info, &optional));
+        TRY(api->GetOptionalContainedTypeInfo(optional, &inner));
+        out->optional = true;
+    } else if (kind == ORT_SEQUENCE && !out->sequence) {
+        TRY(api->CastTypeInfoToSequenceTypeInfo(info, &sequence));
+        TRY(api->GetSequenceElementType(sequence, &inner));
+        out->sequence = true;
+    } else {
+        if (kind == ORT_TENSOR)
+            return read_tensor_info(api, info, out);
+        return NULL;
+    }
+    OrtStatus *st = read_info(api, inner, out);
+    api->ReleaseTypeInfo(inner);
+    return st;
+}
+
+OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
+                              struct wanted *out)
+{
+    OrtTypeInfo *info = NULL;
+    memset(out, 0, sizeof *out);
+    TRY(engine->api->SessionGetInputTypeInfo(session, i, &info));
+    OrtStatus *st = read_info(engine->api, info, out);
+    engine->api->ReleaseTypeInfo(info);
+    return st;
+}
+
+// ---- to ONNX Runtime ---------------------------------------------------------------------------
+
+static OrtStatus *make_texts(const struct engine *engine, const struct tensor *tensor,
+                             OrtValue **out)
+{
+    OrtValue *value = NULL;
+    int64_t n = tsr__tensor_elements(tensor);
+    TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
+                                            TSR_STRING, &value));
+    for (int64_t i = 0; i < n; i++) {
+        struct str text = tsr__tensor_text(tensor, i);
+        char *to = NULL;
+        OrtStatus *failed =
+            engine->api->GetResizedStringTensorElementBuffer(value, (size_t)i, text.n, &to);
+        if (failed) {
+            engine->api->ReleaseValue(value);
+            return failed;
+        }
+        if (text.n)
+            memcpy(to, text.p, text.n);
+    }
+    *out = value;
+    return NULL;
+}
+
+static OrtStatus *make_sequence(const struct engine *engine, struct arena *arena,
+                                const tsr_tensors *list, OrtValue **out)
+{
+    OrtValue **values = ARENA_ARRAY(arena, OrtValue *, list->n + 1);
+    if (!values)
+        return engine->api->CreateStatus(ORT_FAIL, "out of memory");
+    size_t made = 0;
+    OrtStatus *failed = NULL;
+    for (; made < list->n; made++) {
+        failed = tsr__engine_value(engine, arena, list->at[made], &values[made]);
+        if (failed)
+            goto release_values;
+    }
+    // The sequence keeps what it needs; our references go in every case. A failure in the middle
+    // releases those that were made.
+    failed = engine->api->CreateValue((const OrtValue *const *)values, made, ORT_SEQUENCE, out);
+release_values:
+    for (size_t i = 0; i < made; i++)
+        engine->api->ReleaseValue(values[i]);
+    return failed;
+}
+
+OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
+                             const struct tensor *tensor, OrtValue **out)
+{
+    bool no_tensor = tensor->rank < 0;
+    if (no_tensor && !tensor->sequence)
+        return NULL;
+    if (no_tensor)
+        return make_sequence(engine, arena, tensor->sequence, out);
+    if (tensor->type == TSR_STRING)
+        return make_texts(engine, tensor, out);
+    return engine->api->CreateTensorWithDataAsOrtValue(engine->memory, tensor->data, tensor->bytes,
+                                                       tensor->dims, (size_t)tensor->rank,
+                                                       to_engine(tensor->type), out);
+}
+
+OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemoryInfo *info,
+                                    const struct tensor *tensor, OrtValue **out)
+{
+    return engine->api->CreateTensorWithDataAsOrtValue(
+        info, tensor->device_data, tensor->device_bytes, tensor->dims, (size_t)tensor->rank,
+        to_engine(tensor->type), out);
+}
+
+OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
+                                 OrtValue **out)
+{
+    OrtValue *value = NULL;
+    void *data = NULL;
+    TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
+                                            to_engine(tensor->type), &value));
+    OrtStatus *failed = engine->api->GetTensorMutableData(value, &data);
+    if (failed) {
+        engine->api->ReleaseValue(value);
+        return failed;
+    }
+    if (tensor->bytes)
+        memcpy(data, tensor->data, tensor->bytes);
+    *out = value;
+    return NULL;
+}
+
+// ---- from ONNX Runtime -------------------------------------------------------------------------
+
+// Type, shape and element count of a value; type 0 (undefined) where it has more dimensions than a
+// set can hold.
+struct seen {
+    int type;
+    size_t rank, elements;
+    int64_t dims[RUN_MAX_RANK];
+};
+
+static OrtStatus *see_info(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info,
+                           struct seen *out)
+{
+    TRY(api->GetDimensionsCount(info, &out->rank));
+    if (out->rank <= RUN_MAX_RANK) { // else the type stays undefined, which no set holds
+        TRY(api->GetDimensions(info, out->dims, out->rank));
+        TRY(api->GetTensorElementType(info, &out->type));
+    }
+    return api->GetTensorShapeElementCount(info, &out->elements);
+}
+
+static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *value, struct seen *out)
+{
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    TRY(api->GetTensorTypeAndShape(value, &info));
+    OrtStatus *failed = see_info(api, info, out);
+    api->ReleaseTensorTypeAndShapeInfo(info);
+    out->type = from_engine(out->type);
+    return failed;
+}
+
+// The texts of a tensor, in the arena: ONNX Runtime gives all characters and where each text starts, so that each ends where
+// the next one begins. "ab", "", "c": characters abc, starts 0 2 2.
+static tsr_status read_texts(const struct engine *engine, struct arena *arena,
+                             const OrtValue *value, size_t n, struct str **out, OrtStatus **failed)
+{
+    size_t bytes = 0;
+    *failed = engine->api->GetStringTensorDataLength(value, &bytes);
+    if (*failed)
+        return TSR_ENGINE;
+    char *chars = arena_get(arena, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(arena, size_t, n + 1);
+    struct str *texts = ARENA_ARRAY(arena, struct str, n + 1);
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (n)
+        *failed = engine->api->GetStringTensorContent(value, chars, bytes, starts, n);
+    if (*failed)
+        return TSR_ENGINE;
+    starts[n] = bytes;
+    for (size_t i = 0; i < n; i++)
+        texts[i] = (struct str){chars + starts[i], starts[i + 1] - starts[i]};
+    *out = texts;
+    return TSR_OK;
+}
+
+static tsr_status take_texts(const struct engine *engine, const OrtValue *value, const char *name,
+                             const struct seen *seen, tsr_tensors *to, OrtStatus **failed)
+{
+    struct arena arena;
+    struct str *texts = NULL;
+    tsr__arena_init(&arena, to->session);
+    tsr_status st = read_texts(engine, &arena, value, seen->elements, &texts, failed);
+    if (st == TSR_OK)
+        st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// Puts a tensor of numbers into a set: a copy of its bytes, or the bytes where they lie.
+typedef tsr_status (*put_fn)(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
+                             const int64_t *dims, const void *bytes);
+
+static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const char *name,
+                              tsr_tensors *to, put_fn put, OrtStatus **failed)
+{
+    struct seen x = {0};
+    void *data = NULL;
+    *failed = see_tensor(engine->api, v, &x);
+    if (*failed)
+        return TSR_ENGINE;
+    if (x.type == TSR_STRING)
+        return take_texts(engine, v, name, &x, to, failed);
+    if (tsr_dtype_bits((tsr_dtype)x.type) == 0)
+        return TSR_ENGINE;
+    *failed = engine->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
+}
+
+// Element i of a sequence, under the name of its number; its value is released here, its bytes were copied.
+static tsr_status take_element(const struct engine *engine, OrtValue *sequence, size_t i,
+                               tsr_tensors *list, OrtStatus **failed)
+{
+    const OrtApi *api = engine->api;
+    OrtValue *element = NULL;
+    int is_tensor = 0;
+    char label[24];
+    snprintf(label, sizeof label, "%zu", i);
+    *failed = api->GetValue(sequence, (int)i, engine->allocator, &element);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st = TSR_ENGINE;
+    *failed = api->IsTensor(element, &is_tensor);
+    if (!*failed && is_tensor)
+        st = take_tensor(engine, element, label, list, tsr_tensors_put, failed);
+    api->ReleaseValue(element);
+    return st;
+}
+
+// Elements are named "0", "1", ...
+static tsr_status take_sequence(const struct engine *engine, OrtValue *value, const char *name,
+                                tsr_tensors *to, OrtStatus **failed)
+{
+    size_t n = 0;
+    tsr_tensors *list;
+    *failed = engine->api->GetValueCount(value, &n);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st = tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < n; i++) {
+        st = take_element(engine, value, i, list, failed);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (n)
+        to->at[tsr_tensors_find(to, name)]->type = list->at[0]->type;
+    return TSR_OK;
+}
+
+static tsr_status take(const struct engine *engine, OrtValue *v, const char *name, tsr_tensors *to,
+                       put_fn put, OrtStatus **failed)
+{
+    int kind = 0, has = 0;
+    *failed = NULL;
+    if (v)
+        *failed = engine->api->HasValue(v, &has);
+    if (*failed)
+        return TSR_ENGINE;
+    // v NULL (an output that the run did not make) is taken for an optional without a value.
+    if (!has)
+        return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
+    *failed = engine->api->GetValueType(v, &kind);
+    if (*failed)
+        return TSR_ENGINE;
+    if (kind == ORT_SEQUENCE)
+        return take_sequence(engine, v, name, to, failed);
+    if (kind == ORT_TENSOR)
+        return take_tensor(engine, v, name, to, put, failed);
+    return TSR_ENGINE;
+}
+
+tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed)
+{
+    return take(engine, v, name, to, tsr_tensors_put, failed);
+}
+
+tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed)
+{
+    return take(engine, v, name, to, tsr_tensors_borrow, failed);
+}
+
+// Type and sizes of the place must be the value's; TSR_INVALID else, and nothing is written.
+tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
+                            const struct tensor *place, OrtStatus **failed)
+{
+    struct seen x = {0};
+    void *data = NULL;
+    *failed = see_tensor(engine->api, v, &x);
+    if (!*failed)
+        *failed = engine->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    if ((tsr_dtype)x.type != place->type || (int)x.rank != place->rank)
+        return TSR_INVALID;
+    if (x.rank && memcmp(x.dims, place->dims, x.rank * sizeof *x.dims) != 0)
+        return TSR_INVALID;
+    int code = tsr__gpu_lay(seat, place->device_data, data, place->device_bytes,
+                            tsr__gpu_holds(engine, v));
+    if (code == 0)
+        return TSR_OK;
+    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied on the GPU");
+    return TSR_ENGINE;
+}
+
+tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
+                             const char *name, tsr_tensors *to, OrtStatus **failed)
+{
+    struct seen x = {0};
+    struct tensor *tensor = NULL;
+    void *data = NULL;
+    *failed = see_tensor(engine->api, v, &x);
+    if (!*failed)
+        *failed = engine->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st =
+        tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &tensor);
+    if (st != TSR_OK || tsr__gpu_fetch(seat, tensor->data, data, tensor->bytes) == 0)
+        return st;
+    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied from the GPU");
+    return TSR_ENGINE;
+}

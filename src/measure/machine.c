@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU", "auto".
+//
+// What the driver says of a GPU gives its speed; what is free is its memory. Ranks that share a GPU divide all of it, and
+// are linked through its memory. Links between GPUs are numbers that fit most hosts: `topology measure` has better ones.
+//
+//     "cuda:2@0" with 100 GB free on GPU 0: two ranks on it, each with 47.5 GB (95 % of half), half of its arithmetic and
+//     bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU": three devices, 50 GB/s between the GPUs, 10 GB/s with the host.
+//     "auto": all GPUs of the machine, or its cores; the planner takes as many as are best (topology/subsets.c).
+#include "measure/internal.h"
+#include "gpu/gpu.h"
+#include "topology/topology.h"
+#include "transport/transport.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define MAX_REAL 256
+
+// Seconds and bytes per second between two ranks.
+static const struct {
+    double latency, bandwidth;
+} same_gpu = {20e-6, 400e9}, other_gpu = {20e-6, 50e9}, with_host = {50e-6, 10e9};
+
+#define USED_SHARE 0.95 // of what is free: the engine and its libraries need some
+
+// One rank that the text asks for: the name of its device, and the GPU.
+struct wish {
+    char name[32];
+    int card; // -1: no GPU
+};
+
+// ---- GPUs --------------------------------------------------------------------------------------
+
+// The answer is copied up to out->size: a caller that was built with an older header gets the fields that it knows.
+tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
+{
+    if (!out)
+        return tsr__missing(session, "out");
+    struct arena *kept = &session->results[RESULT_GPUS];
+    tsr__arena_free(kept);
+    tsr__arena_init(kept, session);
+    struct gpu_survey *seen = ARENA_NEW(kept, struct gpu_survey);
+    tsr_gpu *list = ARENA_ARRAY(kept, tsr_gpu, GPU_MAX_CARDS);
+    if (kept->failed)
+        return TSR_NOMEM;
+    struct gpu_libraries libraries = {driver, nccl};
+    tsr__gpu_survey(&libraries, seen);
+    for (int i = 0; i < seen->n; i++)
+        list[i] = (tsr_gpu){.name = seen->cards[i].name,
+                            .memory = seen->cards[i].memory,
+                            .free = seen->cards[i].free,
+                            .major = seen->cards[i].major,
+                            .minor = seen->cards[i].minor};
+    tsr_gpus all = {.size = out->size,
+                    .n = seen->n,
+                    .gpus = list,
+                    .driver = seen->driver,
+                    .nccl = seen->nccl_version,
+                    .why = seen->why};
+    memcpy(out, &all, size_min(out->size, sizeof all));
+    return TSR_OK;
+}
+
+// ---- the text ----------------------------------------------------------------------------------
+
+// "CUDA:1" or "CPU": letters and digits, perhaps a number behind a colon.
+static bool read_name(struct str word, struct wish *out)
+{
+    size_t letters = 0;
+    int64_t number = 0;
+    while (letters < word.n && isalnum((unsigned char)word.p[letters]))
+        letters++;
+    if (letters == 0 || !isalpha((unsigned char)word.p[0]) || word.n >= sizeof out->name)
+        return false;
+    struct str rest = {word.p + letters, word.n - letters};
+    if (rest.n &&
+        (rest.p[0] != ':' || !tsr__str_int((struct str){rest.p + 1, rest.n - 1}, &number) ||
+         number < 0 || number >= GPU_MAX_CARDS))
+        return false;
+    snprintf(out->name, sizeof out->name, "%.*s", (int)word.n, word.p);
+    bool cuda = letters == 4 && strncasecmp(word.p, "CUDA", 4) == 0;
+    if (cuda)
+        out->card = (int)number;
+    else
+        out->card = -1;
+    return true;
+}
+
+// The number of entries; -1: one of them is no device, or there are too many.
+static int read_list(const char *text, struct wish *out)
+{
+    int n = 0;
+    for (const char *p = text;; p++) {
+        size_t length = strcspn(p, ",");
+        if (n == MAX_REAL || !read_name((struct str){p, length}, &out[n++]))
+            return -1;
+        p += length;
+        if (!*p)
+            return n;
+    }
+}
+
+// "cuda:4" -> GPUs 0 to 3; "cuda:2@1" -> GPU 1 twice.
+static int read_count(const char *text, struct wish *out)
+{
+    const char *at = strchr(text, '@');
+    struct str count = {text, at ? (size_t)(at - text) : strlen(text)};
+    int64_t n = 0, card = 0;
+    if (!tsr__str_int(count, &n) || n < 1 || n > MAX_REAL)
+        return -1;
+    if (at && (!tsr__str_int(str_of(at + 1), &card) || card < 0 || card >= GPU_MAX_CARDS))
+        return -1;
+    if (!at && n > GPU_MAX_CARDS)
+        return -1;
+    for (int i = 0; i < (int)n; i++) {
+        if (at)
+            out[i].card = (int)card;
+        else
+            out[i].card = i;
+        snprintf(out[i].name, sizeof out[i].name, "CUDA:%d", out[i].card);
+    }
+    return (int)n;
+}
+
+// As read_list; 0: the text means no real devices, and is a topology's (ring:4, a file ...).
+static int read_text(const char *text, struct wish *out)
+{
+    if (strncmp(text, "cuda:", 5) == 0)
+        return read_count(text + 5, out);
+    bool list = strchr(text, ',') && !strpbrk(text, "{[/@");
+    if (list || strncmp(text, "CUDA", 4) == 0)
+        return read_list(text, out);
+    return 0;
+}
+
+bool tsr_topology_is_real(const char *text)
+{
+    struct wish wishes[MAX_REAL];
+    if (!text)
+        return false;
+    return strcmp(text, "auto") == 0 || read_text(text, wishes) != 0;
+}
+
+// ---- numbers -----------------------------------------------------------------------------------
+
+// Ranks of the same GPU, this one counted. Ranks on the host are each their own.
+static int sharers(const struct wish *wishes, int n, int i)
+{
+    int count = 0;
+    for (int k = 0; k < n; k++)
+        count += wishes[k].card == wishes[i].card && (wishes[i].card >= 0 || k == i);
+    return count;
+}
+
+#define FLOPS_PER_CLOCK 256.0 // of one multiprocessor: 128 lanes that multiply and add
+
+// What the driver does not say is that of a usual card: 80 multiprocessors at 1.5 GHz, 1 TB/s. An
+// H200 (132 units at 1.98 GHz) comes to 132 * 1.98e9 * 256 = 66.9e12 operations a second.
+static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
+{
+    double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
+    double units = 80;
+    if (card->units > 0)
+        units = card->units;
+    double bandwidth = 1e12;
+    if (card->bandwidth > 0)
+        bandwidth = card->bandwidth;
+    return (tsr_topology_device){.name = name,
+                                 .memory = (int64_t)(USED_SHARE * (double)card->free / ranks),
+                                 .flops = units * clock * FLOPS_PER_CLOCK / ranks,
+                                 .bandwidth = bandwidth / ranks,
+                                 .overhead = 3e-6};
+}
+
+// What is free now, and all cores.
+static tsr_topology_device host_numbers(const char *name)
+{
+    int64_t pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return (tsr_topology_device){
+        .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
+}
+
+// Ranks on one GPU, on two, or one of them on the host. full:N has made a link for every pair.
+static void link_all(tsr_topology *topology, const struct wish *wishes)
+{
+    for (size_t i = 0; i < topology->links.n; i++) {
+        struct topology_link *link = &topology->links.at[i];
+        int a = wishes[link->from].card, b = wishes[link->to].card;
+        double latency = with_host.latency, bandwidth = with_host.bandwidth;
+        if (a >= 0 && b >= 0) {
+            latency = other_gpu.latency;
+            bandwidth = other_gpu.bandwidth;
+            if (a == b) {
+                latency = same_gpu.latency;
+                bandwidth = same_gpu.bandwidth;
+            }
+        }
+        link->latency = latency;
+        link->bandwidth = bandwidth;
+    }
+}
+
+static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
+                         const char *format, const char *text, int number, const char *why)
+{
+    char what[256];
+    snprintf(what, sizeof what, "'%.60s': ", text);
+    size_t n = strlen(what);
+    snprintf(what + n, sizeof what - n, format, number, why);
+    tsr__diag(session, DIAG_topology_text, NULL, hint, "%s", what);
+    return status;
+}
+
+// ---- as many as are best -----------------------------------------------------------------------
+
+// So many ranks on the CPUs, which divide cores and memory among them.
+static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out)
+{
+    char text[32];
+    snprintf(text, sizeof text, "cpu:%d", ranks);
+    tsr_status status = tsr_topology_parse(session, text, out);
+    if (status != TSR_OK)
+        return status;
+    tsr_topology_device all = host_numbers("CPU");
+    tsr_topology_device one = {.name = all.name,
+                               .memory = all.memory / ranks,
+                               .flops = all.flops / ranks,
+                               .bandwidth = all.bandwidth / ranks};
+    for (int i = 0; i < ranks; i++)
+        tsr_topology_set_device(*out, i, &one);
+    return TSR_OK;
+}
+
+// A rank has all cores, or 2, 4 ... of them divide the cores: these are the choices.
+static tsr_status choose_host(tsr_session *session, tsr_topology **out)
+{
+    int cores = (int)int64_min(tsr__cores(), MAX_REAL);
+    tsr_topology *all = NULL, *choice = NULL;
+    tsr_status status = share_host(session, cores, &all);
+    if (status != TSR_OK)
+        return status;
+    for (int ranks = 1; ranks <= cores; ranks *= 2) {
+        status = share_host(session, ranks, &choice);
+        if (status == TSR_OK)
+            status = tsr__topology_add_choice(all, choice);
+        if (status != TSR_OK)
+            goto free_all;
+    }
+    *out = all;
+    return TSR_OK;
+free_all:
+    tsr_topology_free(all);
+    return status;
+}
+
+// The GPUs that the machine has, or without one its CPUs.
+static tsr_status choose_real(tsr_session *session, const char *driver, const char *nccl,
+                              tsr_topology **out)
+{
+    char text[32];
+    struct gpu_survey seen = {.n = 0};
+    struct gpu_libraries libraries = {driver, nccl};
+    tsr_topology *topology = NULL;
+    tsr__gpu_survey(&libraries, &seen);
+    if (seen.n < 1)
+        return choose_host(session, out);
+    snprintf(text, sizeof text, "cuda:%d", seen.n);
+    tsr_status status = tsr_topology_real(session, text, driver, nccl, &topology);
+    if (status != TSR_OK)
+        return status;
+    return tsr__topology_chosen(topology, out);
+}
+
+// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are looked for only if
+// the text names one, so that a list of CPUs needs no driver.
+tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
+                             const char *nccl, tsr_topology **out)
+{
+    if (!text)
+        return tsr__missing(session, "text");
+    if (!out)
+        return tsr__missing(session, "out");
+    struct wish wishes[MAX_REAL];
+    if (strcmp(text, "auto") == 0)
+        return choose_real(session, driver, nccl, out);
+    int n = read_text(text, wishes);
+    if (n <= 0)
+        return refuse(session, TSR_MALFORMED, "write auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
+                      "no list of devices", text, 0, "");
+    struct gpu_survey seen = {.n = 0};
+    struct gpu_libraries libraries = {driver, nccl};
+    // The highest GPU that is asked for; -1: none is.
+    int most = -1;
+    for (int i = 0; i < n; i++)
+        most = wishes[i].card > most ? wishes[i].card : most;
+    if (most >= 0)
+        tsr__gpu_survey(&libraries, &seen);
+    static const char hint[] =
+        "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs";
+    if (most >= seen.n && seen.n)
+        return refuse(session, TSR_ENGINE, hint, "this machine has GPUs 0 to %d%s", text,
+                      seen.n - 1, "");
+    if (most >= seen.n)
+        return refuse(session, TSR_ENGINE, hint, "this machine has %d GPUs: %s", text, 0, seen.why);
+    // A topology in which every device is linked with every other, whose numbers are then replaced.
+    // It has no short name: the numbers are this machine's.
+    char full[32];
+    snprintf(full, sizeof full, "full:%d", n);
+    tsr_topology *topology = NULL;
+    tsr_status st = tsr_topology_parse(session, full, &topology);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < n; i++) {
+        bool gpu = wishes[i].card >= 0;
+        tsr_topology_device device =
+            gpu ? numbers_of(&seen.cards[wishes[i].card], wishes[i].name, sharers(wishes, n, i))
+                : host_numbers(wishes[i].name);
+        tsr_topology_set_device(topology, i, &device);
+    }
+    link_all(topology, wishes);
+    topology->text = STR("");
+    *out = topology;
+    return arena_status(&topology->arena);
+}

@@ -1,0 +1,691 @@
+// SPDX-License-Identifier: Apache-2.0
+// measure.c - what ranks are able to do on this machine: all of them do the same at the same time, as they would in a run,
+// and what each finds is brought together. Ranks are threads, child processes, or this process under a launcher.
+//
+// What else the machine does makes some times longer, and none shorter: low ones are taken, and ranks of one host, whose cores
+// are alike, have the numbers of the best of them.
+#include "gpu/gpu.h"
+#include "measure/measure_rank.h"
+#include "runtime/spawn.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define PLAN          0x6d65617375726573
+#define USUAL_SECONDS 5.0
+#define MOST_SECONDS  600.0
+#define MOST_RUNS     2000
+#define LEAST_RUNS    5
+
+// ---- one rank ----------------------------------------------------------------------------------
+
+// A rank without an endpoint: it runs a whole model and talks to nobody; the meetings are
+// measure_rank's.
+static void rank_for(const struct measure_rank *rank, size_t sample, char *path, struct rank *out)
+{
+    *out = (struct rank){.engine = rank->engine,
+                         .path = tsr__measure_path(rank->folder, sample, path),
+                         .threads = rank->threads,
+                         .options = rank->options,
+                         .device = rank->device,
+                         .gpu = rank->gpu,
+                         .spin = rank->threads * rank->endpoint->host_ranks <=
+                                 rank->endpoint->host_cores};
+}
+
+static tsr_status one_run(struct rank *rank, const tsr_tensors *in, double *seconds)
+{
+    tsr_status st = tsr__rank_bind(rank, 0, in, NULL, rank->session, false);
+    if (st != TSR_OK)
+        return st;
+    double began = tsr__now_s();
+    tsr__rank_run(rank, 0);
+    *seconds = tsr__now_s() - began;
+    tsr__rank_drop(rank, 0);
+    return rank->status;
+}
+
+static tsr_status run_for(struct rank *rank, const tsr_tensors *in, double seconds, double *out)
+{
+    static const size_t bytes = MOST_RUNS * sizeof(double);
+    double *times = tsr__alloc(rank->session, bytes), began = tsr__now_s();
+    if (!times)
+        return TSR_NOMEM;
+    tsr_status st = TSR_OK;
+    size_t n = 0;
+    while (n < MOST_RUNS) {
+        if (n >= LEAST_RUNS && tsr__now_s() - began >= seconds)
+            break;
+        st = one_run(rank, in, &times[n++]);
+        if (st != TSR_OK)
+            goto free_times;
+    }
+    *out = tsr__measure_typical(times, n);
+free_times:
+    tsr__free(rank->session, times, bytes);
+    return st;
+}
+
+// Opens a sample's model and runs it once, which makes what later runs find.
+static tsr_status open_sample(struct measure_rank *rank, struct rank *model, size_t sample,
+                              tsr_tensors **in)
+{
+    double first;
+    tsr__rank_open(model);
+    if (model->status != TSR_OK)
+        return model->status;
+    tsr_status st = tsr__measure_input(rank, model->session, sample, in);
+    if (st != TSR_OK)
+        return st;
+    return one_run(model, *in, &first);
+}
+
+// What went wrong on this rank, for the others. Where memory was short, that is said: the finding's own words
+// ("could not get 32 bytes") leave it open.
+static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
+                    struct comm_trouble *why)
+{
+    int number = rank->endpoint->rank;
+    *why = (struct comm_trouble){.status = st, .rank = number};
+    if (st == TSR_NOMEM || !model->session || tsr_finding_count(model->session) == 0)
+        snprintf(why->text, sizeof why->text, "rank %d is out of memory", number);
+    else
+        snprintf(why->text, sizeof why->text, "rank %d: %s", number,
+                 tsr_finding_at(model->session, 0).message);
+}
+
+// An engine without the operator, or whose provider has no kernel for it: the sample says nothing, and the rest counts.
+static bool is_dispensable(const struct sample *sample, tsr_status st)
+{
+    return st == TSR_ENGINE &&
+           (sample->as == AS_RATE || sample->as == AS_MOVE || sample->as == AS_NEAR);
+}
+
+// Seconds of a run of that sample, while the other ranks run it too; 0: this engine does not take it. All ranks meet before the
+// runs that count, also those that could not open it.
+static tsr_status time_sample(struct measure_rank *rank, size_t number, double *out,
+                              struct comm_trouble *why)
+{
+    const struct sample *sample = &tsr__samples[number];
+    char path[MEASURE_PATH];
+    struct rank model;
+    tsr_tensors *in = NULL;
+    tsr_run_options options = *rank->options;
+    options.tf32 = sample->as == AS_RATE && sample->index == TSR_RATE_TF32;
+    rank_for(rank, number, path, &model);
+    model.options = &options;
+    tsr_status opened = open_sample(rank, &model, number, &in), st = opened;
+    if (opened != TSR_OK && !is_dispensable(sample, opened))
+        goto free_model;
+    st = tsr__comm_barrier(rank->endpoint, PLAN, "measured model", why);
+    if (st == TSR_OK && opened == TSR_OK)
+        st = run_for(&model, in, sample->share * rank->seconds / rank->passes, out);
+free_model:
+    if (st != TSR_OK && !why->text[0])
+        explain(rank, &model, st, why);
+    tsr_tensors_free(in);
+    tsr__rank_free(&model);
+    return st;
+}
+
+static int64_t memory_here(void)
+{
+    long long kib = 0;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && kib <= 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
+            kib = 0;
+    if (f)
+        fclose(f);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (kib > 0)
+        return (int64_t)kib * 1024;
+    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
+}
+
+// Weights of half a gigabyte, which take a second to load, are timed at the beginning and at the end alone.
+static bool is_timed(const struct measure_rank *rank, const struct sample *sample, int pass)
+{
+    if (sample->node.many && pass > 0 && pass < rank->passes - 1)
+        return false;
+    return sample->on == ON_ALL || (sample->on == ON_GPUS) == rank->gpus;
+}
+
+// Times all samples once and keeps of each the best so far.
+static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
+                           struct comm_trouble *why)
+{
+    for (size_t i = 0; i < rank->samples; i++) {
+        double seconds = 0;
+        if (!is_timed(rank, &tsr__samples[i], pass))
+            continue;
+        tsr_status st = time_sample(rank, i, &seconds, why);
+        if (st != TSR_OK)
+            return st;
+        if (seconds > 0 && (best[i] == 0 || seconds < best[i]))
+            best[i] = seconds;
+        if (rank->endpoint->rank == 0)
+            tsr__progress(rank->session, "engine", (uint64_t)pass * rank->samples + i + 1,
+                          (uint64_t)rank->passes * rank->samples);
+    }
+    return TSR_OK;
+}
+
+// A core that others share a unit with is for a second or two half as fast: samples that are timed again later, by threads on other
+// cores, have another chance.
+static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
+{
+    double seconds[MEASURE_SAMPLES] = {0};
+    for (int pass = 0; pass < rank->passes; pass++) {
+        tsr_status st = one_pass(rank, pass, seconds, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_topology_device *self = &rank->out->self;
+    tsr__measure_sum_up(rank, seconds);
+    if (rank->seat)
+        return TSR_OK; // its memory is known (measure_gpu.c)
+    self->memory = memory_here();
+    if (rank->endpoint->host_ranks > 1) // which share it
+        self->memory /= rank->endpoint->host_ranks;
+    return TSR_OK;
+}
+
+// Sizes of groups that divide the ranks: 2, 4, 8 and all of them.
+static void find_groups(struct measure_rank *rank)
+{
+    int n = rank->endpoint->size;
+    // 12 ranks: 2, 4 and 12; 8 does not divide them.
+    for (int size = 2; size < n; size *= 2) {
+        if (rank->n_groups == MEASURE_GROUPS - 1)
+            break;
+        if (n % size == 0)
+            rank->group[rank->n_groups++] = size;
+    }
+    if (n > 1)
+        rank->group[rank->n_groups++] = n;
+}
+
+// Barriers before each part: all ranks compute at the same time and then use links at the same
+// time, as in a run. Collectives are measured on one host only.
+static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
+{
+    if (rank->gpu) {
+        tsr_status opened = tsr__measure_gpu_open(rank, why);
+        if (opened != TSR_OK)
+            return opened;
+    }
+    struct endpoint *endpoint = rank->endpoint;
+    tsr_status st = tsr__comm_barrier(endpoint, PLAN, "start of measuring", why);
+    if (st != TSR_OK)
+        return st;
+    st = compute(rank, why);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__comm_barrier(endpoint, PLAN, "links", why);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__measure_gpu_meet(rank, why);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__measure_links(rank, why);
+    if (st != TSR_OK || !rank->one_host)
+        return st;
+    return tsr__measure_collectives(rank, why);
+}
+
+// A rank that fails tells the others, who would wait for it else.
+void tsr__measure_rank(struct measure_rank *rank)
+{
+    struct comm_trouble why = {0};
+    struct endpoint *endpoint = rank->endpoint;
+    rank->one_host = endpoint->host_ranks == endpoint->size;
+    find_groups(rank);
+    memset(rank->out, 0, sizeof *rank->out);
+    rank->status = all_parts(rank, &why);
+    if (rank->status == TSR_OK)
+        return;
+    bool said = why.text[0];
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    enum diag_code code = DIAG_rank_failed;
+    if (rank->status == TSR_ENGINE)
+        code = DIAG_engine_failed;
+    tsr__comm_fail(rank->endpoint, rank->status, said ? why.text : "measuring failed");
+    tsr__diag(rank->session, code, &at, NULL, "%s",
+              said ? why.text : tsr_status_text(rank->status));
+}
+
+// ---- all of them -------------------------------------------------------------------------------
+
+struct measuring {
+    tsr_session *session;
+    tsr_run_options run;
+    double seconds;
+    struct engine *engine;
+    struct temporary *folder; // of the models
+    int n;
+    const char *const *devices;     // by rank; NULL: all are on the CPU
+    const struct gpu *gpu;          // one of them is a GPU
+    struct findings_of_rank *found; // by rank
+    struct measure_rank *ranks;     // as threads
+    struct measured *out;
+};
+
+static bool all_on_gpus(const struct measuring *measuring)
+{
+    for (int i = 0; i < measuring->n; i++)
+        if (!measuring->gpu ||
+            tsr__gpu_card(measuring->engine, measuring->devices[i], &measuring->run) < 0)
+            return false;
+    return true;
+}
+
+static bool names_gpu(const struct measuring *measuring)
+{
+    if (!measuring->devices)
+        return false;
+    for (int i = 0; i < measuring->n; i++)
+        if (tsr__gpu_card(measuring->engine, measuring->devices[i], &measuring->run) >= 0)
+            return true;
+    return false;
+}
+
+// Opens the driver in the process that will use it, so not in one that forks the ranks.
+static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
+{
+    if (!names_gpu(measuring))
+        return TSR_OK;
+    measuring->gpu = tsr__gpu_driver(session, measuring->engine, &measuring->run);
+    if (measuring->gpu)
+        return TSR_OK;
+    return tsr__run_refuse(session, DIAG_provider_absent, NULL,
+                           "`tessera doctor` lists the GPUs of this machine",
+                           measuring->engine->gpu_why);
+}
+
+// Kinds of work take half a second at least.
+static size_t samples_for(const struct measuring *measuring)
+{
+    return measuring->seconds < 0.5 ? MEASURE_BRIEFLY : tsr__n_samples;
+}
+
+// As often as there is time for.
+static int passes_for(const struct measuring *measuring)
+{
+    if (measuring->seconds < 1)
+        return 1;
+    return measuring->seconds < 2 ? 2 : 3;
+}
+
+#define MATRICES 8 // of all ranks together: 512 MiB, more than caches that cores share
+
+// Matrices of 64 MiB that one row is multiplied with: 8 with one rank, 4 each with two. One, from a cache that cores share, must do
+// where time is short.
+static int matrices_for(const struct measuring *measuring)
+{
+    if (measuring->seconds < 1 || measuring->n >= MATRICES)
+        return 1;
+    return MATRICES / measuring->n;
+}
+
+static void begin_rank(const struct measuring *measuring, tsr_session *session,
+                       struct endpoint *endpoint, struct findings_of_rank *out,
+                       struct measure_rank *rank)
+{
+    *rank = (struct measure_rank){.session = session,
+                                  .engine = measuring->engine,
+                                  .endpoint = endpoint,
+                                  .folder = measuring->folder->path,
+                                  .options = &measuring->run,
+                                  .gpu = measuring->gpu,
+                                  .gpus = all_on_gpus(measuring),
+                                  .samples = samples_for(measuring),
+                                  .passes = passes_for(measuring),
+                                  .matrices = matrices_for(measuring),
+                                  .seconds = measuring->seconds,
+                                  .no_pin = measuring->run.no_pin,
+                                  .out = out};
+    if (measuring->devices)
+        rank->device = measuring->devices[endpoint->rank];
+    rank->threads =
+        tsr__rank_threads(endpoint->host_cores, endpoint->host_ranks, measuring->run.threads);
+}
+
+static void keep_larger(double *to, const double *from, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (from[i] > to[i])
+            to[i] = from[i];
+}
+
+// Ranks of one host have alike cores: one that was disturbed is no slower a device. The memory is
+// rank 0's share.
+static void level(struct measured *measured)
+{
+    tsr_topology_device best = measured->rank[0];
+    for (int i = 1; i < measured->ranks; i++) {
+        const tsr_topology_device *other = &measured->rank[i];
+        keep_larger(&best.flops, &other->flops, 1);
+        keep_larger(&best.bandwidth, &other->bandwidth, 1);
+        keep_larger(best.rates, other->rates, TSR_RATE_COUNT);
+        keep_larger(best.moves, other->moves, TSR_MOVE_COUNT);
+        keep_larger(best.near, other->near, TSR_MOVE_COUNT);
+        if (other->overhead < best.overhead)
+            best.overhead = other->overhead;
+    }
+    for (int i = 0; i < measured->ranks; i++)
+        measured->rank[i] = best;
+}
+
+// All ranks are on devices of one name; "CUDA:0" and "CUDA:1" may be unlike.
+static bool alike(const struct measuring *measuring)
+{
+    for (int i = 1; i < measuring->n; i++)
+        if (measuring->devices && strcmp(measuring->devices[i], measuring->devices[0]) != 0)
+            return false;
+    return true;
+}
+
+// How the kinds of work do at the sizes of the samples, by the best rank.
+static void collect_sizes(const struct measuring *measuring, bool large)
+{
+    struct measured *measured = measuring->out;
+    for (size_t i = 0; i < tsr__n_samples; i++) {
+        const struct sample *sample = &tsr__samples[i];
+        const struct sample_node *node = &sample->node;
+        double grows = large ? (double)sample->grows : 1, seconds = 0;
+        for (int rank = 0; rank < measuring->n; rank++) {
+            double took = measuring->found[rank].node[i];
+            if (took > 0 && (seconds == 0 || took < seconds))
+                seconds = took;
+        }
+        if (seconds > 0)
+            measured->size[measured->n_sizes++] =
+                (struct measured_size){.rate = node->rate,
+                                       .move = node->move,
+                                       .word = node->word,
+                                       .type = sample->type,
+                                       .work = grows * node->work,
+                                       .bytes = grows * node->bytes + node->fixed,
+                                       .seconds = seconds};
+    }
+}
+
+static void collect(struct measuring *measuring, const struct measure_rank *rank)
+{
+    struct measured *measured = measuring->out;
+    measured->ranks = measuring->n;
+    measured->one_host = rank->one_host;
+    measured->n_groups = rank->n_groups;
+    memcpy(measured->group, rank->group, sizeof measured->group);
+    memcpy(measured->bytes, tsr__measure_bytes, sizeof measured->bytes);
+    for (int i = 0; i < measuring->n; i++) {
+        const struct findings_of_rank *findings_of_rank = &measuring->found[i];
+        measured->rank[i] = findings_of_rank->self;
+        for (int k = i + 1; k < measuring->n; k++) {
+            measured->latency[i][k] = measured->latency[k][i] = findings_of_rank->latency[k];
+            measured->bandwidth[i][k] = measured->bandwidth[k][i] = findings_of_rank->bandwidth[k];
+        }
+        for (int a = 0; a < MEASURE_KINDS; a++)
+            for (int b = 0; b < MEASURE_GROUPS; b++)
+                for (int c = 0; c < MEASURE_POINTS; c++) // the slowest rank's word
+                    if (findings_of_rank->seconds[a][b][c] > measured->seconds[a][b][c])
+                        measured->seconds[a][b][c] = findings_of_rank->seconds[a][b][c];
+    }
+    if (!measured->one_host || !alike(measuring))
+        return;
+    level(measured);
+    collect_sizes(measuring, measured->rank[0].queued);
+}
+
+// ---- as threads --------------------------------------------------------------------------------
+
+static void *rank_thread(void *data)
+{
+    struct measure_rank *rank = data;
+    if (!rank->no_pin) // before the session, whose threads then stay there too
+        tsr__cores_keep(rank->endpoint->rank, rank->endpoint->size);
+    tsr__measure_rank(rank);
+    tsr__comm_close(rank->endpoint);
+    return NULL;
+}
+
+// Rank 0 has the caller's session, and so its progress: the caller's thread only waits. Every rank has one of its own, or NULL.
+static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
+{
+    tsr_status st = TSR_OK;
+    for (int i = 0; i < measuring->n; i++) {
+        tsr_session *session = i ? tsr_session_new(NULL) : measuring->session;
+        begin_rank(measuring, session, tsr__threads_endpoint(job, i), &measuring->found[i],
+                   &measuring->ranks[i]);
+        if (!session)
+            st = TSR_NOMEM;
+    }
+    return st;
+}
+
+// Starts a thread for each rank and waits for all of them: the first failure counts.
+static tsr_status run_threads(struct measuring *measuring)
+{
+    pthread_t threads[MEASURE_RANKS];
+    int started = 0;
+    tsr_status first = TSR_OK;
+    for (; started < measuring->n; started++)
+        if (pthread_create(&threads[started], NULL, rank_thread, &measuring->ranks[started])) {
+            first = TSR_NOMEM;
+            tsr__comm_fail(measuring->ranks[0].endpoint, first, "a rank could not be started");
+            break;
+        }
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < started; i++)
+        if (first == TSR_OK)
+            first = measuring->ranks[i].status;
+    return first;
+}
+
+static tsr_status with_threads(struct measuring *measuring)
+{
+    struct comm_options comm = {.timeout_s = measuring->run.timeout_s};
+    tsr_status st = find_gpus(measuring, measuring->session);
+    if (st != TSR_OK)
+        return st;
+    struct thread_job *job = tsr__threads_new(measuring->session, measuring->n, &comm);
+    if (!job)
+        return TSR_NOMEM;
+    st = begin_threads(measuring, job);
+    if (st == TSR_OK)
+        st = run_threads(measuring);
+    for (int i = 0; i < measuring->n; i++) // no earlier: others use what a rank has opened
+        tsr__measure_gpu_close(&measuring->ranks[i]);
+    for (int i = 1; i < measuring->n; i++)
+        tsr_session_free(measuring->ranks[i].session);
+    tsr__threads_free(job);
+    return st;
+}
+
+// ---- as processes ------------------------------------------------------------------------------
+
+// measure_rank holds pointers of the child; the parent reads only its numbers (collect).
+static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank,
+                             struct message *out)
+{
+    struct measuring *measuring = spawn->data;
+    struct measure_rank measure_rank;
+    struct engine *engine = tsr__engine_state(session);
+    tsr_status st = find_gpus(measuring, session);
+    if (st != TSR_OK)
+        return st;
+    begin_rank(measuring, session, engine->joined, &measuring->found[rank], &measure_rank);
+    tsr__measure_rank(&measure_rank);
+    tsr__measure_gpu_close(&measure_rank);
+    tsr__message_put(out, &measure_rank, sizeof measure_rank);
+    tsr__message_put(out, &measuring->found[rank], sizeof measuring->found[rank]);
+    return measure_rank.status;
+}
+
+static tsr_status child_take(struct spawn *spawn, tsr_session *session, int rank,
+                             struct message *in)
+{
+    (void)session;
+    struct measuring *measuring = spawn->data;
+    const void *measured = tsr__message_get(in, sizeof *measuring->ranks);
+    const void *found = tsr__message_get(in, sizeof *measuring->found);
+    if (!measured || !found)
+        return TSR_MALFORMED;
+    memcpy(&measuring->ranks[rank], measured, sizeof *measuring->ranks);
+    memcpy(&measuring->found[rank], found, sizeof *measuring->found);
+    return TSR_OK;
+}
+
+static tsr_status with_children(struct measuring *measuring)
+{
+    struct spawn w = {.n = measuring->n,
+                      .options = &measuring->run,
+                      .work = child_work,
+                      .take = child_take,
+                      .data = measuring};
+    if (names_gpu(measuring)) {
+        tsr_status st = tsr__gpu_spoilt(measuring->session, &measuring->run);
+        if (st != TSR_OK)
+            return st;
+    }
+    return tsr__spawn(measuring->session, &w);
+}
+
+// ---- under a launcher --------------------------------------------------------------------------
+
+// Every rank sends its findings to all, so that each has all of them in the same order.
+static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
+{
+    int64_t group[MEASURE_RANKS];
+    struct comm_buffer send[MEASURE_RANKS] = {{0}}, recv[MEASURE_RANKS] = {{0}};
+    struct comm_trouble why;
+    struct findings_of_rank mine = measuring->found[endpoint->rank];
+    for (int i = 0; i < endpoint->size; i++) {
+        group[i] = i;
+        send[i] = (struct comm_buffer){.p = &mine, .bytes = sizeof mine};
+        recv[i] = (struct comm_buffer){.p = &measuring->found[i], .bytes = sizeof mine};
+    }
+    struct comm_call call = {.plan = PLAN,
+                             .id = -11,
+                             .kind = COMM_ALL_GATHER,
+                             .type = TSR_UINT8,
+                             .group = group,
+                             .n_group = endpoint->size,
+                             .op = "measure",
+                             .node = "results"};
+    if (tsr__comm_all_to_all(endpoint, &call, send, recv, &why) == TSR_OK)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    tsr__diag(measuring->session, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
+    if (why.status == TSR_OK)
+        return TSR_PEER;
+    return why.status;
+}
+
+static tsr_status as_launched(struct measuring *measuring, struct endpoint *endpoint)
+{
+    struct measure_rank *rank = &measuring->ranks[endpoint->rank];
+    tsr_status st = find_gpus(measuring, measuring->session);
+    if (st != TSR_OK)
+        return st;
+    begin_rank(measuring, measuring->session, endpoint, &measuring->found[endpoint->rank], rank);
+    tsr__measure_rank(rank);
+    if (rank->status == TSR_OK)
+        rank->status = bring(measuring, endpoint);
+    tsr__measure_gpu_close(rank);
+    return rank->status;
+}
+
+// ---- start and end -----------------------------------------------------------------------------
+
+static tsr_status make_models(struct measuring *measuring)
+{
+    tsr_status st = tsr__temporary_folder(measuring->session, measuring->run.work, "measure",
+                                          &measuring->folder);
+    if (st != TSR_OK)
+        return st;
+    return tsr__measure_write(measuring->session, measuring->folder->path, samples_for(measuring),
+                              matrices_for(measuring));
+}
+
+// Under a launcher, *place is this process's among the ranks, and says how many there are.
+static tsr_status read_options(struct measuring *measuring, const tsr_measure_options *given,
+                               struct endpoint **place)
+{
+    tsr_measure_options options = {.size = sizeof options};
+    if (given)
+        memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    tsr_status st = tsr__run_options(measuring->session, options.run, &measuring->run);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__run_spawns(measuring->session, &measuring->run)) {
+        st = tsr__run_join(measuring->session, &measuring->run, place);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (*place)
+        measuring->n = (*place)->size;
+    else
+        measuring->n = options.devices > 0 ? options.devices : tsr__cores();
+    measuring->seconds = USUAL_SECONDS;
+    if (options.seconds > 0 && options.seconds < MOST_SECONDS)
+        measuring->seconds = options.seconds;
+    if (measuring->n > MEASURE_RANKS ||
+        (*place && options.devices > 0 && options.devices != measuring->n))
+        return tsr__run_refuse(measuring->session, DIAG_run_options, NULL,
+                               "at most 64 ranks; under a launcher, as many as it started",
+                               "the number of ranks to measure is out of range");
+    return TSR_OK;
+}
+
+static tsr_status all_ranks(struct measuring *measuring, struct endpoint *place)
+{
+    if (place)
+        return as_launched(measuring, place);
+    if (tsr__run_spawns(measuring->session, &measuring->run))
+        return with_children(measuring);
+    return with_threads(measuring);
+}
+
+static tsr_status measure(struct measuring *measuring, struct endpoint *place)
+{
+    size_t n = (size_t)measuring->n;
+    tsr_status st = TSR_NOMEM;
+    measuring->found = tsr__alloc(measuring->session, n * sizeof *measuring->found);
+    measuring->ranks = tsr__alloc(measuring->session, n * sizeof *measuring->ranks);
+    if (!measuring->found || !measuring->ranks)
+        goto free_lists;
+    st = make_models(measuring);
+    if (st != TSR_OK)
+        goto remove_models;
+    st = all_ranks(measuring, place);
+    if (st == TSR_OK && (!place || place->rank == 0))
+        collect(measuring, &measuring->ranks[0]);
+remove_models:
+    tsr__temporary_remove(measuring->folder);
+free_lists:
+    tsr__free(measuring->session, measuring->found, n * sizeof *measuring->found);
+    tsr__free(measuring->session, measuring->ranks, n * sizeof *measuring->ranks);
+    return st;
+}
+
+tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
+                        const char *const *devices, struct measured *out)
+{
+    struct measuring measuring = {.session = session, .devices = devices, .out = out};
+    struct endpoint *place = NULL;
+    memset(out, 0, sizeof *out);
+    tsr_status st = read_options(&measuring, options, &place);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__engine(session, &measuring.engine);
+    if (st != TSR_OK)
+        return st;
+    return measure(&measuring, place);
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// measure_links.c - times the transport itself: every pair of ranks, one after the other, then collectives over groups of
+// each size, all groups at once.
+//
+// How often something is repeated is decided by the first of a group from a first try, and told to the others.
+#include "measure/measure_rank.h"
+
+#include <stdlib.h>
+
+#define PLAN         0x6d65617375726573 // of these calls, which belong to no partition
+#define PING_BYTES   8
+#define LINK_BYTES   ((size_t)4 << 20)
+#define LEAST_TIMES  3
+#define MOST_TIMES   400
+#define SMALL_BYTES  ((int64_t)128 << 10)
+#define CALLS_ON_END 8
+#define SHARE_PAIRS  0.15 // of all seconds
+#define SHARE_ALL    0.35
+
+const int64_t tsr__measure_bytes[MEASURE_POINTS] = {1 << 10, 16 << 10, 128 << 10,
+                                                    1 << 20, 4 << 20,  16 << 20};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// 16 times: the third smallest (index 2).
+double tsr__measure_typical(double *times, size_t n)
+{
+    if (!n)
+        return 0;
+    qsort(times, n, sizeof *times, by_size);
+    return times[n / 8];
+}
+
+static struct comm_call call_of(struct measure_rank *rank, const int64_t *group, int n,
+                                enum comm_kind kind)
+{
+    return (struct comm_call){.plan = PLAN,
+                              .id = rank->id,
+                              .run = rank->calls++,
+                              .kind = kind,
+                              .type = TSR_FLOAT,
+                              .group = group,
+                              .n_group = n,
+                              .op = "measure",
+                              .node = "links"};
+}
+
+// The same for a call that carries tensors, which lie where the rank is.
+static struct comm_call tensor_call(struct measure_rank *rank, const int64_t *group, int n,
+                                    enum comm_kind kind)
+{
+    struct comm_call call = call_of(rank, group, n, kind);
+    tsr__measure_gpu_place(rank, &call);
+    return call;
+}
+
+// Calls are counted anew for each group: its members have made equally many.
+static void restart(struct measure_rank *rank, int64_t what)
+{
+    rank->id = -10 - what;
+    rank->calls = 0;
+}
+
+// How often: as the first of the group says, from what its first try took.
+static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int n, double first,
+                            double seconds, int64_t *times, struct comm_trouble *why)
+{
+    *times = MOST_TIMES;
+    if (first > 0 && seconds / first < MOST_TIMES)
+        *times = (int64_t)(seconds / first);
+    if (*times < LEAST_TIMES)
+        *times = LEAST_TIMES;
+    struct comm_call call = call_of(rank, group, n, COMM_BROADCAST);
+    call.type = TSR_UINT8;
+    tsr_status st =
+        tsr__comm_broadcast(rank->endpoint, &call, (int)group[0], times, sizeof *times, why);
+    if (*times > MOST_TIMES) // whatever came: there is no room for more
+        *times = MOST_TIMES;
+    return st;
+}
+
+// ---- pairs -------------------------------------------------------------------------------------
+
+// There and back again.
+static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, size_t bytes,
+                       double *seconds, struct comm_trouble *why)
+{
+    struct endpoint *endpoint = rank->endpoint;
+    struct comm_incoming in = {.into = {.p = p, .bytes = bytes}};
+    bool first = endpoint->rank == pair[0];
+    int other = (int)pair[first];
+    double began = tsr__now_s();
+    for (int turn = 0; turn < 2; turn++) {
+        struct comm_call call = tensor_call(rank, pair, 2, COMM_SEND);
+        tsr_status st;
+        if ((turn == 0) == first)
+            st = tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why);
+        else
+            st = tsr__comm_recv(endpoint, &call, other, &in, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = tsr__measure_gpu_wait(rank, why);
+    *seconds = (tsr__now_s() - began) / 2;
+    return st;
+}
+
+static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size_t bytes, void *p,
+                            double seconds, double *out, struct comm_trouble *why)
+{
+    double times[MOST_TIMES], first = 0;
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++) { // the first time buffers are new
+        tsr_status st = ping(rank, pair, p, bytes, &first, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = how_often(rank, pair, 2, 2 * first, seconds, &n, why);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t i = 0; i < n; i++) {
+        st = ping(rank, pair, p, bytes, &times[i], why);
+        if (st != TSR_OK)
+            return st;
+    }
+    *out = tsr__measure_typical(times, (size_t)n);
+    return TSR_OK;
+}
+
+// Latency is the time of 8 bytes one way; bandwidth follows from what 4 MiB take longer than that.
+// The first of the pair keeps both.
+static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
+                       struct comm_trouble *why)
+{
+    double small = 0, large = 0;
+    restart(rank, pair[0] * MEASURE_RANKS + pair[1]);
+    tsr_status st = time_pair(rank, pair, PING_BYTES, p, seconds / 2, &small, why);
+    if (st != TSR_OK)
+        return st;
+    st = time_pair(rank, pair, LINK_BYTES, p, seconds / 2, &large, why);
+    if (st != TSR_OK || rank->endpoint->rank != pair[0])
+        return st;
+    rank->out->latency[pair[1]] = small;
+    rank->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : 1e-9);
+    return TSR_OK;
+}
+
+// One pair after the other; the ranks that are not in it keep still.
+static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trouble *why)
+{
+    struct endpoint *endpoint = rank->endpoint;
+    int pairs = endpoint->size * (endpoint->size - 1) / 2, done = 0;
+    for (int a = 0; a < endpoint->size; a++)
+        for (int b = a + 1; b < endpoint->size; b++) {
+            const int64_t pair[2] = {a, b};
+            tsr_status st = TSR_OK;
+            if (endpoint->rank == a || endpoint->rank == b)
+                st = link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why);
+            if (st != TSR_OK)
+                return st;
+            st = tsr__comm_barrier(endpoint, PLAN, "measured pair", why);
+            if (st != TSR_OK)
+                return st;
+            if (endpoint->rank == 0)
+                tsr__progress(rank->session, "links", (uint64_t)++done, (uint64_t)pairs);
+        }
+    return TSR_OK;
+}
+
+tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why)
+{
+    void *p = tsr__measure_alloc(rank, LINK_BYTES, why);
+    if (!p)
+        return why->status;
+    tsr_status st = all_links(rank, p, why);
+    tsr__measure_free(rank, p, LINK_BYTES);
+    return st;
+}
+
+// ---- collectives -------------------------------------------------------------------------------
+
+// A group that a collective is timed on, this rank at place `self` in it; in and out are 16 MiB
+// each.
+struct crew {
+    int64_t members[MEASURE_RANKS];
+    int n, self;
+    struct comm_buffer send[MEASURE_RANKS], recv[MEASURE_RANKS];
+    int64_t counts[MEASURE_RANKS];
+    char *in, *out;
+};
+
+// Groups of neighbours: 0 1, 2 3, ...
+static void crew_of(const struct measure_rank *rank, int size, struct crew *crew)
+{
+    int first = rank->endpoint->rank / size * size;
+    crew->n = size;
+    crew->self = rank->endpoint->rank - first;
+    for (int i = 0; i < size; i++)
+        crew->members[i] = first + i;
+}
+
+static tsr_status to_all(struct measure_rank *rank, struct crew *crew, int64_t bytes, bool gather,
+                         struct comm_trouble *why)
+{
+    struct comm_call call =
+        tensor_call(rank, crew->members, crew->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
+    // An all-gather ends with all bytes on each; in an all-to-all each has one part of them.
+    size_t piece = (size_t)bytes / (size_t)crew->n / (gather ? 1 : (size_t)crew->n);
+    for (int i = 0; i < crew->n; i++) {
+        size_t at = gather ? 0 : (size_t)i * piece;
+        crew->send[i] = (struct comm_buffer){.p = crew->in + at, .bytes = piece};
+        crew->recv[i] = (struct comm_buffer){.p = crew->out + (size_t)i * piece, .bytes = piece};
+    }
+    return tsr__comm_all_to_all(rank->endpoint, &call, crew->send, crew->recv, why);
+}
+
+static tsr_status fold(struct measure_rank *rank, struct crew *crew, int64_t bytes,
+                       enum tsr_collective what, struct comm_trouble *why)
+{
+    struct comm_call call = tensor_call(rank, crew->members, crew->n, (enum comm_kind)what);
+    call.reduce = COMM_SUM;
+    call.count = bytes / (int64_t)sizeof(float);
+    if (what == TSR_ALL_REDUCE)
+        return tsr__comm_all_reduce(rank->endpoint, &call, crew->in, crew->out, why);
+    if (what == TSR_REDUCE)
+        return tsr__comm_reduce(rank->endpoint, &call, (int)crew->members[0], crew->in, crew->out,
+                                why);
+    for (int i = 0; i < crew->n; i++)
+        crew->counts[i] = call.count / crew->n;
+    call.count = 0;
+    return tsr__comm_reduce_scatter(rank->endpoint, &call, crew->in, crew->counts, crew->out, why);
+}
+
+static tsr_status once(struct measure_rank *rank, struct crew *crew, int64_t bytes,
+                       enum tsr_collective what, struct comm_trouble *why)
+{
+    if (what == TSR_ALL_GATHER || what == TSR_ALL_TO_ALL)
+        return to_all(rank, crew, bytes, what == TSR_ALL_GATHER, why);
+    if (what != TSR_BROADCAST)
+        return fold(rank, crew, bytes, what, why);
+    struct comm_call call = tensor_call(rank, crew->members, crew->n, COMM_BROADCAST);
+    return tsr__comm_broadcast(rank->endpoint, &call, (int)crew->members[0], crew->in,
+                               (size_t)bytes, why);
+}
+
+// Mean of some calls on end: a rank that comes late finds all done, and a single call of it takes no time.
+static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t bytes,
+                       enum tsr_collective what, double *seconds, struct comm_trouble *why)
+{
+    int n = bytes <= SMALL_BYTES ? CALLS_ON_END : 1;
+    double began = tsr__now_s();
+    for (int i = 0; i < n; i++) {
+        tsr_status st = once(rank, crew, bytes, what, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = tsr__measure_gpu_wait(rank, why);
+    *seconds = (tsr__now_s() - began) / n;
+    return st;
+}
+
+// The barrier is of all ranks: every group begins at the same time, as groups do in a run.
+static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_t bytes,
+                            enum tsr_collective what, double seconds, double *out,
+                            struct comm_trouble *why)
+{
+    double times[MOST_TIMES], first = 0;
+    int64_t n = 0;
+    tsr_status st = tsr__comm_barrier(rank->endpoint, PLAN, "measured collective", why);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < 2; i++) { // the first time buffers are new
+        st = some(rank, crew, bytes, what, &first, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (bytes <= SMALL_BYTES)
+        first *= CALLS_ON_END;
+    st = how_often(rank, crew->members, crew->n, first, seconds, &n, why);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t i = 0; i < n; i++) {
+        st = some(rank, crew, bytes, what, &times[i], why);
+        if (st != TSR_OK)
+            return st;
+    }
+    *out = tsr__measure_typical(times, (size_t)n);
+    return TSR_OK;
+}
+
+static tsr_status time_groups(struct measure_rank *rank, struct crew *crew, int k,
+                              struct comm_trouble *why)
+{
+    double each = rank->seconds * SHARE_ALL / (MEASURE_KINDS * MEASURE_POINTS * rank->n_groups);
+    restart(rank, MEASURE_RANKS * MEASURE_RANKS + k);
+    crew_of(rank, rank->group[k], crew);
+    for (int what = 0; what < MEASURE_KINDS; what++) {
+        for (int i = 0; i < MEASURE_POINTS; i++) {
+            tsr_status st = time_crew(rank, crew, tsr__measure_bytes[i], (enum tsr_collective)what,
+                                      each, &rank->out->seconds[what][k][i], why);
+            if (st != TSR_OK)
+                return st;
+        }
+        if (rank->endpoint->rank == 0)
+            tsr__progress(rank->session, "collectives", (uint64_t)(k * MEASURE_KINDS + what + 1),
+                          (uint64_t)(rank->n_groups * MEASURE_KINDS));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_trouble *why)
+{
+    size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
+    struct crew *crew = tsr__alloc(rank->session, sizeof *crew);
+    char *memory = tsr__measure_alloc(rank, 2 * most, why);
+    tsr_status st = TSR_NOMEM;
+    if (!memory)
+        st = why->status;
+    if (!crew || !memory)
+        goto free_memory;
+    st = TSR_OK; // one rank has no group
+    *crew = (struct crew){.in = memory, .out = memory + most};
+    for (int k = 0; k < rank->n_groups; k++) {
+        st = time_groups(rank, crew, k, why);
+        if (st != TSR_OK)
+            break;
+    }
+free_memory:
+    tsr__measure_free(rank, memory, 2 * most);
+    tsr__free(rank->session, crew, sizeof *crew);
+    return st;
+}

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+// measured_model.c - a model runs on the ranks of a measured topology, and what its nodes took beside their prices is added to
+// that topology (topology/seen.c).
+//
+// First all ranks run the whole model at the same time; then it is planned for the topology as it is by now, cut and run, again and
+// again until a plan comes that was run before: a plan that rests on what was seen of others may be worse than it seems. Each time a
+// few runs are timed, and a few more under the engine's profile, which says what each node took (profile.c):
+//
+//     whole   a run takes 10 ms; its 100 nodes take 10.5 in the profile, so that the profile costs 5 us for each node; what is
+//             left is divided among the nodes of the graph so that they take 10 ms
+//     cut     nodes of the slowest rank take 5.2 ms, its 8 collectives cost 0.3, a run takes 6.3: each time that the ranks met they
+//             lost (6.3 - 5.2 - 0.3) / 8 = 0.1 ms
+//
+// Where nodes are queued (on GPUs) a profile has the times of launching them, and says nothing: all nodes are as much slower
+// than their prices as the whole model is.
+#include "measure/internal.h"
+#include "api/api.h"
+#include "measure/profile.h"
+#include "ir/ir.h"
+#include "partition/partition.h"
+#include "rules/rules.h"
+#include "runtime/runtime.h"
+#include "topology/topology.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define USUAL_SECONDS  5.0
+#define RUN_SHARE      0.15 // of the seconds of measuring, for the runs of each round
+#define PROFILE_SHARE  0.05
+#define PLANNED        4 // rounds with a plan at most
+#define FEW_PROCESSES  2 // memory lies better in one than in another: the best counts
+#define MOST_PROCESSES 5
+#define SETTLED        0.97 // of the best so far: what is no better than that is no new best
+#define LEAST_RUN      0.3  // seconds of a process: a dozen runs do not find its fastest
+#define LEAST_TIMES    0.01 // of a node that the engine has done away with
+#define CONFIG         "measured"
+
+struct modelled {
+    tsr_session *session;
+    tsr_topology *topology;
+    tsr_run_options run;
+    double seconds;
+    struct arena arena;
+    struct scratch scratch;
+    tsr_model *model;
+    tsr_tensors *inputs;
+    tsr_dim_size *sizes;
+    size_t n_sizes;
+    bool waits_only; // nothing but what is lost where ranks meet
+    bool queued;     // no profile
+    double besides;  // seconds that the profile costs for each node
+    uint64_t plans[PLANNED];
+    int n_plans;
+    bool settled; // the last plan was run before
+};
+
+// One way to run the model, and what came of it.
+struct round {
+    struct modelled *of;
+    bool whole;             // every rank has all of it
+    double took;            // seconds of a run
+    struct profile profile; // empty where nodes are queued
+};
+
+// Nodes of one operator, type and size, on all ranks.
+struct alike {
+    const char *op, *type;
+    struct seen_point point;
+    double price, seen; // seconds, summed; price: as if nothing had been seen
+};
+
+// ---- what nodes took ---------------------------------------------------------------------------
+
+static double sum_seen(const struct sim_device *device)
+{
+    double sum = 0;
+    for (size_t i = 0; i < device->tasks.n; i++)
+        sum += device->tasks.at[i].seen;
+    return sum;
+}
+
+static void scale_seen(struct sim_device *device, double times)
+{
+    for (size_t i = 0; i < device->tasks.n; i++)
+        device->tasks.at[i].seen *= times;
+}
+
+// Seconds of the task without what was seen so far.
+static double plain_price(const struct sim *sim, const struct sim_task *task)
+{
+    const struct topology_seen *seen = tsr__topology_seen(sim->topology, task->op, task->type);
+    double price = (double)task->ps / 1e12;
+    if (seen)
+        return price / tsr__seen_times(seen, task->work, task->bytes);
+    return price;
+}
+
+// Without a profile nodes take what they cost.
+static void take_prices(struct sim_device *device)
+{
+    for (size_t i = 0; i < device->tasks.n; i++)
+        if (!device->tasks.at[i].comm)
+            device->tasks.at[i].seen = (double)device->tasks.at[i].ps / 1e12;
+}
+
+// What the profile costs for each node: what its nodes take more than a run does.
+static void find_besides(struct round *round, int64_t n)
+{
+    double sum = 0;
+    const struct profile *profile = &round->profile;
+    for (size_t i = 0; i < profile->nodes.n; i++)
+        sum += profile->nodes.at[i].seconds;
+    double more = sum - round->took * (double)n;
+    if (more > 0 && profile->nodes.n)
+        round->of->besides = more / (double)profile->nodes.n;
+}
+
+// Times of nodes that belong to none of the graph go to all of the rank in proportion.
+static void share_out(struct round *round, struct sim *sim, int rank)
+{
+    struct sim_device *device = &sim->devices[rank];
+    if (!round->profile.nodes.n) {
+        take_prices(device);
+        return;
+    }
+    double all = tsr__profile_share_out(&round->profile, sim, rank, round->of->besides);
+    double sum = sum_seen(device);
+    if (sum > 0)
+        scale_seen(device, all / sum);
+}
+
+// Every rank has taken as long as the run.
+static void fit_whole(const struct round *round, struct sim *sim)
+{
+    for (int64_t i = 0; i < sim->n; i++) {
+        double sum = sum_seen(&sim->devices[i]);
+        if (sum > 0)
+            scale_seen(&sim->devices[i], round->took / sum);
+    }
+}
+
+// Collectives of a device: their seconds without what ranks lose at each, and how many they are.
+static double sum_meetings(const struct sim *sim, const struct sim_device *device, int *n)
+{
+    double sum = 0;
+    *n = 0;
+    for (size_t i = 0; i < device->tasks.n; i++) {
+        const struct sim_comm *comm = device->tasks.at[i].comm;
+        if (!comm || comm->ps <= 0)
+            continue;
+        sum += (double)comm->ps / 1e12 - sim->topology->wait;
+        ++*n;
+    }
+    return sum;
+}
+
+// What a run took beyond the nodes and collectives of its slowest rank was lost where ranks met; if it took less, nodes were
+// faster than the profile has them.
+static void fit_cut(const struct round *round, struct sim *sim)
+{
+    const struct sim_device *slowest = &sim->devices[0];
+    for (int64_t i = 1; i < sim->n; i++)
+        if (sum_seen(&sim->devices[i]) > sum_seen(slowest))
+            slowest = &sim->devices[i];
+    int meetings = 0;
+    double nodes = sum_seen(slowest), met = sum_meetings(sim, slowest, &meetings);
+    double more = round->took - nodes - met, times = 1;
+    if (more < 0 || !meetings)
+        times = fmax(round->took - met, 0.1 * round->took) / nodes;
+    if (nodes > 0)
+        for (int64_t i = 0; i < sim->n; i++)
+            scale_seen(&sim->devices[i], times);
+    if (meetings)
+        tsr__topology_set_wait(sim->topology, fmax(more, 0) / meetings);
+}
+
+// ---- points ------------------------------------------------------------------------------------
+
+// The entry for nodes like that of the task, added if it is new. NULL: no memory.
+static struct alike *alike_of(struct sim *sim, struct map *known, const struct sim_task *task)
+{
+    struct str key =
+        tsr__arena_printf(sim->arena, "%s %s %a %a", task->op, task->type, task->work, task->bytes);
+    void **at = NULL;
+    if (key.p)
+        at = tsr__map_at(known, key);
+    if (!at)
+        return NULL;
+    if (!*at) {
+        struct alike *fresh = ARENA_NEW(sim->arena, struct alike);
+        if (!fresh)
+            return NULL;
+        *fresh = (struct alike){
+            .op = task->op, .type = task->type, .point = {task->work, task->bytes, 1}};
+        *at = fresh;
+    }
+    return *at;
+}
+
+// All prices are taken before the first point is added: points change them.
+static tsr_status add_points(struct sim *sim)
+{
+    struct map known;
+    VEC(struct alike *) list = {0};
+    tsr__map_init(&known, sim->arena, 64);
+    for (int64_t i = 0; i < sim->n; i++)
+        for (size_t k = 0; k < sim->devices[i].tasks.n; k++) {
+            const struct sim_task *task = &sim->devices[i].tasks.at[k];
+            if (task->comm || task->ps <= 0)
+                continue;
+            struct alike *alike = alike_of(sim, &known, task);
+            if (!alike)
+                return TSR_NOMEM;
+            if (alike->price == 0) {
+                struct alike **listed = vec_push(sim->arena, &list);
+                if (!listed)
+                    return TSR_NOMEM;
+                *listed = alike;
+            }
+            alike->price += plain_price(sim, task);
+            alike->seen += task->seen;
+        }
+    for (size_t i = 0; i < list.n; i++) {
+        struct alike *alike = list.at[i];
+        alike->point.times = fmax(alike->seen / alike->price, LEAST_TIMES);
+        if (!tsr__topology_add_seen(sim->topology, alike->op, alike->type, &alike->point))
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// Called by partition with the parts in memory.
+static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
+{
+    struct round *round = data;
+    struct modelled *of = round->of;
+    struct sim sim = {.session = of->session, .arena = &of->arena, .topology = of->topology};
+    tsr_status st = tsr__sim_read(&sim, parts, n, of->sizes, of->n_sizes);
+    if (st != TSR_OK)
+        return st;
+    if (round->whole)
+        find_besides(round, n);
+    for (int rank = 0; rank < (int)n; rank++)
+        share_out(round, &sim, rank);
+    if (round->whole)
+        fit_whole(round, &sim);
+    else
+        fit_cut(round, &sim);
+    if (of->waits_only)
+        return TSR_OK;
+    return add_points(&sim);
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+// The fastest run of a few processes, until one more is no faster. One of 3.1 ms, one of 2.7, one of 2.65: that is settled. Where
+// little time was given, two processes must do.
+static tsr_status find_best(struct round *round, const char *folder)
+{
+    struct modelled *of = round->of;
+    tsr_bench_result result = {.size = sizeof result};
+    double seconds = RUN_SHARE / FEW_PROCESSES * of->seconds;
+    if (of->seconds >= 1)
+        seconds = fmax(seconds, LEAST_RUN);
+    round->took = INFINITY;
+    for (int i = 0; i < MOST_PROCESSES; i++) {
+        tsr_status st = tsr_bench(of->session, folder, &of->run, of->inputs, seconds, &result);
+        if (st != TSR_OK)
+            return st;
+        bool faster = result.min_s < SETTLED * round->took;
+        round->took = fmin(round->took, result.min_s);
+        if (i + 1 >= FEW_PROCESSES && (!faster || of->seconds < 1))
+            break;
+    }
+    return TSR_OK;
+}
+
+// Runs that are timed, then a few under the profile.
+static tsr_status time_runs(struct round *round, const char *folder)
+{
+    struct modelled *of = round->of;
+    tsr_run_options run = of->run;
+    tsr_bench_result result = {.size = sizeof result};
+    tsr_status st = find_best(round, folder);
+    if (st != TSR_OK)
+        return st;
+    if (of->queued)
+        return TSR_OK;
+    struct str trace = tsr__arena_printf(&of->arena, "%s/trace.json", of->scratch.folder);
+    if (!trace.p)
+        return TSR_NOMEM;
+    run.trace = trace.p;
+    struct diag_mark before = tsr__diag_mark(of->session);
+    st = tsr_bench(of->session, folder, &run, of->inputs, PROFILE_SHARE * of->seconds, &result);
+    tsr__diag_back(of->session, &before, true); // that the trace is bounded is no matter
+    if (st != TSR_OK)
+        return st;
+    return tsr__profile_read(of->session, &of->arena, trace.p, &round->profile);
+}
+
+// The simulation's way to the parts of a model: a copy of it has numbers for all sizes.
+static tsr_status look_at(struct round *round, tsr_model *model)
+{
+    struct modelled *of = round->of;
+    tsr_model *copy = NULL;
+    tsr_dim_size *all;
+    size_t n;
+    tsr_status st = tsr_model_clone(model, &copy);
+    if (st != TSR_OK)
+        return st;
+    st = TSR_NOMEM;
+    if (tsr__sim_sizes(&of->arena, model, of->sizes, of->n_sizes, &all, &n))
+        st = tsr__shapes_declare(copy, all, n, NULL);
+    if (st == TSR_OK)
+        st = tsr__partition_look(copy, CONFIG, &(struct partition_look){look, round});
+    tsr_model_free(copy);
+    return st;
+}
+
+static tsr_status run_round(struct round *round, tsr_model *model, int number)
+{
+    struct modelled *of = round->of;
+    tsr_partition_options cut = {.size = sizeof cut, .config = CONFIG};
+    struct str folder = tsr__arena_printf(&of->arena, "%s%d", of->scratch.parts, number);
+    if (!folder.p)
+        return TSR_NOMEM;
+    tsr_status st = tsr_partition(model, folder.p, &cut, NULL);
+    if (st != TSR_OK)
+        return st;
+    st = time_runs(round, folder.p);
+    if (st != TSR_OK)
+        return st;
+    return look_at(round, model);
+}
+
+// A configuration in which no node says anything: every device does all of it.
+static tsr_status add_config(const struct modelled *of, tsr_model *model)
+{
+    tsr_config *made;
+    tsr_status st = tsr__model_allow_configs(model);
+    if (st != TSR_OK)
+        return st;
+    const char *names[MEASURE_RANKS];
+    for (int i = 0; i < of->topology->n; i++)
+        names[i] = of->topology->device[i].name;
+    return tsr_model_add_config(model, CONFIG, of->topology->n, names, (size_t)of->topology->n,
+                                &made);
+}
+
+// Devices of the same names that are so slow that every node is cut.
+static tsr_status slow_devices(const struct modelled *of, tsr_topology **out)
+{
+    char text[32];
+    snprintf(text, sizeof text, "full:%d", of->topology->n);
+    tsr_status st = tsr_topology_parse(of->session, text, out);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < of->topology->n; i++)
+        tsr_topology_set_device(*out, i,
+                                &(tsr_topology_device){.name = of->topology->device[i].name,
+                                                       .memory = of->topology->device[i].memory,
+                                                       .flops = 1e6});
+    return TSR_OK;
+}
+
+static tsr_status plan_for(const struct modelled *of, tsr_model *model)
+{
+    tsr_topology *slow = NULL;
+    tsr_plan_options plan = {.size = sizeof plan, .topology = of->topology, .config = CONFIG};
+    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_status st = TSR_OK;
+    if (of->waits_only) {
+        st = slow_devices(of, &slow);
+        plan.topology = slow;
+    }
+    if (st == TSR_OK)
+        st = tsr_plan_for(model, &plan, of->inputs, &summary);
+    tsr_topology_free(slow);
+    return st;
+}
+
+// Whether the plan is one that was run before; if not, it is remembered.
+static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
+{
+    const char *edits;
+    *out = false;
+    tsr_status st = tsr_config_edits(model, tsr_model_find_config(model, CONFIG), &edits);
+    if (st != TSR_OK)
+        return st;
+    uint64_t plan = tsr__hash64(edits, strlen(edits), 0);
+    for (int i = 0; i < of->n_plans; i++)
+        *out = *out || of->plans[i] == plan;
+    if (!*out)
+        of->plans[of->n_plans++] = plan;
+    return TSR_OK;
+}
+
+// number 0: whole on every rank.
+static tsr_status one_round(struct modelled *of, int number)
+{
+    struct round round = {.of = of, .whole = number == 0};
+    tsr_model *model = NULL;
+    tsr_status st = tsr__model_clone_bare(of->model, &model);
+    if (st != TSR_OK)
+        return st;
+    if (round.whole) {
+        st = add_config(of, model);
+    } else {
+        st = plan_for(of, model);
+        if (st == TSR_OK)
+            st = is_known(of, model, &of->settled);
+    }
+    if (st == TSR_OK && !of->settled)
+        st = run_round(&round, model, number);
+    tsr_model_free(model);
+    return st;
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_model *model,
+                              tsr_tensors **inputs)
+{
+    tsr_status st = tsr_tensors_new(session, inputs);
+    if (st != TSR_OK)
+        return st;
+    return tsr_tensors_load(*inputs, set, model, false);
+}
+
+// The caller frees both, whatever comes of it.
+static tsr_status open_model(tsr_session *session, const tsr_measure_options *options,
+                             tsr_model **model, tsr_tensors **inputs)
+{
+    const char *set = "random:0";
+    if (options->inputs)
+        set = options->inputs;
+    tsr_status st = tsr_model_load(session, options->model, model);
+    if (st != TSR_OK)
+        return st;
+    return open_inputs(session, set, *model, inputs);
+}
+
+tsr_status tsr__measure_model_open(tsr_session *session, const tsr_measure_options *options)
+{
+    tsr_model *model = NULL;
+    tsr_tensors *inputs = NULL;
+    struct diag_mark before = tsr__diag_mark(session);
+    tsr_status st = open_model(session, options, &model, &inputs);
+    tsr_tensors_free(inputs);
+    tsr_model_free(model);
+    if (st == TSR_OK)
+        tsr__diag_back(session, &before, true); // warnings come again
+    return st;
+}
+
+// Opens what is run, in a folder of its own.
+static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
+{
+    tsr_status st;
+    if (of->waits_only) {
+        st = tsr__waits_model(of->session, &of->model);
+        if (st == TSR_OK)
+            st = open_inputs(of->session, "random:0", of->model, &of->inputs);
+    } else {
+        st = open_model(of->session, options, &of->model, &of->inputs);
+    }
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__input_sizes(&of->arena, of->model, of->inputs, &of->sizes, &of->n_sizes))
+        return TSR_NOMEM;
+    return tsr__scratch_open(of->session, &of->arena, of->run.work, &of->scratch);
+}
+
+// The device of the options named the ranks' devices; in a partition every rank has its own.
+static void prepare(struct modelled *of, const tsr_measure_options *options)
+{
+    of->run = (tsr_run_options){.size = sizeof of->run};
+    if (options->run)
+        memcpy(&of->run, options->run, size_min(options->run->size, sizeof of->run));
+    of->run.size = sizeof of->run;
+    of->run.device = NULL;
+    of->seconds = USUAL_SECONDS;
+    if (options->seconds > 0)
+        of->seconds = options->seconds;
+    for (int i = 0; i < of->topology->n; i++)
+        of->queued = of->queued || of->topology->device[i].queued;
+}
+
+// Rounds up to the last of that number.
+static tsr_status measure(struct modelled *of, const tsr_measure_options *options, int last)
+{
+    prepare(of, options);
+    tsr__arena_init(&of->arena, of->session);
+    tsr_status st = begin(of, options);
+    for (int number = 0; number <= last; number++) {
+        if (st != TSR_OK || of->settled)
+            break;
+        st = one_round(of, number);
+        tsr__progress(of->session, "model", (uint64_t)number + 1, (uint64_t)last + 1);
+    }
+    tsr__scratch_close(&of->scratch);
+    tsr_tensors_free(of->inputs);
+    tsr_model_free(of->model);
+    tsr__arena_free(&of->arena);
+    return st;
+}
+
+tsr_status tsr__measure_model(tsr_topology *topology, const tsr_measure_options *options)
+{
+    struct modelled of = {.session = topology->session, .topology = topology};
+    return measure(&of, options, topology->n > 1 ? PLANNED : 0);
+}
+
+tsr_status tsr__measure_waits(tsr_topology *topology, const tsr_measure_options *options)
+{
+    struct modelled of = {.session = topology->session, .topology = topology, .waits_only = true};
+    for (int i = 0; i < topology->n; i++)
+        if (topology->device[i].queued)
+            return TSR_OK;
+    if (topology->n < 2)
+        return TSR_OK;
+    return measure(&of, options, 1);
+}

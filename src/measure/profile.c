@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// profile.c - which node of a graph the time of an engine's node belongs to.
+//
+// Engines join nodes and give what comes out names of their own, which begin with the name of a node or of its output:
+//
+//     profile                                       graph
+//     layer0_q, MatMul                              the node layer0_q
+//     layer0_scores/MatMulScaleFusion/, FusedMatMul the node layer0_scores
+//     Relu_4_0_nchwc, Conv                          the Conv that makes what the Relu reads, whose output is Relu_4_0
+//     ReorderInput                                  none: it counts in the sum alone
+#include "measure/profile.h"
+#include "ir/ir.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MOST_BYTES  ((size_t)64 << 20) // traces keep to 16 MiB
+#define TAIL        "_kernel_time"
+#define LEAST_SHARE 0.3 // of a node's time that is its own, however much the profile costs
+#define MOST_STEPS  4   // nodes before the one that is named
+
+// ---- reading -----------------------------------------------------------------------------------
+
+// The name without its tail; empty: the event is no kernel.
+static struct str kernel_name(const json_t *event)
+{
+    const char *kind = json_string_value(json_object_get(event, "cat"));
+    const char *name = json_string_value(json_object_get(event, "name"));
+    size_t tail = strlen(TAIL);
+    if (!kind || !name || strcmp(kind, "Node") != 0)
+        return STR("");
+    size_t length = strlen(name);
+    if (length <= tail || strcmp(name + length - tail, TAIL) != 0)
+        return STR("");
+    return (struct str){name, length - tail};
+}
+
+// Of a node that runs again the shortest time counts: what else the machine does makes others longer.
+static bool add_event(struct arena *arena, const json_t *event, struct profile *out)
+{
+    struct str name = kernel_name(event);
+    const char *op = json_string_value(json_object_get(json_object_get(event, "args"), "op_name"));
+    double seconds = json_number_value(json_object_get(event, "dur")) / 1e6;
+    int rank = (int)json_integer_value(json_object_get(event, "pid"));
+    if (!name.n || !op)
+        return true;
+    struct str key = tsr__arena_printf(arena, "%d %.*s", rank, (int)name.n, name.p);
+    void **at = NULL;
+    if (key.p)
+        at = tsr__map_at(&out->by_name, key);
+    if (!at)
+        return false;
+    size_t number = (size_t)(uintptr_t)*at; // counted from 1
+    if (number) {
+        struct profile_node *known = &out->nodes.at[number - 1];
+        if (seconds < known->seconds)
+            known->seconds = seconds;
+        return true;
+    }
+    struct profile_node *fresh = vec_push(arena, &out->nodes);
+    if (!fresh)
+        return false;
+    *fresh = (struct profile_node){rank, tsr__arena_str(arena, name).p,
+                                   tsr__arena_str(arena, str_of(op)).p, seconds};
+    *at = (void *)(uintptr_t)out->nodes.n;
+    return fresh->name && fresh->op;
+}
+
+tsr_status tsr__profile_read(tsr_session *session, struct arena *arena, const char *path,
+                             struct profile *out)
+{
+    struct str text;
+    json_error_t error;
+    json_t *root = NULL;
+    *out = (struct profile){0};
+    tsr__map_init(&out->by_name, arena, 256);
+    tsr_status st = tsr__file_read(session, arena, path, MOST_BYTES, &text);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__json_load(session, text, 0, &error, &root);
+    if (st != TSR_OK)
+        return st;
+    const json_t *events = json_object_get(root, "traceEvents");
+    for (size_t i = 0; i < json_array_size(events); i++)
+        if (!add_event(arena, json_array_get(events, i), out)) {
+            st = TSR_NOMEM;
+            break;
+        }
+    json_decref(root);
+    return st;
+}
+
+// ---- whose time it is --------------------------------------------------------------------------
+
+// Tasks of a device by the names of their nodes and of what those make, counted from 1.
+static bool name_tasks(struct arena *arena, const struct sim_device *device, struct map *names)
+{
+    tsr__map_init(names, arena, 2 * device->tasks.n);
+    for (size_t i = 0; i < device->tasks.n; i++) {
+        const tsr_node *node = device->tasks.at[i].from;
+        if (!node)
+            continue;
+        void **at = tsr__map_at(names, str_of(tsr_node_name(node)));
+        if (!at)
+            return false;
+        if (!*at && tsr_node_name(node)[0])
+            *at = (void *)(uintptr_t)(i + 1);
+        for (size_t k = 0; k < tsr_node_output_count(node); k++) {
+            const tsr_value *made = tsr_node_output(node, k);
+            at = made ? tsr__map_at(names, str_of(tsr_value_name(made))) : NULL;
+            if (at && !*at)
+                *at = (void *)(uintptr_t)(i + 1);
+        }
+    }
+    return !arena->failed;
+}
+
+// The longest beginning of the name that is a name of a task; 0: none is.
+static size_t task_named(const struct map *names, const char *name)
+{
+    for (size_t length = strlen(name); length > 0; length--) {
+        if (name[length] && !strchr("_/ :", name[length]))
+            continue;
+        void *at = tsr__map_get(names, (struct str){name, length});
+        if (at)
+            return (size_t)(uintptr_t)at;
+    }
+    return 0;
+}
+
+// The nearest node of that operator among those that make what this one reads; NULL: none within so many steps.
+static const tsr_node *before(const tsr_node *node, const char *op, int steps)
+{
+    if (strcmp(tsr_node_op(node), op) == 0)
+        return node;
+    if (steps == 0)
+        return NULL;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *read = tsr_node_input(node, i);
+        const tsr_node *maker = read ? tsr_value_producer(read) : NULL;
+        const tsr_node *found = maker ? before(maker, op, steps - 1) : NULL;
+        if (found)
+            return found;
+    }
+    return NULL;
+}
+
+// The task whose node does what the engine's node says; the one that is named, where none does.
+static struct sim_task *task_of(const struct map *names, struct sim_device *device,
+                                const struct profile_node *from)
+{
+    size_t number = task_named(names, from->name);
+    if (!number)
+        return NULL;
+    struct sim_task *named = &device->tasks.at[number - 1];
+    const tsr_node *node = before(named->from, from->op, MOST_STEPS);
+    if (!node || node == named->from)
+        return named;
+    const tsr_value *made = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
+    void *at = made ? tsr__map_get(names, str_of(tsr_value_name(made))) : NULL;
+    if (at)
+        return &device->tasks.at[(size_t)(uintptr_t)at - 1];
+    return named;
+}
+
+// Each node of the profile goes to the task that it came from, less `besides`, what the engine takes for any node: of 9 us and 2
+// besides, 7. A node of next to nothing keeps LEAST_SHARE of its time. The sum has nodes without a task too.
+double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
+                              double besides)
+{
+    struct sim_device *device = &sim->devices[rank];
+    struct map names;
+    double sum = 0;
+    for (size_t i = 0; i < device->tasks.n; i++)
+        device->tasks.at[i].seen = 0;
+    if (!name_tasks(sim->arena, device, &names))
+        return 0;
+    for (size_t i = 0; i < profile->nodes.n; i++) {
+        const struct profile_node *node = &profile->nodes.at[i];
+        if (node->rank != rank)
+            continue;
+        double own = node->seconds - besides;
+        if (own < LEAST_SHARE * node->seconds)
+            own = LEAST_SHARE * node->seconds;
+        sum += own;
+        struct sim_task *task = task_of(&names, device, node);
+        if (task)
+            task->seen += own;
+    }
+    return sum;
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_fold.c - devices that do the same are simulated once.
+//
+// Large plans repeat a block of devices: every copy of it has its share of the batch and talks to no other copy until the
+// outputs are given. Such a plan is the plan of one block with a smaller batch. Whether it is one is read off the shardings
+// alone: each must be what tsr__layout_repeat makes of its first copy.
+//
+//     batch 64 on 1,024 devices that are 16 copies of 64: a model with batch 4 on 64 devices
+//
+// What is not certain is not folded: stages, subgraphs, values that have the batch in no or in two dimensions, nodes that
+// bring copies together (a mean over the batch), and machines whose copies are not linked alike.
+#include "simulate/simulate.h"
+#include "ir/ir.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+#include "sharding/sharding.h"
+#include "topology/topology.h"
+
+// One attempt after the other uses the same struct: `repeat`, `part` and `layouts` are of the
+// attempt at hand.
+struct fold {
+    tsr_model *model;
+    tsr_config *config;
+    struct arena *arena;
+    struct shapes *all, *part; // with the whole batch, and with the share of one copy
+    struct tile_repeat repeat;
+    VEC(struct tile_layout *) layouts; // of the first copy, spec by spec
+};
+
+#define TWO_DIMS (-2) // or sizes that are no multiples of the share
+
+// The dimension in which a value has the batch; -1: none.
+static int batch_dim(const struct fold *fold, const tsr_value *value)
+{
+    struct shape all = tsr__shapes_of(fold->all, value), part = tsr__shapes_of(fold->part, value);
+    int found = -1;
+    if (all.rank != part.rank)
+        return TWO_DIMS;
+    for (int d = 0; d < all.rank; d++) {
+        if (all.dims[d].value == part.dims[d].value)
+            continue;
+        if (found >= 0 || all.dims[d].value != part.dims[d].value * fold->repeat.copies)
+            return TWO_DIMS;
+        found = d;
+    }
+    return found;
+}
+
+// ---- may it be folded so -----------------------------------------------------------------------
+
+// The sharding of the value at the node for the configuration at hand; NULL: none.
+static tsr_spec *spec_of(const struct fold *fold, const tsr_node *node, const tsr_value *value)
+{
+    tsr_spec *spec;
+    for (size_t i = 0; (spec = tsr_node_sharding_of(node, value, i)); i++)
+        if (tsr__spec_config(spec) == fold->config)
+            return spec;
+    return NULL;
+}
+
+// The spec of the first copy; NULL: there is none, or the copies differ.
+static struct tile_layout *first_copy(const struct fold *fold, const tsr_spec *spec,
+                                      struct arena *arena)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    struct tile_layout *layout = NULL;
+    struct shape shape = tsr__shapes_of(fold->all, value);
+    int dim = batch_dim(fold, value);
+    if (dim == TWO_DIMS || tsr__spec_layout(arena, spec, &shape, true, &layout) != TSR_OK ||
+        !layout)
+        return NULL;
+    struct tile_layout *once = tsr__layout_once(arena, layout, &fold->repeat, dim);
+    if (once)
+        return tsr__layout_copy(fold->arena, once);
+    return NULL;
+}
+
+static bool steers(const struct rule *rule, bool out, size_t i)
+{
+    if (!rule || (int)i >= (out ? rule->n_outputs : rule->n_inputs))
+        return false;
+    return (out ? rule->outputs : rule->inputs)[i].host;
+}
+
+// Whoever reads a share of the batch says how, and gives shares alone: no copy waits for another.
+static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct arena *scratch)
+{
+    const struct rule *rule = tsr__rule_of(scratch, node, fold->all);
+    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
+    bool shares = false;
+    for (size_t i = 0; i < n_in; i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        int dim = -1;
+        if (value)
+            dim = batch_dim(fold, value);
+        if (dim == -1 || steers(rule, false, i))
+            continue;
+        if (dim == TWO_DIMS || !spec_of(fold, node, value))
+            return false;
+        shares = true;
+    }
+    for (size_t i = 0; i < n_out; i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (!value || steers(rule, true, i))
+            continue;
+        int dim = batch_dim(fold, value);
+        if (dim == TWO_DIMS || (dim < 0 && shares))
+            return false;
+    }
+    return true;
+}
+
+static bool has_bodies(const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
+            return true;
+    return false;
+}
+
+// Whether the node does the same in every copy. Notes the layout in one copy of each of its specs, in their order.
+static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
+{
+    const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
+    int64_t stage;
+    if (has_bodies(node) || (nc && tsr_node_config_stage(nc, &stage)) ||
+        !keeps_apart(fold, node, scratch))
+        return false;
+    if (!nc)
+        return true;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        struct tile_layout *layout = NULL;
+        if (tsr_spec_value(spec))
+            layout = first_copy(fold, spec, scratch);
+        struct tile_layout **at = NULL;
+        if (layout)
+            at = vec_push(fold->arena, &fold->layouts);
+        if (!at)
+            return false;
+        *at = layout;
+    }
+    return true;
+}
+
+// All nodes of the main graph do the same in every copy; the layouts of one copy are listed then.
+static bool folds(struct fold *fold)
+{
+    struct arena scratch;
+    fold->layouts.n = 0;
+    tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
+    for (; node; node = tsr_node_next(node)) {
+        tsr__arena_init(&scratch, fold->arena->session);
+        bool ok = folds_node(fold, node, &scratch);
+        tsr__arena_free(&scratch);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+// ---- which copies ------------------------------------------------------------------------------
+
+static void count_up(int64_t *used, const int64_t *devices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        *used = devices[i] >= *used ? devices[i] + 1 : *used;
+}
+
+// Devices up to the last that a spec names.
+static int64_t used_devices(const struct fold *fold)
+{
+    int64_t used = 0;
+    const int64_t *list;
+    size_t n;
+    tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
+    for (; node; node = tsr_node_next(node)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
+        if (!nc)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+            const tsr_spec *spec = tsr_node_config_spec(nc, i);
+            n = tsr_spec_devices(spec, &list);
+            count_up(&used, list, n);
+            for (size_t g = 0; g < tsr_spec_group_count(spec); g++) {
+                tsr_spec_group(spec, g, &list, &n);
+                count_up(&used, list, n);
+            }
+        }
+    }
+    return used;
+}
+
+// The sizes with a copy's share of one of them.
+static tsr_dim_size *shared_sizes(struct arena *arena, const tsr_dim_size *sizes, size_t n,
+                                  size_t batch, int64_t copies)
+{
+    tsr_dim_size *part = ARENA_ARRAY(arena, tsr_dim_size, n + 1);
+    if (!part)
+        return NULL;
+    if (n)
+        memcpy(part, sizes, n * sizeof *part);
+    if (copies > 1)
+        part[batch].size /= copies;
+    return part;
+}
+
+// Whether the model folds with these sizes in one copy; fold->layouts is filled if so.
+static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
+{
+    fold->part = tsr__shapes_bound(fold->arena, fold->model, part, n, false);
+    return fold->part && folds(fold);
+}
+
+// The most copies first: what is simulated is then the smallest.
+static bool find_copies(struct fold *fold, const tsr_topology *topology, struct sim_fold *out,
+                        const tsr_dim_size *sizes, size_t n)
+{
+    // Copies stand one after the other from device 0 on: the devices beyond the last one used are
+    // idle.
+    int64_t used = used_devices(fold), devices = tsr_config_devices(fold->config);
+    // 8 devices used: blocks of 1 (8 copies), 2 (4), 4 (2), 8 (1). One copy is worth it only where
+    // the configuration has idle devices besides.
+    for (int64_t block = 1; block <= used; block++) {
+        int64_t copies = used / block;
+        if (used % block || (copies == 1 && used == devices))
+            continue;
+        fold->repeat = (struct tile_repeat){copies, block, NULL};
+        if (topology && !tsr__topology_repeats(topology, (int)block, (int)copies))
+            continue;
+        // Any size may be the batch: each that the copies divide is tried.
+        for (size_t i = 0; i < n || (copies == 1 && i == 0); i++) {
+            if (copies > 1 && sizes[i].size % copies)
+                continue;
+            out->sizes = shared_sizes(fold->arena, sizes, n, i, copies);
+            if (out->sizes && try_copies(fold, out->sizes, n))
+                return true;
+            if (copies == 1)
+                break;
+        }
+    }
+    return false;
+}
+
+// ---- the model of one copy ---------------------------------------------------------------------
+
+// The value of the twin that stands where value stands at its node.
+static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_value *value)
+{
+    struct slots slots = tsr__slots_of(node, value);
+    bool is_output;
+    size_t i;
+    if (!tsr__slots_next(&slots, &is_output, &i))
+        return NULL;
+    return is_output ? tsr_node_output(twin, i) : tsr_node_input(twin, i);
+}
+
+// Nodes of the copy stand in the same order, and so do the layouts that folds_node listed.
+static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_config *config)
+{
+    size_t k = 0;
+    const tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
+    tsr_node *twin = tsr_graph_first(tsr_model_graph(model));
+    for (; node && twin; node = tsr_node_next(node), twin = tsr_node_next(twin)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
+        if (!nc)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++) {
+            tsr_value *value = twin_of(node, twin, tsr_spec_value(tsr_node_config_spec(nc, i)));
+            tsr_status st = TSR_OK;
+            if (value)
+                st = tsr__spec_write(twin, config, value, fold->layouts.at[k]);
+            if (st != TSR_OK)
+                return st;
+        }
+    }
+    return TSR_OK;
+}
+
+// A copy without annotations gets one configuration, of the devices of one block, and the layouts
+// of the first copy. On failure there is no model to free.
+static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
+{
+    tsr_config *config;
+    tsr_status st = tsr__model_clone_bare(fold->model, &out->model);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_model_add_config(out->model, tsr_config_name(fold->config), fold->repeat.devices, NULL,
+                              0, &config);
+    if (st == TSR_OK)
+        st = write_specs(fold, out->model, config);
+    if (st == TSR_OK)
+        st = tsr__shapes_declare(out->model, out->sizes, out->n_sizes, NULL);
+    if (st != TSR_OK) {
+        tsr_model_free(out->model);
+        out->model = NULL;
+    }
+    return st;
+}
+
+// One side of "past=present", either of which may have a star; a line of keep_cut is an output alone.
+static bool line_names(struct str line, struct str name)
+{
+    struct str rest;
+    const char *equals = memchr(line.p, '=', line.n);
+    size_t n = equals ? (size_t)(equals - line.p) : line.n;
+    if (tsr__star_matches((struct str){line.p, n}, name, &rest))
+        return true;
+    return equals && tsr__star_matches((struct str){equals + 1, line.n - n - 1}, name, &rest);
+}
+
+// A state, or an output that stays in parts: every copy keeps its share, so nothing is cut out of it or brought anywhere.
+static bool stays(const struct fold *fold, const tsr_value *value)
+{
+    static const char *const keys[] = {META_STATE, META_KEEP_CUT};
+    for (size_t i = 0; i < TSR_COUNT(keys); i++) {
+        const char *text = tsr_model_metadata(fold->model, keys[i]);
+        while (text && *text) {
+            size_t n = strcspn(text, "\n");
+            if (n && line_names((struct str){text, n}, tsr__value_str(value)))
+                return true;
+            text += n + (text[n] == '\n');
+        }
+    }
+    return false;
+}
+
+// Bytes of the outputs that the copies share.
+static void list_outputs(const struct fold *fold, struct sim_fold *out)
+{
+    const tsr_graph *graph = tsr_model_graph(fold->model);
+    size_t n = tsr_graph_output_count(graph);
+    bool sized = true;
+    out->shared = ARENA_ARRAY(fold->arena, int64_t, n + 1);
+    if (!out->shared)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        if (batch_dim(fold, value) >= 0 && !stays(fold, value))
+            out->shared[out->n_shared++] = tsr__price_bytes(fold->all, value, &sized);
+    }
+}
+
+// Someone reads all of a copy's share of an input, so it is cut out of the whole one as it stands. (Who reads a piece of the
+// share cuts that out of the whole one: one copy shows it.)
+static bool is_cut_out(const struct fold *fold, const tsr_value *input)
+{
+    size_t k = 0;
+    const tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
+    for (; node; node = tsr_node_next(node)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
+        if (!nc)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++)
+            if (tsr_spec_value(tsr_node_config_spec(nc, i)) == input &&
+                tsr__layout_is_whole(fold->layouts.at[k]))
+                return true;
+    }
+    return false;
+}
+
+// Bytes of the shares that are cut out of whole inputs: what add_slices (timeline.c) prices.
+static void count_inputs(const struct fold *fold, struct sim_fold *out)
+{
+    const tsr_graph *graph = tsr_model_graph(fold->model);
+    bool sized = true;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (batch_dim(fold, value) >= 0 && is_cut_out(fold, value) && !stays(fold, value))
+            out->cut_out += tsr__price_bytes(fold->part, value, &sized);
+    }
+}
+
+static tsr_config *only_config(const tsr_model *model, const char *name)
+{
+    if (name)
+        return tsr_model_find_config(model, name);
+    if (tsr_model_config_count(model) == 1)
+        return tsr_model_config(model, 0);
+    return NULL;
+}
+
+// Where the devices are copies of a few that do the same on other parts of the batch, those few are simulated alone.
+tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
+                         const tsr_topology *topology, struct sim_fold *out)
+{
+    struct fold fold = {
+        .model = model, .arena = arena, .config = only_config(model, options->config)};
+    tsr_dim_size *sizes;
+    *out = (struct sim_fold){0};
+    if (!fold.config || tsr_config_devices(fold.config) <= SIM_FOLD_ABOVE || tsr__has_calls(model))
+        return TSR_OK;
+    if (!tsr__sim_sizes(arena, model, options->sizes, options->n_sizes, &sizes, &out->n_sizes))
+        return TSR_NOMEM;
+    fold.all = tsr__shapes_bound(arena, model, sizes, out->n_sizes, false);
+    if (fold.all && find_copies(&fold, topology, out, sizes, out->n_sizes)) {
+        out->copies = fold.repeat.copies;
+        out->devices = fold.repeat.devices;
+        list_outputs(&fold, out);
+        count_inputs(&fold, out);
+    }
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (out->copies)
+        return make_model(&fold, out);
+    return TSR_OK;
+}

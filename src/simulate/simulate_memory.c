@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_memory.c - what lies in a device's memory while its part runs: constants, inputs, and what nodes make, each from the
+// node that makes it to the last that reads it.
+#include "simulate/simulate.h"
+#include "ir/ir.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+
+#define DOMAIN "ai.tessera"
+#define SMALL  ((int64_t)64 << 10) // such blocks leave no gaps
+
+bool tsr__sim_folded(const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (value && !tsr_value_initializer(value))
+            return false;
+    }
+    return true;
+}
+
+// Memory that one or several values have one after the other.
+// Times: the input of the node that runs k-th is copied at 4 k, the node runs at 4 k + 1, what it made is copied at 4 k + 2.
+#define NODE_TIMES 4
+#define RUNS       1
+#define COPIES     2
+struct store {
+    int64_t bytes, from, end; // times
+    const tsr_value *first;   // of those
+    bool waits;               // among those that are free
+    size_t below;             // store that was freed before it and looks like it; 0: none
+};
+// A value's store is found by its id; values that follow one another in place share one, whose end
+// moves on.
+struct stores {
+    const tsr_model *model;
+    const struct shapes *shapes;
+    struct arena *arena;
+    enum kernels kernels;
+    int64_t nodes;
+    const tsr_node **order; // the nodes as they run
+    int64_t *times;         // by place in the file: when the node runs
+    size_t *of;             // by value id: its store plus 1; 0: none
+    VEC(struct store) list;
+    struct map free; // shape -> size_t *, the store of that shape that was freed last; 0: none
+};
+
+struct last_use {
+    const struct stores *stores;
+    bool but_blocks; // readers that take the value in blocks do not count
+    bool but_usual;  // nor do the others
+    int64_t at;
+};
+
+// A reader that copies its input needs the value no longer than that takes.
+static bool last_use(void *data, tsr_node *node, size_t input)
+{
+    struct last_use *last = data;
+    const struct stores *stores = last->stores;
+    bool blocks = tsr__node_takes_blocks(node, stores->shapes);
+    if ((last->but_blocks && blocks) || (last->but_usual && !blocks))
+        return true;
+    int64_t at = stores->times[tsr__sim_place(node)];
+    if (input > 0 || stores->kernels != KERNELS_CPU ||
+        !tsr__node_copies_input(node, stores->shapes))
+        at += RUNS;
+    larger(&last->at, at);
+    return true;
+}
+
+// The last node that needs the value; outputs are needed after all of them.
+static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
+{
+    struct last_use last = {.stores = stores, .at = made};
+    tsr_value_uses(value, last_use, &last);
+    if (tsr_value_is_output(value))
+        return NODE_TIMES * stores->nodes;
+    return last.at;
+}
+
+static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
+{
+    bool sized = true;
+    return tsr__price_bytes(stores->shapes, value, &sized);
+}
+
+// An engine uses memory again for values that look alike: the same number of elements in another shape is not enough.
+static bool look_alike(const struct stores *stores, const tsr_value *a, const tsr_value *b)
+{
+    struct shape x = tsr__shapes_of(stores->shapes, a), y = tsr__shapes_of(stores->shapes, b);
+    if (x.rank != y.rank || x.rank < 1 || bytes_of(stores, a) != bytes_of(stores, b))
+        return false;
+    for (int d = 0; d < x.rank; d++)
+        if (x.dims[d].value < 0 || x.dims[d].value != y.dims[d].value)
+            return false;
+    return true;
+}
+
+#define NO_MEMORY SIZE_MAX // the value lies in an input or a constant
+
+// The store that the first output of the node takes over; 0: none. An input whose store others need afterwards is left
+// alone, unless the output is that input.
+static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
+{
+    enum kernel_place place = tsr__node_place(node, stores->shapes, stores->kernels);
+    if (place == PLACE_OWN || tsr_node_input_count(node) == 0)
+        return 0;
+    const tsr_value *first = tsr_node_input(node, 0);
+    if (place == PLACE_OF_INPUT && first) {
+        size_t store = stores->of[tsr__value_id(first)];
+        return store ? store : NO_MEMORY;
+    }
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        size_t store = 0;
+        if (value)
+            store = stores->of[tsr__value_id(value)];
+        if (store && store != NO_MEMORY && stores->list.at[store - 1].end <= at &&
+            look_alike(stores, value, tsr_node_output(node, 0)))
+            return store;
+    }
+    return 0;
+}
+
+// The top of the stack of free stores that look like the value (look_alike); NULL: no store does.
+static size_t *free_top(struct stores *stores, const tsr_value *value)
+{
+    struct shape shape = tsr__shapes_of(stores->shapes, value);
+    if (shape.rank < 1)
+        return NULL;
+    int64_t *key = ARENA_ARRAY(stores->arena, int64_t, (size_t)shape.rank + 1);
+    if (!key)
+        return NULL;
+    key[shape.rank] = bytes_of(stores, value);
+    for (int d = 0; d < shape.rank; d++) {
+        key[d] = shape.dims[d].value;
+        if (key[d] < 0)
+            return NULL;
+    }
+    struct str text = {(const char *)key, ((size_t)shape.rank + 1) * sizeof *key};
+    void **slot = tsr__map_at(&stores->free, text);
+    if (slot && !*slot)
+        *slot = ARENA_NEW(stores->arena, size_t);
+    return slot ? *slot : NULL;
+}
+
+// The store that was freed last of those that look like the value; 0: there is none. It is kept from
+// the time when it was free on: the engine has planned to use it again and does not give it back in
+// between.
+static size_t used_again(struct stores *stores, const tsr_value *value)
+{
+    size_t *top = free_top(stores, value);
+    if (!top || !*top)
+        return 0;
+    size_t store = *top;
+    *top = stores->list.at[store - 1].below;
+    stores->list.at[store - 1].waits = false;
+    return store;
+}
+
+// Outputs of the graph have memory of their own. Only the first output of a node may lie over an input, and none of a
+// communication does.
+static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
+{
+    const tsr_value *value = tsr_node_output(node, i);
+    size_t store = 0;
+    if (tsr_value_is_output(value))
+        return 0;
+    if (i == 0 && strcmp(tsr_node_domain(node), DOMAIN) != 0)
+        store = taken_over(stores, node, at);
+    if (!store && tsr_value_use_count(value))
+        store = used_again(stores, value);
+    return store;
+}
+
+// `own`: as a plan counts, each value in memory of its own.
+static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
+{
+    const tsr_value *value = tsr_node_output(node, i);
+    int64_t end = end_of(stores, value, at);
+    size_t store = 0;
+    if (!own)
+        store = find_store(stores, node, i, at);
+    struct store *fresh = NULL;
+    if (!store)
+        fresh = vec_push(stores->arena, &stores->list);
+    if (fresh) {
+        *fresh = (struct store){bytes_of(stores, value), at, end, value, false, 0};
+        store = stores->list.n;
+    } else if (store && store != NO_MEMORY) {
+        larger(&stores->list.at[store - 1].end, end);
+    }
+    stores->of[tsr__value_id(value)] = store;
+}
+
+// Memory that goes with the node, and is never used for a value.
+static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
+{
+    struct store *fresh = NULL;
+    if (bytes > 0)
+        fresh = vec_push(stores->arena, &stores->list);
+    if (fresh)
+        *fresh = (struct store){.bytes = bytes, .from = at, .end = at};
+}
+
+// ---- copies between the usual layout and that of convolutions
+
+// Memory for a copy of the value: what was free and looks like it, or its own. 0: there is none.
+static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t from, int64_t end)
+{
+    size_t store = 0;
+    if (!tsr_value_is_output(value))
+        store = used_again(stores, value);
+    if (store) {
+        larger(&stores->list.at[store - 1].end, end);
+        return store;
+    }
+    struct store *fresh = vec_push(stores->arena, &stores->list);
+    if (!fresh)
+        return 0;
+    *fresh = (struct store){bytes_of(stores, value), from, end, value, false, 0};
+    return stores->list.n;
+}
+
+static void set_free(struct stores *stores, size_t store)
+{
+    struct store *freed = &stores->list.at[store - 1];
+    size_t *top = NULL;
+    if (freed->first)
+        top = free_top(stores, freed->first);
+    freed->waits = true;
+    if (!top)
+        return;
+    freed->below = *top;
+    *top = store;
+}
+
+// The store of the copy; 0: the node takes its input as it is.
+static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at)
+{
+    if (stores->kernels != KERNELS_CPU || !tsr__node_copies_input(node, stores->shapes))
+        return 0;
+    return copy_store(stores, tsr_node_input(node, 0), at, at + RUNS);
+}
+
+// The value lies in the copy from then on; what was copied stays for readers that take it in blocks.
+static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
+{
+    if (stores->kernels != KERNELS_CPU || !tsr__node_copies_output(node, stores->shapes))
+        return;
+    const tsr_value *value = tsr_node_output(node, 0);
+    size_t *place = &stores->of[tsr__value_id(value)], blocks = *place;
+    struct last_use usual = {.stores = stores, .but_blocks = true, .at = at + COPIES};
+    struct last_use other = {.stores = stores, .but_usual = true, .at = at + COPIES};
+    tsr_value_uses(value, last_use, &usual);
+    tsr_value_uses(value, last_use, &other);
+    if (tsr_value_is_output(value))
+        usual.at = NODE_TIMES * stores->nodes;
+    *place = copy_store(stores, value, at + COPIES, usual.at);
+    if (!blocks || blocks == NO_MEMORY)
+        return;
+    stores->list.at[blocks - 1].end = other.at;
+    if (other.at == at + COPIES)
+        set_free(stores, blocks);
+}
+
+// After the node: stores of values that it was the last to read, or that nobody reads, are free.
+static void free_store(struct stores *stores, const tsr_value *value, int64_t at)
+{
+    size_t store = 0;
+    if (value)
+        store = stores->of[tsr__value_id(value)];
+    if (!store || store == NO_MEMORY)
+        return;
+    struct store *freed = &stores->list.at[store - 1];
+    if (freed->waits || freed->end > at)
+        return;
+    set_free(stores, store);
+}
+
+// The largest sum of stores that live at the same node, by changes at begin and end.
+static int64_t most_at_once(struct stores *stores)
+{
+    int64_t now = 0, most = 0;
+    int64_t *change = ARENA_ARRAY(stores->arena, int64_t, NODE_TIMES * (size_t)stores->nodes + 2);
+    int64_t largest =
+        INT64_MAX / ((int64_t)stores->list.n + 1); // so that all together are a number
+    if (!change)
+        return 0;
+    for (size_t i = 0; i < stores->list.n; i++) {
+        int64_t bytes = stores->list.at[i].bytes < largest ? stores->list.at[i].bytes : largest;
+        change[stores->list.at[i].from] += bytes;
+        change[stores->list.at[i].end + 1] -= bytes;
+    }
+    for (int64_t i = 0; i <= NODE_TIMES * stores->nodes; i++) {
+        now += change[i];
+        larger(&most, now);
+    }
+    return most;
+}
+
+// What the stores take together where each lies in one place as long as it lives: they begin in the order of the list, and at
+// each node those go that end before it.
+static int64_t with_gaps(struct stores *stores)
+{
+    struct sim_heap heap = {0};
+    int64_t small = 0;
+    size_t n = stores->list.n;
+    int64_t *places = ARENA_ARRAY(stores->arena, int64_t, n + 1);
+    size_t *first = ARENA_ARRAY(stores->arena, size_t, NODE_TIMES * (size_t)stores->nodes + 2);
+    size_t *next = ARENA_ARRAY(stores->arena, size_t, n + 1);
+    if (!places || !first || !next)
+        return 0;
+    int64_t now = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct store *store = &stores->list.at[i];
+        for (; now < store->from; now++)
+            for (size_t k = first[now]; k; k = next[k])
+                tsr__sim_give(stores->arena, &heap, places[k], stores->list.at[k - 1].bytes);
+        if (store->bytes < SMALL) {
+            small = sum_of(small, store->bytes);
+            continue;
+        }
+        places[i + 1] = tsr__sim_take(&heap, store->bytes);
+        next[i + 1] = first[store->end];
+        first[store->end] = i + 1;
+    }
+    return sum_of(heap.top, small);
+}
+
+// Copies, outputs and scratch memory of a node in the order in which the engine asks for them.
+static void list_node(struct stores *stores, const tsr_node *node, int64_t at, bool own)
+{
+    size_t copied = 0;
+    if (!own)
+        copied = copy_input(stores, node, at);
+    if (copied)
+        free_store(stores, tsr_node_input(node, 0), at);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            add_output(stores, node, i, at + RUNS, own);
+    if (!own && stores->kernels == KERNELS_CPU)
+        add_passing(stores, tsr__node_scratch(node, stores->shapes), at + RUNS);
+    if (copied)
+        set_free(stores, copied);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        free_store(stores, tsr_node_input(node, i), at + RUNS);
+    if (!own)
+        copy_output(stores, node, at);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        free_store(stores, tsr_node_output(node, i), at + RUNS);
+}
+
+// Values live from the node that makes them to the last that reads them: each in memory of its own as a plan counts them, then
+// with what an engine puts in the same place.
+static void list_stores(struct stores *stores, bool own)
+{
+    stores->list.n = 0;
+    tsr__map_init(&stores->free, stores->arena, 0);
+    for (int64_t k = 0; k < stores->nodes; k++)
+        if (!tsr__sim_folded(stores->order[k]))
+            list_node(stores, stores->order[k], NODE_TIMES * k, own);
+}
+
+// The nodes in the order of the file; where `order` is not NULL, order[k] is the place in the file of the one that runs k-th.
+static void set_order(struct stores *stores, const int64_t *order)
+{
+    int64_t at = 0;
+    for (int64_t k = 0; k < stores->nodes; k++)
+        stores->times[order ? order[k] : k] = NODE_TIMES * k;
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
+         node = tsr_node_next(node))
+        stores->order[stores->times[at++] / NODE_TIMES] = node;
+}
+
+static bool open_stores(struct stores *stores)
+{
+    size_t n = (size_t)stores->nodes + 1;
+    stores->of = ARENA_ARRAY(stores->arena, size_t, tsr__model_value_ids(stores->model) + 1);
+    stores->order = ARENA_ARRAY(stores->arena, const tsr_node *, n);
+    stores->times = ARENA_ARRAY(stores->arena, int64_t, n);
+    return stores->of && stores->order && stores->times;
+}
+
+// One of the value's readers is not folded.
+static bool look_for_reader(void *data, tsr_node *node, size_t input)
+{
+    bool *read = data;
+    (void)input;
+    *read = *read || !tsr__sim_folded(node) || !tsr__node_folds(node);
+    return true;
+}
+
+static bool is_read(const tsr_value *value)
+{
+    bool read = tsr_value_is_output(value);
+    tsr_value_uses(value, look_for_reader, &read);
+    return read;
+}
+
+// Bytes of the constants that are there once the model is loaded: what folding makes has come, and what it alone read has gone.
+static int64_t loaded_constants(const struct stores *stores, int64_t weights)
+{
+    const tsr_graph *graph = tsr_model_graph(stores->model);
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *constant = tsr_graph_initializer(graph, i);
+        if (!is_read(constant))
+            weights -= bytes_of(stores, constant);
+    }
+    weights = weights > 0 ? weights : 0;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (!tsr__sim_folded(node) || !tsr__node_folds(node))
+            continue;
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                weights = sum_of(weights, bytes_of(stores, tsr_node_output(node, i)));
+    }
+    return weights;
+}
+
+// A use of a constant: the most that one of its readers widens it by.
+static bool widen(void *data, tsr_node *node, size_t input)
+{
+    int64_t *most = data;
+    larger(most, tsr__node_widens(node, input));
+    return true;
+}
+
+// What constants take on CPUs besides their bytes in the files.
+static int64_t widened(const struct stores *stores)
+{
+    const tsr_graph *graph = tsr_model_graph(stores->model);
+    int64_t sum = 0;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *constant = tsr_graph_initializer(graph, i);
+        int64_t more = 0;
+        tsr_value_uses(constant, widen, &more);
+        sum = sum_of(sum, product_of(more, bytes_of(stores, constant)));
+    }
+    return sum;
+}
+
+// `memory` is comparable with a plan's; `peak` is what the process will show, in the engine's order: with scratch, gaps and the engine's
+// own. A GPU's arena tells what was in use, without gaps, and the engine's own lies on the host.
+tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
+                           const struct shapes *shapes, struct arena *scratch)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    struct stores stores = {.model = model, .shapes = shapes, .arena = scratch};
+    stores.nodes = (int64_t)tsr_graph_node_count(graph);
+    if (device->is_gpu)
+        stores.kernels = KERNELS_CUDA;
+    int64_t inputs = 0;
+    int64_t *order = tsr__sim_order(scratch, graph);
+    if (!order || !open_stores(&stores))
+        return TSR_NOMEM;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        inputs = sum_of(inputs, bytes_of(&stores, tsr_graph_input(graph, i)));
+    int64_t kept = sum_of(device->weights, inputs);
+    set_order(&stores, NULL);
+    list_stores(&stores, true);
+    device->memory = sum_of(kept, most_at_once(&stores));
+    if (device->widens)
+        device->memory = sum_of(device->memory, widened(&stores));
+    set_order(&stores, order);
+    list_stores(&stores, false);
+    kept = sum_of(loaded_constants(&stores, device->weights), inputs);
+    if (device->is_gpu) {
+        device->peak = sum_of(kept, most_at_once(&stores));
+        return arena_status(scratch);
+    }
+    device->peak = sum_of(sum_of(kept, device->scratch), with_gaps(&stores));
+    device->peak = sum_of(device->peak, sum_of(widened(&stores), PLAN_ENGINE_BYTES));
+    return arena_status(scratch);
+}

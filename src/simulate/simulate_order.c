@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_order.c - the order in which ONNX Runtime runs the nodes of a graph: backwards from the nodes whose results nobody
+// reads, deep first; of the inputs of a node the one that is made by the last node of the file comes first.
+//
+//     0: a = f(x)   1: b = g(x)   2: c = h(a, b)   3: y = i(x): nothing reads c and y, so 3 comes first, then 1, 0, 2
+#include "simulate/simulate.h"
+#include "ir/ir.h"
+
+struct edge {
+    int64_t from, to; // nodes
+};
+struct edges {
+    struct arena *arena;
+    VEC(struct edge) list;
+    int64_t from; // of those that are listed now
+};
+
+// A use inside of a body is one of the node of the main graph that has the body.
+int64_t tsr__sim_place(const tsr_node *node)
+{
+    while (tsr_graph_owner(tsr_node_graph(node)))
+        node = tsr_graph_owner(tsr_node_graph(node));
+    return tsr_node_index(node);
+}
+
+static bool add_edge(void *data, tsr_node *node, size_t input)
+{
+    struct edges *edges = data;
+    struct edge *edge = vec_push(edges->arena, &edges->list);
+    (void)input;
+    if (edge)
+        *edge = (struct edge){edges->from, tsr__sim_place(node)};
+    return edge != NULL;
+}
+
+// Where each node's inputs come from: those of node i are from[first[i]] to from[first[i + 1] - 1], in ascending order, since
+// edges are listed in the order of their producers.
+struct makers {
+    int64_t *first, *from;
+    bool *read; // by another node
+};
+
+static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, struct makers *out)
+{
+    struct edges edges = {.arena = arena};
+    for (const tsr_node *node = tsr_graph_first(graph); node;
+         node = tsr_node_next(node), edges.from++)
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                tsr_value_uses(tsr_node_output(node, i), add_edge, &edges);
+    out->first = ARENA_ARRAY(arena, int64_t, (size_t)n + 2);
+    out->from = ARENA_ARRAY(arena, int64_t, edges.list.n + 1);
+    out->read = ARENA_ARRAY(arena, bool, (size_t)n + 1);
+    if (arena->failed)
+        return false;
+    for (size_t i = 0; i < edges.list.n; i++) {
+        out->first[edges.list.at[i].to + 2]++;
+        out->read[edges.list.at[i].from] = true;
+    }
+    for (int64_t i = 2; i <= n; i++)
+        out->first[i] += out->first[i - 1];
+    for (size_t i = 0; i < edges.list.n; i++)
+        out->from[out->first[edges.list.at[i].to + 1]++] = edges.list.at[i].from;
+    return true;
+}
+
+// order[k]: the node that runs k-th. A node is on the stack once to be looked at (its number) and once to be run when its inputs are there
+// (its number below zero).
+static bool walk(struct arena *arena, const struct makers *makers, int64_t n, int64_t *order)
+{
+    VEC(int64_t) stack = {0};
+    int64_t done = 0;
+    bool *seen = ARENA_ARRAY(arena, bool, (size_t)n + 1);
+    for (int64_t i = 0; i < n && !arena->failed; i++) {
+        int64_t *at = makers->read[i] ? NULL : vec_push(arena, &stack);
+        if (at)
+            *at = i;
+    }
+    while (stack.n && !arena->failed) {
+        int64_t node = stack.at[--stack.n];
+        if (node < 0) {
+            order[done++] = -1 - node;
+            continue;
+        }
+        if (seen[node])
+            continue;
+        seen[node] = true;
+        int64_t *run = vec_push(arena, &stack);
+        if (run)
+            *run = -1 - node;
+        for (int64_t i = makers->first[node]; i < makers->first[node + 1]; i++) {
+            int64_t *next = seen[makers->from[i]] ? NULL : vec_push(arena, &stack);
+            if (next)
+                *next = makers->from[i];
+        }
+    }
+    return !arena->failed && done == n;
+}
+
+int64_t *tsr__sim_order(struct arena *arena, const tsr_graph *graph)
+{
+    int64_t n = (int64_t)tsr_graph_node_count(graph);
+    struct makers makers;
+    int64_t *order = ARENA_ARRAY(arena, int64_t, (size_t)n + 1);
+    if (!order || !find_makers(arena, graph, n, &makers) || !walk(arena, &makers, n, order))
+        return NULL;
+    return order;
+}

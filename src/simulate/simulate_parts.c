@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_parts.c - what each device has to do, read off the graphs of a partition: nodes in order with their prices,
+// communications by their numbers.
+//
+// The nodes of bodies count once, where their node stands.
+//
+//     rank0.onnx: MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu, on a device of 1e12 operations a
+//     second: tasks {MatMul, 2 ms}, {AllReduce, communication 3, its group 0}, {Relu, 0.1 ms}. rank1.onnx has the same id: both
+//     tasks point to one sim_comm, whose bytes are the larger of the two pieces, and which is priced when all ranks are read.
+#include "simulate/simulate.h"
+#include "ir/ir.h"
+#include "partition/partition.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+#include "sharding/sharding.h"
+#include "topology/topology.h"
+
+#include <strings.h>
+
+#define DOMAIN "ai.tessera"
+
+// What a Reshard carries, and the shape of what it moves.
+struct moved_key {
+    const int64_t *source, *target; // layouts as lists of numbers
+    size_t n_source, n_target, elem;
+    int64_t rank, shape[TILE_MAX_RANK];
+};
+
+// ---- communications ----------------------------------------------------------------------------
+
+// The communication of that number; the operator is what it is called on the first device that has it.
+static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
+{
+    struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
+    void **at = NULL;
+    if (key.p)
+        at = tsr__map_at(&sim->by_id, key);
+    if (at && !*at) {
+        struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
+        struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
+        if (comm && listed) {
+            *comm = (struct sim_comm){.id = id, .kind = tsr__collective_find(op)};
+            comm->op = tsr__arena_str(sim->arena, tsr__collective_plain(op)).p;
+            *listed = *at = comm;
+        }
+    }
+    if (at)
+        return *at;
+    return NULL;
+}
+
+// The number of the group among those of the communication, added if it is new; -1: no memory.
+static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *members, size_t n)
+{
+    for (size_t i = 0; i < comm->groups.n; i++)
+        if ((size_t)comm->groups.at[i].n == n &&
+            memcmp(comm->groups.at[i].members, members, n * sizeof *members) == 0)
+            return (int)i;
+    struct sim_group *group = vec_push(sim->arena, &comm->groups);
+    int64_t *copy = ARENA_ARRAY(sim->arena, int64_t, n + 1);
+    if (!group || !copy)
+        return -1;
+    memcpy(copy, members, n * sizeof *copy);
+    *group = (struct sim_group){.members = copy, .n = (int)n};
+    return (int)comm->groups.n - 1;
+}
+
+// What a Reshard moves: what the busiest device takes in or gives out, and the largest of its messages.
+struct moved_bytes {
+    int64_t most;
+    struct reshard_pair pair;
+};
+
+// From the layouts that a Reshard carries.
+static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *key)
+{
+    struct moved_bytes moved = {0};
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    tsr__arena_init(&arena, sim->session);
+    struct tile_layout *from = NULL;
+    if (key->n_source)
+        from = tsr__layout_decode(&arena, key->source, key->n_source);
+    struct tile_layout *to = NULL;
+    if (key->n_target)
+        to = tsr__layout_decode(&arena, key->target, key->n_target);
+    // A Reshard that names no source or no target counts nothing here.
+    bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
+    if (fits &&
+        tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK) {
+        for (int i = 0; i < reshard->n_steps; i++)
+            moved.most =
+                sum_of(moved.most, int64_max(reshard->steps[i].received, reshard->steps[i].sent));
+        moved.pair = tsr__reshard_largest(&arena, &reshard->direct, key->elem);
+    }
+    tsr__arena_free(&arena);
+    return moved;
+}
+
+static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
+{
+    if (n)
+        tsr__text_add(text, (struct str){(const char *)numbers, n * sizeof *numbers});
+}
+
+// All members of a Reshard carry the same layouts, and layers repeat: each pair is worked out once for each shape.
+static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
+                                size_t elem)
+{
+    struct moved_key key = {.elem = elem};
+    struct text text;
+    key.n_source = tsr_attr_ints(tsr_node_find_attr(node, "source"), &key.source);
+    key.n_target = tsr_attr_ints(tsr_node_find_attr(node, "target"), &key.target);
+    key.rank = tsr__shapes_ints(shapes, tsr_node_input(node, 1), key.shape, TILE_MAX_RANK);
+    int64_t head[] = {(int64_t)elem, key.rank, (int64_t)key.n_source, (int64_t)key.n_target};
+    tsr__text_init(&text, sim->session);
+    add_numbers(&text, head, TSR_COUNT(head));
+    add_numbers(&text, key.shape, key.rank > 0 ? (size_t)key.rank : 0);
+    add_numbers(&text, key.source, key.n_source);
+    add_numbers(&text, key.target, key.n_target);
+    struct str name = {text.p, text.n};
+    struct moved_bytes *known = NULL;
+    if (!text.failed)
+        known = tsr__map_get(&sim->moved, name);
+    struct moved_bytes bytes = known ? *known : count_moved(sim, &key);
+    struct str kept = {NULL, 0};
+    if (!known && !text.failed)
+        kept = tsr__arena_str(sim->arena, name);
+    void **at = NULL;
+    if (kept.p)
+        at = tsr__map_at(&sim->moved, kept);
+    struct moved_bytes *fresh = NULL;
+    if (at)
+        fresh = ARENA_NEW(sim->arena, struct moved_bytes);
+    if (fresh) {
+        *fresh = bytes;
+        *at = fresh;
+    }
+    tsr__text_free(&text);
+    return bytes;
+}
+
+// The parts of a tensor along the axis do not lie on end: there is more than one row of them.
+// [8, 6]: halves along axis 0 are rows 0..3 and 4..7, which lie on end; along axis 1 each row has a
+// piece of both.
+static bool unpacked(const tsr_node *node, const struct shapes *shapes)
+{
+    int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0);
+    struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    for (int dim = 0; dim < shape.rank; dim++)
+        if (dim < axis && shape.dims[dim].value != 1)
+            return true;
+    return false;
+}
+
+// Pieces that do not lie on end are put together beside the tensor.
+static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
+                          const struct shapes *shapes, int64_t given, int64_t got)
+{
+    if (comm->kind == COMM_KIND_COUNT)
+        return 0;
+    switch (tsr__collective((int)comm->kind)->scratch) {
+    case SCRATCH_INPUT:
+        return given;
+    case SCRATCH_BOTH:
+        return sum_of(given, got);
+    case SCRATCH_UNPACKED_INPUT:
+        if (unpacked(node, shapes))
+            return given;
+        return 0;
+    case SCRATCH_UNPACKED_OUTPUT:
+        if (unpacked(node, shapes))
+            return got;
+        return 0;
+    case SCRATCH_NONE:
+        break;
+    }
+    return 0;
+}
+
+// The tensor that a communication brings: what goes in, or (of one that only takes) what comes out.
+static const char *tensor_of(const tsr_node *node)
+{
+    const tsr_value *in = NULL;
+    if (tsr_node_input_count(node))
+        in = tsr_node_input(node, 0);
+    const tsr_value *out = NULL;
+    if (tsr_node_output_count(node))
+        out = tsr_node_output(node, 0);
+    if (in)
+        return tsr_value_name(in);
+    if (out)
+        return tsr_value_name(out);
+    return "";
+}
+
+// A communication as a task of the device, and what this member knows of it: how much it gives and
+// gets. TSR_MALFORMED: no group, or members that are not there.
+static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
+                           const struct shapes *shapes)
+{
+    const int64_t *members;
+    size_t count = tsr_attr_ints(tsr_node_find_attr(node, "group"), &members);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
+    bool sized = true, ignored = true;
+    struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
+    int g = -1;
+    if (comm && count)
+        g = group_of(sim, comm, members, count);
+    struct sim_task *task = vec_push(sim->arena, &device->tasks);
+    // A folder may have been written by anybody: `play` uses members as indices.
+    for (size_t i = 0; i < count; i++)
+        if (members[i] < 0 || members[i] >= sim->n)
+            g = -1;
+    if (g < 0 || !task)
+        return sim->arena->failed ? TSR_NOMEM : TSR_MALFORMED;
+    *task =
+        (struct sim_task){.op = comm->op, .node = tsr_node_name(node), .comm = comm, .group = g};
+    if (!comm->node)
+        comm->node = tsr__arena_str(sim->arena, str_of(tensor_of(node))).p;
+    const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
+    int64_t given = 0;
+    if (in)
+        given = tsr__price_bytes(shapes, in, &sized);
+    int64_t got = 0; // some get nothing
+    if (out)
+        got = tsr__price_bytes(shapes, out, &ignored);
+    larger(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
+    larger(&comm->most_in, given);
+    larger(&comm->most_out, got);
+    if (tsr_node_find_attr(node, tsr__attribute_name(ATTRIBUTE_SHARES)))
+        comm->shares = true;
+    if (comm->kind == COMM_SEND)
+        comm->groups.at[g].from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
+    if (comm->kind == COMM_RESHARD) {
+        int bits =
+            tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
+        struct moved_bytes bytes = moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8);
+        larger(&comm->moved, bytes.most);
+        comm->pair[0] = bytes.pair.from;
+        comm->pair[1] = bytes.pair.to;
+        comm->pair_bytes = bytes.pair.bytes;
+        // Where the layouts tell nothing, what the member gets stands for what moves.
+        larger(&comm->moved, comm->moved ? 0 : got);
+    }
+    sim->unsized += !sized;
+    return TSR_OK;
+}
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+// What takes the time: the same node is priced on a device without overhead that computes at once, and on one that moves bytes at
+// once; the larger of the two bounds it.
+static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
+                   const tsr_topology_device *device, struct arena *scratch)
+{
+    tsr_topology_device moves = *device, computes = *device;
+    int64_t overhead = (int64_t)(device->overhead * 1e12);
+    moves.overhead = computes.overhead = 0;
+    moves.flops = computes.bandwidth = 1e30;
+    memset(moves.rates, 0, sizeof moves.rates);
+    memset(computes.moves, 0, sizeof computes.moves);
+    memset(computes.near, 0, sizeof computes.near);
+    task->overhead = int64_min(overhead, task->ps);
+    task->moves = tsr__price_node(scratch, node, shapes, NULL, &moves).ps >
+                  tsr__price_node(scratch, node, shapes, NULL, &computes).ps;
+}
+
+// A node is a communication (of our domain), nothing (all it reads is constant), or a task with a
+// price on this device.
+static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
+                           const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
+{
+    if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
+        return add_comm(sim, sim_device, node, shapes);
+    if (tsr__sim_folded(node))
+        return TSR_OK; // folded when the model is loaded
+    struct sim_task *task = vec_push(sim->arena, &sim_device->tasks);
+    if (!task)
+        return TSR_NOMEM;
+    *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node), .from = node};
+    struct node_price price =
+        tsr__price_node(scratch, node, shapes, sim->topology, &sim->topology->device[device]);
+    task->ps = price.ps;
+    task->work = price.work;
+    task->bytes = price.bytes;
+    task->type = price.type;
+    sim->unsized += !price.sized;
+    divide(task, node, shapes, &sim->topology->device[device], scratch);
+    return TSR_OK;
+}
+
+// Nodes in the order of the graph, each followed by those of its bodies.
+static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int64_t device,
+                            const tsr_graph *graph, const struct shapes *shapes,
+                            struct arena *scratch)
+{
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        tsr_status st = add_node(sim, sim_device, device, node, shapes, scratch);
+        if (st != TSR_OK)
+            return st;
+        for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+            const tsr_attr *attr = tsr_node_attr(node, i);
+            for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
+                st = add_graph(sim, sim_device, device, tsr_attr_graph(attr, k), shapes, scratch);
+                if (st != TSR_OK)
+                    return st;
+            }
+        }
+    }
+    return TSR_OK;
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+// The sizes that the caller gave, and PLAN_USUAL_SIZE for every symbol of an input that got none.
+bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
+                    size_t n, tsr_dim_size **out, size_t *n_out)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    VEC(tsr_dim_size) all = {0};
+    for (size_t i = 0; i < n; i++) {
+        tsr_dim_size *at = vec_push(arena, &all);
+        if (at)
+            *at = sizes[i];
+    }
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        for (int axis = 0; axis < tsr_value_rank(value); axis++) {
+            const char *name = tsr_value_dim_name(value, axis);
+            bool known = !name;
+            for (size_t k = 0; k < all.n && !known; k++)
+                known = strcmp(all.at[k].name, name) == 0;
+            tsr_dim_size *at = NULL;
+            if (!known)
+                at = vec_push(arena, &all);
+            if (at)
+                *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
+        }
+    }
+    *out = all.at;
+    *n_out = all.n;
+    return !arena->failed;
+}
+
+// One rank's graph: shapes, tasks, memory. The model may be freed afterwards.
+static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
+                            const tsr_dim_size *sizes, size_t n_sizes)
+{
+    struct arena scratch;
+    struct sim_device *sim_device = &sim->devices[device];
+    tsr_dim_size *all;
+    size_t n;
+    tsr__arena_init(&scratch, sim->session);
+    sim_device->weights = part->weight_bytes;
+    const char *name = sim->topology->device[device].name;
+    sim_device->widens = tsr__device_widens(&sim->topology->device[device]);
+    sim_device->is_gpu = name && strncasecmp(name, "CUDA", 4) == 0;
+    struct shapes *shapes = NULL;
+    if (tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n))
+        shapes = tsr__shapes_bound(&scratch, part->model, all, n, false);
+    tsr_status st = TSR_NOMEM;
+    if (shapes)
+        st = TSR_OK;
+    if (st == TSR_OK)
+        st = add_graph(sim, sim_device, device, tsr_model_graph(part->model), shapes, &scratch);
+    if (st == TSR_OK)
+        st = tsr__sim_memory(sim_device, part->model, shapes, &scratch);
+    // Names outlive the models.
+    for (size_t i = 0; i < sim_device->tasks.n && st == TSR_OK; i++) {
+        struct sim_task *task = &sim_device->tasks.at[i];
+        task->op = tsr__arena_str(sim->arena, str_of(task->op)).p;
+        task->node = tsr__arena_str(sim->arena, str_of(task->node)).p;
+    }
+    if (st == TSR_OK && scratch.failed)
+        st = TSR_NOMEM;
+    tsr__arena_free(&scratch);
+    return st;
+}
+
+// Communications are priced when all parts are read: only then are all groups of each known.
+tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
+                         const tsr_dim_size *sizes, size_t n_sizes)
+{
+    tsr_status st;
+    sim->n = n;
+    sim->devices = ARENA_ARRAY(sim->arena, struct sim_device, (size_t)n);
+    sim->by_link = ARENA_ARRAY(sim->arena, double, sim->topology->links.n + 1);
+    tsr__map_init(&sim->by_id, sim->arena, 64);
+    tsr__map_init(&sim->moved, sim->arena, 64);
+    if (!sim->devices || !sim->by_link)
+        return TSR_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        st = read_part(sim, i, &parts[i], sizes, n_sizes);
+        if (st == TSR_MALFORMED) {
+            tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "cut the model again",
+                      "a communication names no group, or devices that are not there");
+            return TSR_INVALID;
+        }
+        if (st != TSR_OK)
+            return sim->arena->failed ? TSR_NOMEM : st;
+    }
+    for (size_t i = 0; i < sim->comms.n; i++) {
+        struct sim_comm *comm = sim->comms.at[i];
+        comm->ps = tsr__sim_price(sim, comm);
+    }
+    return arena_status(sim->arena);
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate_price.c - what a communication costs, and what each link carries for it: both follow from the same way of the same
+// groups with the same bytes.
+//
+//     Two ranks with parts of 96 bytes each: their AllGather ends with 192 on each, and is priced by that. Their AllToAll gives
+//     96 and gets 96, and is priced by what goes in on both, 192. Their AllReduce of 96 bytes is priced by 96.
+#include "simulate/simulate.h"
+#include "ir/ir.h"
+#include "plan/plan.h"
+#include "topology/topology.h"
+
+// All groups of one size at once; the price is that of the largest groups.
+static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct topology_groups *out)
+{
+    int size = 0, count = 0;
+    for (size_t i = 0; i < comm->groups.n; i++)
+        size = comm->groups.at[i].n > size ? comm->groups.at[i].n : size;
+    int *device = ARENA_ARRAY(sim->arena, int, comm->groups.n *(size_t)size + 1);
+    if (!device)
+        return false;
+    for (size_t i = 0; i < comm->groups.n; i++) {
+        const struct sim_group *group = &comm->groups.at[i];
+        if (group->n != size)
+            continue;
+        int *members = &device[count * size];
+        for (int k = 0; k < size; k++)
+            members[k] = (int)group->members[k];
+        // A message has a direction: the sender comes first, whichever order the group has.
+        bool turned = comm->kind == COMM_SEND && size == 2 && members[1] == group->from;
+        if (turned) {
+            members[1] = members[0];
+            members[0] = (int)group->from;
+        }
+        count++;
+    }
+    *out = (struct topology_groups){count, size, device};
+    return true;
+}
+
+static double links_sum(const struct sim *sim)
+{
+    double sum = 0;
+    for (size_t i = 0; i < sim->topology->links.n; i++)
+        sum += sim->by_link[i];
+    return sum;
+}
+
+// Adds the way of the cheapest algorithm to the links, and what it came to on all of them to the
+// communication.
+static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
+                  const struct topology_groups *groups, int64_t bytes)
+{
+    double before = links_sum(sim);
+    tsr__topology_load(sim->topology, what, groups, bytes, sim->by_link);
+    comm->carried += links_sum(sim) - before;
+}
+
+// A halo exchange is one message of what the output has more than the input, and a copy of the output in memory. Each member
+// exchanges half of that with the one before and half with the one behind.
+static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
+                          const struct topology_groups *groups)
+{
+    int64_t more = 1;
+    if (comm->most_out > comm->most_in)
+        more = comm->most_out - comm->most_in;
+    struct topology_groups two = {1, 2, groups->device};
+    double copied = 2 * (double)comm->most_out / sim->topology->device[groups->device[0]].bandwidth;
+    double copied_ps = copied * 1e12;
+    comm->bytes = more;
+    for (int g = 0; g < groups->count; g++)
+        for (int i = 0; i + 1 < groups->size; i++) {
+            const int *at = groups->device + g * groups->size + i;
+            const int both[4] = {at[0], at[1], at[1], at[0]};
+            carry(sim, comm, TSR_SEND, &(struct topology_groups){2, 2, both}, (more + 1) / 2);
+        }
+    return sum_of(tsr__price_collective(sim->topology, TSR_SEND, &two, more),
+                  copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
+}
+
+// Whatever is no collective of topology is priced by what moves: everybody with everybody, until the fullest device has that many
+// bytes, as tsr__price_exchange does, and at least as long as the largest message. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
+                              const struct topology_groups *groups)
+{
+    double n = groups->size, whole = (double)comm->moved * n * n / (n - 1);
+    comm->bytes = comm->moved;
+    carry(sim, comm, TSR_ALL_TO_ALL, groups, whole < 0x1p62 ? (int64_t)whole : INT64_MAX);
+    int64_t exchange = tsr__price_exchange(sim->topology, groups, comm->moved);
+    bool known = comm->pair_bytes > 0 && comm->pair[0] < sim->n && comm->pair[1] < sim->n;
+    if (!known)
+        return exchange;
+    int ends[2] = {(int)comm->pair[0], (int)comm->pair[1]};
+    struct topology_groups pair = {1, 2, ends};
+    return int64_max(exchange,
+                     tsr__price_collective(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
+}
+
+// By the size that its row names: what comes out of a gather, what goes into a reduction, of an all-to-all what goes in
+// on all members. A reduce-scatter in unequal parts is priced as if all had the largest.
+int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
+{
+    struct topology_groups groups;
+    if (!flat_groups(sim, comm, &groups) || groups.size < 2)
+        return 0;
+    if (comm->kind == COMM_HALO)
+        return price_halo(sim, comm, &groups);
+    if ((int)comm->kind >= TSR_COLLECTIVE_COUNT)
+        return price_exchange(sim, comm, &groups);
+    tsr_collective what = (tsr_collective)comm->kind;
+    enum comm_pricing by = tsr__collective((int)comm->kind)->priced_by;
+    comm->bytes = comm->most_in;
+    if (by == PRICED_BY_OUTPUT)
+        comm->bytes = comm->most_out;
+    if (by == PRICED_BY_ALL_INPUTS)
+        comm->bytes = product_of(comm->bytes, groups.size);
+    if (comm->kind == COMM_REDUCE_SCATTER && comm->shares)
+        comm->bytes = product_of(comm->most_out, groups.size);
+    carry(sim, comm, what, &groups, comm->bytes);
+    return tsr__price_collective(sim->topology, what, &groups, comm->bytes);
+}

@@ -1,0 +1,654 @@
+// SPDX-License-Identifier: Apache-2.0
+// timeline.c - a timeline for devices that need not be there: each does its tasks one after the other, request by
+// request; a communication begins when all of its group are there and ends for all of them at once.
+//
+// Prices are the planner's. A plan adds up the slowest device of every node; here devices wait for
+// each other only where they talk, so this is never more than that for the same nodes.
+//
+//     Devices 0 and 1 do A (3 ms and 5 ms), then an AllReduce of 2 ms, then B (4 ms and 1 ms):
+//         device 0   compute 0..3   waiting 3..5   communication 5..7   compute 7..11
+//         device 1   compute 0..5                  communication 5..7   compute 7..8
+//     One request ends at 11. With a second request device 1 does A from 8 to 13, device 0 from 11 to 14, where they meet:
+//     the second ends at 14 + 2 + 4 = 20, and the period is 20 - 11 = 9.
+//
+// The order: tsr_simulate makes a copy of the model with numbers for all sizes (of one block, if
+// the plan is copies of one), `look` is handed its parts and reads, prices and plays them, sum_up
+// makes the lists of the result.
+#include "simulate/simulate.h"
+#include "bundle/bundle.h"
+#include "ir/ir.h"
+#include "partition/partition.h"
+#include "rules/rules.h"
+#include "plan/plan.h"
+#include "topology/topology.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+// One simulation. `kept` is the session's arena of results, which holds everything that the caller
+// gets.
+struct run {
+    struct sim sim;
+    tsr_simulate_options options;
+    tsr_topology *own; // to be freed
+    struct arena *kept;
+    VEC(tsr_span) spans;
+    double *ends; // by request
+    struct sim_fold fold;
+    const tsr_dim_size *given_sizes; // before those of one copy took their place
+    size_t n_given_sizes;
+    int64_t devices; // of the configuration, of which one copy may be simulated
+    tsr_simulation *out;
+};
+
+// ---- time --------------------------------------------------------------------------------------
+
+// Overhead is counted apart; the rest counts as what bounds the task, all of it.
+static void count_compute(struct sim_device *device, const struct sim_task *task, double seconds)
+{
+    double overhead = (double)task->overhead / 1e12;
+    device->compute += seconds;
+    device->overhead += overhead;
+    if (task->moves)
+        device->moving += seconds - overhead;
+    else
+        device->arithmetic += seconds - overhead;
+}
+
+// Adds the time to the device's sums and lists a span, unless it is empty or the list is full: sums
+// stay right then.
+static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
+                 double begin, double end)
+{
+    struct sim_device *sim_device = &run->sim.devices[device];
+    if (kind == TSR_SPAN_COMPUTE)
+        count_compute(sim_device, task, end - begin);
+    else if (kind == TSR_SPAN_COMMUNICATION)
+        sim_device->communication += end - begin;
+    else
+        sim_device->waiting += end - begin;
+    if (end <= begin || run->spans.n >= SIM_MAX_SPANS)
+        return;
+    tsr_span *s = vec_push(run->kept, &run->spans);
+    if (s)
+        *s = (tsr_span){kind,     (int)device, sim_device->request,
+                        task->op, task->node,  task->comm ? task->comm->id : -1,
+                        begin,    end};
+}
+
+// After the last task the next request begins at once; the end of a request is when its last device
+// is done.
+static void next_task(struct run *run, struct sim_device *device)
+{
+    if (++device->at < device->tasks.n)
+        return;
+    if (device->now > run->ends[device->request])
+        run->ends[device->request] = device->now;
+    device->at = 0;
+    device->request++;
+}
+
+// All members are there: it happens.
+static void happen(struct run *run, const struct sim_comm *comm, struct sim_group *group)
+{
+    double end = group->latest + (double)comm->ps / 1e12;
+    for (int i = 0; i < group->n; i++) {
+        struct sim_device *device = &run->sim.devices[group->members[i]];
+        const struct sim_task *task = &device->tasks.at[device->at];
+        span(run, group->members[i], task, TSR_SPAN_WAITING, device->arrived, group->latest);
+        span(run, group->members[i], task, TSR_SPAN_COMMUNICATION, group->latest, end);
+        device->now = end;
+        device->waits = false;
+        next_task(run, device);
+    }
+    // The same group meets again in the next request.
+    group->arrived = 0;
+    group->latest = 0;
+}
+
+// Works until the device has to wait, or is done. False: it could do nothing.
+static bool work(struct run *run, int64_t device)
+{
+    struct sim_device *sim_device = &run->sim.devices[device];
+    bool did = false;
+    while (!sim_device->waits && sim_device->request < run->out->requests && sim_device->tasks.n) {
+        const struct sim_task *task = &sim_device->tasks.at[sim_device->at];
+        did = true;
+        if (!task->comm) {
+            double end = sim_device->now + (double)task->ps / 1e12;
+            span(run, device, task, TSR_SPAN_COMPUTE, sim_device->now, end);
+            sim_device->now = end;
+            next_task(run, sim_device);
+            continue;
+        }
+        struct sim_group *group = &task->comm->groups.at[task->group];
+        sim_device->waits = true;
+        sim_device->arrived = sim_device->now;
+        if (sim_device->now > group->latest)
+            group->latest = sim_device->now;
+        if (++group->arrived == group->n)
+            happen(run, task->comm, group);
+    }
+    return did;
+}
+
+// Devices that have nothing to do are done from the start.
+static bool is_done(const struct run *run)
+{
+    for (int64_t i = 0; i < run->sim.n; i++)
+        if (run->sim.devices[i].tasks.n && run->sim.devices[i].request < run->out->requests)
+            return false;
+    return true;
+}
+
+// Devices take turns until none can go on. What happens does not depend on whose turn comes first:
+// a communication begins when the last member arrives.
+static tsr_status play(struct run *run)
+{
+    bool more = true;
+    while (more) {
+        more = false;
+        for (int64_t i = 0; i < run->sim.n; i++)
+            more |= work(run, i);
+    }
+    if (is_done(run))
+        return TSR_OK;
+    tsr__diag(run->sim.session, DIAG_partition_disagrees, NULL, "cut the model again",
+              "devices wait for communications that others never come to");
+    return TSR_INVALID;
+}
+
+// ---- results -----------------------------------------------------------------------------------
+
+// Absent texts come first.
+static int text_order(const char *x, const char *y)
+{
+    if (!x || !y)
+        return (x && x[0]) - (y && y[0]);
+    return strcmp(x, y);
+}
+
+static int time_order(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+// A total order, so that any sort gives the same list: qsort keeps the order of equals only while it has memory for a copy.
+static int by_time(const void *a, const void *b)
+{
+    const tsr_span *x = a, *y = b;
+    if (x->device != y->device)
+        return int64_order(x->device, y->device);
+    if (x->begin != y->begin)
+        return time_order(x->begin, y->begin);
+    if (x->end != y->end)
+        return time_order(x->end, y->end);
+    if (x->request != y->request)
+        return int64_order(x->request, y->request);
+    if (x->id != y->id)
+        return int64_order(x->id, y->id);
+    int order = text_order(x->node, y->node);
+    if (order)
+        return order;
+    return text_order(x->op, y->op);
+}
+
+static int by_comm_id(const void *a, const void *b)
+{
+    const tsr_simulated_comm *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+// Rounded to the nearest; sums beyond what can be counted are the largest number.
+static int64_t whole_bytes(double bytes)
+{
+    if (bytes < 0x1p62)
+        return (int64_t)(bytes + 0.5);
+    return INT64_MAX;
+}
+
+// In the order of their numbers; parts were read rank by rank, so the simulation has them in another order.
+static void list_comms(struct run *run)
+{
+    size_t n = run->sim.comms.n;
+    tsr_simulated_comm *list = ARENA_ARRAY(run->kept, tsr_simulated_comm, n + 1);
+    if (!list)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const struct sim_comm *comm = run->sim.comms.at[i];
+        tsr_group *groups = ARENA_ARRAY(run->kept, tsr_group, comm->groups.n + 1);
+        if (!groups)
+            return;
+        for (size_t g = 0; g < comm->groups.n; g++)
+            groups[g] = (tsr_group){comm->groups.at[g].members, (size_t)comm->groups.at[g].n};
+        list[i] = (tsr_simulated_comm){.id = comm->id,
+                                       .op = comm->op,
+                                       .value = comm->node,
+                                       .groups = groups,
+                                       .n_groups = comm->groups.n,
+                                       .bytes = comm->bytes,
+                                       .carried = whole_bytes(comm->carried),
+                                       .seconds = (double)comm->ps / 1e12};
+    }
+    if (n)
+        qsort(list, n, sizeof *list, by_comm_id);
+    run->out->comms = list;
+    run->out->n_comms = n;
+}
+
+// Those that carry something. Links of a topology are sorted by their ends.
+static void list_links(struct run *run)
+{
+    const tsr_topology *topology = run->sim.topology;
+    VEC(tsr_simulated_link) list = {0};
+    for (size_t i = 0; i < topology->links.n; i++) {
+        const struct topology_link *link = &topology->links.at[i];
+        double bytes = run->sim.by_link[i];
+        tsr_simulated_link *at = NULL;
+        if (bytes > 0)
+            at = vec_push(run->kept, &list);
+        if (at)
+            *at = (tsr_simulated_link){link->from, link->to, whole_bytes(bytes),
+                                       bytes / link->bandwidth};
+    }
+    run->out->links = list.at;
+    run->out->n_links = list.n;
+}
+
+// Every copy did what the first did; who is in none was idle.
+static tsr_simulated_device *list_devices(struct run *run, size_t n)
+{
+    tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
+    size_t block = (size_t)run->sim.n;
+    size_t used = block;
+    if (run->fold.copies)
+        used = block * (size_t)run->fold.copies;
+    double seconds = run->out->seconds;
+    if (!list)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        list[i] = (tsr_simulated_device){.idle = seconds};
+        if (i >= used)
+            continue;
+        const struct sim_device *device = &run->sim.devices[i % block];
+        double busy = device->compute + device->communication + device->waiting;
+        list[i] = (tsr_simulated_device){.compute = device->compute,
+                                         .communication = device->communication,
+                                         .waiting = device->waiting,
+                                         .idle = seconds > busy ? seconds - busy : 0,
+                                         .weights = device->weights,
+                                         .memory = device->memory,
+                                         .peak = device->peak,
+                                         .arithmetic = device->arithmetic,
+                                         .moving = device->moving,
+                                         .overhead = device->overhead};
+    }
+    return list;
+}
+
+// The period is the distance of the last two requests' ends: by then a pipeline is full. A device is idle
+// while it neither computes, communicates nor waits for a partner.
+static tsr_status sum_up(struct run *run)
+{
+    tsr_simulation *simulation = run->out;
+    int requests = simulation->requests;
+    for (int i = 0; i < requests; i++)
+        if (run->ends[i] > simulation->seconds)
+            simulation->seconds = run->ends[i];
+    simulation->first = run->ends[0];
+    simulation->period = simulation->seconds;
+    if (requests > 1)
+        simulation->period = run->ends[requests - 1] - run->ends[requests - 2];
+    size_t n = (size_t)(run->fold.copies ? run->devices : run->sim.n);
+    simulation->device = list_devices(run, n);
+    simulation->devices = n;
+    if (run->spans.n)
+        qsort(run->spans.at, run->spans.n, sizeof *run->spans.at, by_time);
+    simulation->spans = run->spans.at;
+    simulation->n_spans = run->spans.n;
+    simulation->unsized = run->sim.unsized;
+    list_comms(run);
+    list_links(run);
+    return arena_status(run->kept);
+}
+
+// The caller's, or the plan's, or so many devices of one host; of copies of a block there is at least one more device.
+static tsr_status choose_topology(struct run *run, int64_t n)
+{
+    char text[32];
+    tsr_status st = TSR_OK;
+    snprintf(text, sizeof text, "cpu:%lld", (long long)(run->fold.copies > 1 ? n + 1 : n));
+    run->sim.topology = run->own;
+    if (run->options.topology)
+        run->sim.topology = run->options.topology;
+    if (!run->sim.topology) {
+        st = tsr_topology_parse(run->sim.session, text, &run->own);
+        run->sim.topology = run->own;
+    }
+    if (st != TSR_OK || tsr_topology_devices(run->sim.topology) >= n)
+        return st;
+    tsr__diag(run->sim.session, DIAG_topology_device, NULL, "give a topology of as many devices",
+              "device %lld is not one of the %d of this topology", (long long)n - 1,
+              tsr_topology_devices(run->sim.topology));
+    return TSR_INVALID;
+}
+
+// The last thing that the first device does: it collects the outputs of all copies.
+static tsr_status add_gather(struct run *run)
+{
+    const struct sim_fold *fold = &run->fold;
+    static const int64_t first[] = {0};
+    int64_t ps = 0;
+    for (size_t i = 0; i < fold->n_shared; i++)
+        ps += tsr__price_gather(run->sim.topology, fold->devices, fold->copies, fold->shared[i]);
+    if (ps == 0)
+        return TSR_OK;
+    // A group of one: it "happens" as soon as device 0 comes to it.
+    struct sim_comm *comm = ARENA_NEW(run->kept, struct sim_comm);
+    struct sim_group *group = NULL;
+    if (comm)
+        group = vec_push(run->kept, &comm->groups);
+    struct sim_task *task = NULL;
+    if (group)
+        task = vec_push(run->kept, &run->sim.devices[0].tasks);
+    if (!task)
+        return TSR_NOMEM;
+    comm->id = -1;
+    comm->kind = COMM_KIND_COUNT; // of no operator
+    comm->ps = ps;
+    *group = (struct sim_group){.members = first, .n = 1};
+    *task = (struct sim_task){.op = "Gather", .node = "outputs of all copies", .comm = comm};
+    return TSR_OK;
+}
+
+// The first thing that every device does: it cuts the share of its copy out of the inputs.
+static tsr_status add_slices(struct run *run)
+{
+    double bytes = 2 * (double)run->fold.cut_out;
+    if (bytes <= 0)
+        return TSR_OK;
+    for (int64_t i = 0; i < run->sim.n; i++) {
+        struct sim_device *device = &run->sim.devices[i];
+        struct sim_task *last = vec_push(run->kept, &device->tasks), *tasks = device->tasks.at;
+        if (!last)
+            return TSR_NOMEM;
+        memmove(tasks + 1, tasks, (device->tasks.n - 1) * sizeof *tasks);
+        double seconds = bytes / run->sim.topology->device[i].bandwidth;
+        tasks[0] = (struct sim_task){
+            .op = "Slice", .node = "inputs of the copy", .ps = (int64_t)(seconds * 1e12)};
+    }
+    return TSR_OK;
+}
+
+// Called by partition with the parts in memory: they are read, priced and run on paper; nothing is written.
+static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
+{
+    struct run *run = data;
+    tsr_status st = choose_topology(run, n);
+    if (st != TSR_OK)
+        return st;
+    run->out->assumed = run->sim.topology->assumed;
+    run->out->device_flops = run->sim.topology->device[0].flops;
+    st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
+    if (st != TSR_OK)
+        return st;
+    if (run->fold.copies > 1)
+        st = add_slices(run);
+    if (st == TSR_OK && run->fold.copies > 1)
+        st = add_gather(run);
+    if (st != TSR_OK)
+        return st;
+    run->ends = ARENA_ARRAY(run->kept, double, (size_t)run->out->requests + 1);
+    if (!run->ends)
+        return TSR_NOMEM;
+    st = play(run);
+    if (st != TSR_OK)
+        return st;
+    return sum_up(run);
+}
+
+// ---- start and end -----------------------------------------------------------------------------
+
+// Options of an older caller are shorter: what they lack is zero. Results of the simulation before
+// are gone from here on.
+static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
+                        tsr_simulation *out)
+{
+    *run = (struct run){.options = {.size = sizeof run->options}, .out = out};
+    if (given)
+        memcpy(&run->options, given, size_min(given->size, sizeof run->options));
+    tsr_status st = tsr__topology_owned(session, run->options.topology);
+    if (st != TSR_OK)
+        return st;
+    run->kept = &session->results[RESULT_SIMULATION];
+    tsr__arena_free(run->kept);
+    run->sim = (struct sim){.session = session, .arena = run->kept};
+    *out = (tsr_simulation){.size = sizeof *out,
+                            .requests = run->options.requests > 0 ? run->options.requests : 1};
+    if (out->requests <= SIM_MAX_REQUESTS)
+        return TSR_OK;
+    tsr__diag(session, DIAG_run_options, NULL, "at most 100000", "too many requests to simulate");
+    return TSR_USAGE;
+}
+
+// given is written on success only, and no further than its size says.
+static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
+{
+    tsr_topology_free(run->own);
+    if (st == TSR_OK) {
+        size_t n = sizeof *run->out;
+        if (given->size)
+            n = size_min(given->size, n);
+        run->out->size = n;
+        memcpy(given, run->out, n);
+    }
+    return st;
+}
+
+// A copy in which every size is a number, so that all pieces have one: of the model, or of one block of its devices.
+static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
+{
+    tsr_topology *topology = run->own;
+    if (run->options.topology)
+        topology = run->options.topology;
+    tsr_dim_size *all;
+    size_t n;
+    tsr_status st = tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold);
+    if (st != TSR_OK)
+        return st;
+    // Devices, sizes and model of one copy take the place of the whole's; the caller's sizes are
+    // needed again for the time on one device.
+    if (run->fold.model) {
+        const tsr_config *config = run->options.config
+                                       ? tsr_model_find_config(model, run->options.config)
+                                       : tsr_model_config(model, 0);
+        run->devices = tsr_config_devices(config);
+        run->given_sizes = run->options.sizes;
+        run->n_given_sizes = run->options.n_sizes;
+        run->options.sizes = run->fold.sizes;
+        run->options.n_sizes = run->fold.n_sizes;
+        *out = run->fold.model;
+        return TSR_OK;
+    }
+    st = tsr_model_clone(model, out);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
+        return TSR_NOMEM;
+    return tsr__shapes_declare(*out, all, n, NULL);
+}
+
+// The model, or one copy of it, is cut and priced.
+static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **copy)
+{
+    tsr_status st = TSR_OK;
+    if (!run->options.topology)
+        st = tsr_model_topology(model, run->options.config, &run->own);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__plan_sizes(run->kept, model, run->options.config, &run->options.sizes,
+                         &run->options.n_sizes))
+        return TSR_NOMEM;
+    st = with_sizes(run, model, copy);
+    if (st != TSR_OK)
+        return st;
+    return tsr__partition_look(*copy, run->options.config, &(struct partition_look){look, run});
+}
+
+// ---- one device alone --------------------------------------------------------------------------
+
+// What look_alone is handed and fills: time and memory of the model on one device.
+struct alone {
+    const struct run *run;
+    struct sim sim;
+    double seconds;
+    int64_t memory;
+};
+
+// One device waits for nobody: its time is the sum of its tasks.
+static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
+{
+    struct alone *alone = data;
+    const tsr_simulate_options *options = &alone->run->options;
+    int64_t ps = 0;
+    tsr_status st = tsr__sim_read(&alone->sim, parts, n, options->sizes, options->n_sizes);
+    if (st != TSR_OK)
+        return st;
+    const struct sim_device *device = &alone->sim.devices[0];
+    for (size_t i = 0; i < device->tasks.n; i++)
+        ps = sum_of(ps, device->tasks.at[i].ps);
+    alone->seconds = (double)ps / 1e12;
+    alone->memory = device->memory;
+    return TSR_OK;
+}
+
+// The fastest of the devices as a topology of its own.
+static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
+{
+    const tsr_topology *all = run->sim.topology;
+    tsr_status st = tsr_topology_parse(run->sim.session, "cpu:1", out);
+    if (st != TSR_OK)
+        return st;
+    (*out)->device[0] = all->device[0];
+    for (int i = 1; i < all->n; i++)
+        if (all->device[i].flops > (*out)->device[0].flops)
+            (*out)->device[0] = all->device[i];
+    (*out)->seen = all->seen; // lives longer
+    return TSR_OK;
+}
+
+// A copy whose only configuration has one device, and in which no node says anything; of copies of a block it has all of
+// the batch, not the share of one.
+static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized, tsr_model **out)
+{
+    tsr_config *made;
+    tsr_dim_size *sizes;
+    size_t n;
+    tsr_status st = tsr__model_clone_bare(run->fold.model ? model : sized, out);
+    if (st != TSR_OK)
+        return st;
+    if (run->fold.model) {
+        run->options.sizes = run->given_sizes;
+        run->options.n_sizes = run->n_given_sizes;
+        if (!tsr__sim_sizes(run->kept, model, run->given_sizes, run->n_given_sizes, &sizes, &n))
+            return TSR_NOMEM;
+        st = tsr__shapes_declare(*out, sizes, n, NULL);
+    }
+    if (st != TSR_OK)
+        return st;
+    return tsr_model_add_config(*out, "one", 1, NULL, 0, &made);
+}
+
+// The same model on the fastest of the devices alone: what the time of the plan is compared with.
+static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *sized)
+{
+    struct alone alone = {.run = run};
+    struct arena arena;
+    tsr_topology *one = NULL;
+    tsr_model *whole = NULL;
+    tsr__arena_init(&arena, run->sim.session);
+    tsr_status st = fastest_alone(run, &one);
+    if (st != TSR_OK)
+        goto free_all;
+    st = make_whole(run, model, sized, &whole);
+    if (st != TSR_OK)
+        goto free_all;
+    alone.sim = (struct sim){.session = run->sim.session, .arena = &arena, .topology = one};
+    st = tsr__partition_look(whole, "one", &(struct partition_look){look_alone, &alone});
+    if (st != TSR_OK)
+        goto free_all;
+    run->out->one_device_s = alone.seconds;
+    run->out->one_device_memory = alone.memory;
+free_all:
+    tsr_model_free(whole);
+    tsr_topology_free(one);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// The model stays as it is: everything happens in a copy. Remarks about the copy are dropped,
+// errors stay.
+tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation *out)
+{
+    if (!out)
+        return tsr__missing(tsr_model_session(model), "out");
+    struct run run;
+    tsr_simulation result;
+    tsr_model *copy = NULL;
+    tsr_session *session = tsr_model_session(model);
+    struct diag_mark before = tsr__diag_mark(session);
+    tsr_status st = begin(&run, session, options, &result);
+    if (st == TSR_OK)
+        st = tsr__check_dims(&model, 1, run.options.sizes, run.options.n_sizes);
+    if (st == TSR_OK)
+        st = simulate_model(&run, model, &copy);
+    if (st == TSR_OK && run.options.one_device)
+        st = simulate_alone(&run, model, copy);
+    tsr_model_free(copy);
+    tsr__diag_back(session, &before, true); // the copy is not the caller's to correct
+    return end(&run, st, out);
+}
+
+// Every part is loaded before the first is looked at, since a collective is known only when all its
+// members are. The models are freed in every case.
+tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
+                               const tsr_simulate_options *options, tsr_simulation *out)
+{
+    if (!out)
+        return tsr__missing(session, "out");
+    if (!folder)
+        return tsr__missing(session, "folder");
+    struct run run;
+    struct bundle bundle;
+    struct arena arena;
+    tsr_simulation result;
+    tsr_status st = begin(&run, session, options, &result);
+    tsr__arena_init(&arena, session);
+    if (st == TSR_OK)
+        st = tsr__bundle_open(session, &arena, folder, &bundle);
+    if (st != TSR_OK) {
+        tsr__arena_free(&arena);
+        return end(&run, st, out);
+    }
+    int64_t n = bundle.manifest.n_ranks;
+    struct partition_part *parts = ARENA_ARRAY(&arena, struct partition_part, (size_t)n + 1);
+    if (parts)
+        st = TSR_OK;
+    else
+        st = TSR_NOMEM;
+    for (int64_t i = 0; i < n && st == TSR_OK; i++) {
+        struct str path = tsr__bundle_file_path(&bundle, &arena, bundle.manifest.devices[i].file);
+        if (path.p)
+            st = tsr_model_load(session, path.p, &parts[i].model);
+        else
+            st = TSR_NOMEM;
+        parts[i].weight_bytes = bundle.manifest.devices[i].weight_bytes;
+    }
+    if (st == TSR_OK)
+        st = look(&run, parts, n);
+    for (int64_t i = 0; i < n && parts; i++)
+        tsr_model_free(parts[i].model);
+    tsr__bundle_close(&bundle);
+    tsr__arena_free(&arena);
+    return end(&run, st, out);
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// interface.c - what a partition takes in as a whole, as its manifest has it, in the form of a model without nodes.
+//
+// A rank's file has only the inputs that the rank needs, and pieces of those that stay cut; sets of inputs are for all.
+#include "tensors/tensors.h"
+
+#include "bundle/bundle.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <unistd.h>
+
+// 0: no tensor's type is called that; name NULL: there is none.
+static tsr_dtype dtype_of(const char *name)
+{
+    if (!name)
+        return (tsr_dtype)0;
+    for (int t = 1; t < TSR_DTYPE_COUNT; t++)
+        if (strcmp(tsr_dtype_name((tsr_dtype)t), name) == 0)
+            return (tsr_dtype)t;
+    return (tsr_dtype)0;
+}
+
+// A dimension that the manifest leaves open, with or without a name, is taken over as it is.
+static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
+{
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
+        const struct manifest_port *port = &manifest->inputs[i];
+        tsr_value *value = tsr_graph_add_input(tsr_model_graph(model), port->name);
+        if (!value)
+            return TSR_NOMEM;
+        tsr_status st = tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Texts, lists and what else has no type by name are left to the rank's file.
+static bool are_tensors(const struct manifest *manifest)
+{
+    for (size_t i = 0; i < manifest->n_inputs; i++)
+        if (!dtype_of(manifest->inputs[i].type) || manifest->inputs[i].rank < 0)
+            return false;
+    return true;
+}
+
+// The folder of a rank's file that has a manifest beside it.
+// False also for a rank's file that was copied elsewhere, which then stands for itself.
+static bool folder_of(const tsr_model *rank, char *out, size_t cap)
+{
+    const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');
+    char manifest[PATH_MAX];
+    struct str folder = STR(".");
+    if (slash)
+        folder = (struct str){path, (size_t)(slash - path)};
+    if (!path[0] || !tsr_model_metadata(rank, "ai.tessera.rank"))
+        return false;
+    if ((size_t)snprintf(out, cap, STR_FMT, STR_ARG(folder)) >= cap ||
+        (size_t)snprintf(manifest, sizeof manifest, "%s/manifest.json", out) >= sizeof manifest)
+        return false;
+    return access(manifest, R_OK) == 0;
+}
+
+// A rank's file alone knows its own pieces only; the manifest next to it knows the inputs of the
+// whole model, and they become a model without nodes. *out stays NULL where there is no manifest,
+// or where an input is no tensor.
+tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out)
+{
+    char folder[PATH_MAX];
+    struct bundle bundle;
+    struct arena arena;
+    tsr_session *session = tsr_model_session(rank);
+    *out = NULL;
+    if (!folder_of(rank, folder, sizeof folder))
+        return TSR_OK;
+    tsr__arena_init(&arena, session);
+    // A manifest that is damaged is an error, not a reason to fall back: inputs of one rank would
+    // be taken for those of all.
+    tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
+    bool opened = st == TSR_OK;
+    if (opened && are_tensors(&bundle.manifest)) {
+        st = tsr_model_new(session, "inputs", 8, out);
+        if (st == TSR_OK)
+            st = add_inputs(*out, &bundle.manifest);
+        if (st != TSR_OK) {
+            tsr_model_free(*out);
+            *out = NULL;
+        }
+    }
+    if (opened)
+        tsr__bundle_close(&bundle);
+    tsr__arena_free(&arena);
+    return st;
+}

@@ -1,0 +1,665 @@
+// SPDX-License-Identifier: Apache-2.0
+// sets.c - sets of tensors as people name them: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
+//
+// Names come from the file (.npz), from the model's ports in their order (folders, one .npy, one
+// .pb), or from the model alone (random). The model of a rank's file stands for the whole one where
+// a manifest lies beside it (interface.c).
+#include "tensors/tensors.h"
+#include "ir/ir.h"
+#include "transport/transport.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+static tsr_status bad_set(tsr_session *session, const char *set, struct str value, const char *what)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(set);
+    at.value = value;
+    tsr__diag(session, DIAG_tensor_set, &at,
+              "a set is FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
+              "random[:SEED][,name:1x3x224x224,...][,batch=2,...][,*=64]",
+              "%s", what);
+    return TSR_INVALID;
+}
+
+static tsr_status absent_set(tsr_session *session, const char *set)
+{
+    (void)bad_set(session, set, STR(""), "there is no such set of tensors");
+    return TSR_IO;
+}
+
+// The values that a caller gives (inputs without a default) or gets, in the model's order.
+struct ports {
+    struct arena arena;
+    tsr_value **at;
+    size_t n;
+};
+
+static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports *out)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    size_t n = 0;
+    *out = (struct ports){0};
+    tsr__arena_init(&out->arena, tsr_model_session(model));
+    if (graph)
+        n = outputs ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
+    out->at = ARENA_ARRAY(&out->arena, tsr_value *, n + 1);
+    for (size_t i = 0; out->at && i < n; i++) {
+        tsr_value *value = outputs ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
+        if (outputs || !tsr_value_initializer(value))
+            out->at[out->n++] = value;
+    }
+    return arena_status(&out->arena);
+}
+
+// numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows better.
+// A model that wants bfloat16 x and is given uint16 x: the type becomes bfloat16, the bits stay.
+static void retype(tsr_tensors *tensors, const struct ports *ports)
+{
+    for (size_t k = 0; k < ports->n; k++) {
+        int64_t i = tsr_tensors_find(tensors, tsr_value_name(ports->at[k]));
+        tsr_dtype want = tsr_value_dtype(ports->at[k]);
+        if (i < 0 || tsr__npy_has(want))
+            continue;
+        tsr_dtype have = tensors->at[i]->type;
+        if ((have == TSR_UINT8 || have == TSR_UINT16) &&
+            tsr_dtype_bits(have) == tsr_dtype_bits(want))
+            tensors->at[i]->type = want;
+    }
+}
+
+// ---- .npy --------------------------------------------------------------------------------------
+
+// A model with one input names it; else the file's name without its ending does.
+static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct ports *ports)
+{
+    const char *slash = strrchr(file, '/');
+    struct str name = str_of(slash ? slash + 1 : file);
+    name.n -= 4; // ".npy"
+    if (ports->n > 1)
+        return bad_set(tensors->session, file, STR(""),
+                       "one .npy for a model with several; give an .npz");
+    if (ports->n == 1)
+        name = str_of(tsr_value_name(ports->at[0]));
+    struct mapped map;
+    tsr_status st = tsr__file_map(tensors->session, file, &map);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__npy_read(tensors, name, file, map.bytes);
+    tsr__file_unmap(&map);
+    return st;
+}
+
+// ---- ONNX test data ----------------------------------------------------------------------------
+
+static tsr_status take_tensor(tsr_tensors *tensors, struct arena *arena, const tsr_tensor *x,
+                              const char *name)
+{
+    const void *bytes = NULL;
+    const struct str *texts = NULL;
+    size_t n = 0;
+    tsr_dtype type = tsr_tensor_dtype(x);
+    tsr_status st =
+        type == TSR_STRING ? tsr__tensor_texts(x, arena, &texts) : tsr_tensor_data(x, &bytes, &n);
+    if (st != TSR_OK)
+        return st;
+    if (texts)
+        return tsr__tensors_add_texts(tensors, str_of(name), tsr_tensor_rank(x), tsr_tensor_dims(x),
+                                      texts);
+    return tsr_tensors_put(tensors, name, type, tsr_tensor_rank(x), tsr_tensor_dims(x), bytes);
+}
+
+// Into the set: one tensor, or a sequence, or an optional without a value.
+static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
+                            const struct tensor_file *file, const char *name, tsr_dtype type)
+{
+    tsr_tensors *list = NULL;
+    if (!file->sequence && file->n)
+        return take_tensor(tensors, arena, file->at[0], name);
+    tsr_status st =
+        tsr__tensors_add_other(tensors, str_of(name), type, file->sequence ? &list : NULL);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < file->n; i++) {
+        char label[24];
+        snprintf(label, sizeof label, "%zu", i);
+        st = take_tensor(list, arena, file->at[i], label);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// wrapped and type: of the value it is for, as tsr__value_wrapped says.
+static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *name, int wrapped,
+                          tsr_dtype type)
+{
+    struct tensor_file tensor_file;
+    struct arena arena;
+    tsr__arena_init(&arena, tensors->session);
+    tsr_status st = tsr__tensor_file_open(tensors->session, &arena, file, wrapped, &tensor_file);
+    if (st == TSR_OK)
+        st = take_file(tensors, &arena, &tensor_file, name, type);
+    tsr__tensor_file_close(&tensor_file);
+    tsr__arena_free(&arena);
+    if (st == TSR_OK || st == TSR_NOMEM || st == TSR_IO)
+        return st;
+    struct place at = PLACE_NONE; // what was found so far speaks of bytes, not of the file
+    at.file = str_of(file);
+    tsr__diag(tensors->session, DIAG_tensor_file, &at, NULL, "the tensor of '%s' cannot be read",
+              name);
+    return TSR_MALFORMED;
+}
+
+// A file for one input or output of the model.
+static tsr_status load_port(tsr_tensors *tensors, const char *file, const tsr_value *value,
+                            bool output)
+{
+    tsr_dtype type = TSR_UNDEFINED;
+    int rank, wrapped = -1;
+    const tsr_dim *dims;
+    if (tsr_value_dtype(value) == TSR_UNDEFINED)
+        wrapped = tsr__value_wrapped(value, &type, &rank, &dims);
+    if (tsr_value_dtype(value) != TSR_UNDEFINED || wrapped >= 0)
+        return load_pb(tensors, file, tsr_value_name(value), wrapped, type);
+    if (output) // a map, a sparse tensor
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(file);
+    at.value = str_of(tsr_value_name(value));
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "run this model elsewhere",
+              "this input is no tensor and no sequence of tensors");
+    return TSR_ENGINE;
+}
+
+static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const struct ports *ports,
+                              bool outputs)
+{
+    char file[4096];
+    struct stat info;
+    for (size_t k = 0; k < ports->n; k++) {
+        snprintf(file, sizeof file, "%s/%s_%zu.pb", folder, outputs ? "output" : "input", k);
+        if (stat(file, &info) != 0)
+            break; // fewer files than inputs: whoever runs says what is missing
+        tsr_status st = load_port(tensors, file, ports->at[k], outputs);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// One file: the model's one input, or a tensor named as the file is.
+static tsr_status load_single(tsr_tensors *tensors, const char *file, const struct ports *ports)
+{
+    char name[256];
+    const char *slash = strrchr(file, '/');
+    const char *base = slash ? slash + 1 : file;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".pb")), base);
+    if (ports->n > 1)
+        return bad_set(tensors->session, file, STR(""),
+                       "one .pb for a model with several inputs; give a folder or an .npz");
+    if (ports->n == 1)
+        return load_port(tensors, file, ports->at[0], false);
+    return load_pb(tensors, file, name, -1, TSR_UNDEFINED);
+}
+
+// ---- random ------------------------------------------------------------------------------------
+
+struct dice {
+    uint64_t state;
+};
+
+static uint64_t roll(struct dice *dice) // SplitMix64
+{
+    uint64_t z = dice->state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+// In (-1, 1), bell-shaped: the sum of four uniform parts of 16 bits; exact in float32, so every type sees one value.
+static float roll_float(struct dice *dice)
+{
+    uint64_t r = roll(dice);
+    int sum = (int)(r & 65535) + (int)(r >> 16 & 65535) + (int)(r >> 32 & 65535) + (int)(r >> 48);
+    return (float)(sum - 2 * 65535) / 131072.0F;
+}
+
+// Integers are 0 or 1: token ids, positions and masks of any model may be that.
+static bool fill(struct tensor *x, struct dice *dice)
+{
+    int64_t n = tsr_dtype_bits(x->type) ? (int64_t)(x->bytes * 8) / tsr_dtype_bits(x->type) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        switch (x->type) {
+        case TSR_FLOAT:
+            ((float *)x->data)[i] = roll_float(dice);
+            break;
+        case TSR_DOUBLE:
+            ((double *)x->data)[i] = (double)roll_float(dice);
+            break;
+        case TSR_FLOAT16:
+            ((uint16_t *)x->data)[i] = tsr__float_to_half(roll_float(dice));
+            break;
+        case TSR_BFLOAT16:
+            ((uint16_t *)x->data)[i] = tsr__float_to_bfloat(roll_float(dice));
+            break;
+        case TSR_BOOL:
+        case TSR_INT8:
+        case TSR_UINT8:
+            ((uint8_t *)x->data)[i] = (uint8_t)(roll(dice) >> 63);
+            break;
+        case TSR_INT16:
+        case TSR_UINT16:
+            ((uint16_t *)x->data)[i] = (uint16_t)(roll(dice) >> 63);
+            break;
+        case TSR_INT32:
+        case TSR_UINT32:
+            ((uint32_t *)x->data)[i] = (uint32_t)(roll(dice) >> 63);
+            break;
+        case TSR_INT64:
+        case TSR_UINT64:
+            ((uint64_t *)x->data)[i] = roll(dice) >> 63;
+            break;
+        default:
+            return false;
+        }
+    }
+    return true;
+}
+
+#define MAX_RANK 64
+
+// "2x3" or "" (a scalar)
+static bool read_shape(struct str text, int *rank, int64_t *dims)
+{
+    *rank = 0;
+    for (size_t i = 0; i < text.n; i++) {
+        size_t start = i;
+        while (i < text.n && text.p[i] != 'x')
+            i++;
+        if (*rank == MAX_RANK ||
+            !tsr__str_int((struct str){text.p + start, i - start}, &dims[(*rank)++]) ||
+            dims[*rank - 1] < 0)
+            return false;
+    }
+    return text.n == 0 || text.p[text.n - 1] != 'x';
+}
+
+// What a random set says after its seed, ",x:2x3,batch=2": shapes of inputs and sizes of symbols.
+// Names may contain commas, so an entry may have been split into parts that are joined again.
+struct given_sizes {
+    struct arena *arena;
+    struct map names;  // of all inputs -> value
+    struct map shapes; // input -> struct str *, the first that is given
+    struct map sizes;  // symbol -> int64_t *; a shape of an input that has the symbol comes first
+    size_t commas;     // most commas in one name or symbol
+};
+
+#define MAX_COMMAS 16 // in a name that a set can give a size to
+
+static size_t count_commas(struct str text)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text.n; i++)
+        n += text.p[i] == ',';
+    return n;
+}
+
+static void add_name(struct given_sizes *given, const tsr_value *value)
+{
+    struct str name = tsr__value_str(value);
+    void **slot = tsr__map_at(&given->names, name);
+    if (slot && !*slot)
+        *slot = (void *)(uintptr_t)value;
+    given->commas = size_max(given->commas, count_commas(name));
+    for (int axis = 0; axis < tsr_value_rank(value); axis++)
+        given->commas =
+            size_max(given->commas, count_commas(str_of(tsr_value_dim(value, axis).symbol)));
+}
+
+// Reads the number that the symbol gets, unless it has one already.
+static void add_size(struct given_sizes *given, struct str symbol, int64_t size)
+{
+    void **slot = tsr__map_at(&given->sizes, symbol);
+    if (!slot || *slot)
+        return;
+    int64_t *kept = ARENA_NEW(given->arena, int64_t);
+    if (kept)
+        *kept = size;
+    *slot = kept;
+}
+
+static void add_shape(struct given_sizes *given, struct str name, struct str shape)
+{
+    void **slot = tsr__map_at(&given->shapes, name);
+    if (!slot || *slot)
+        return;
+    struct str *kept = ARENA_NEW(given->arena, struct str);
+    if (kept)
+        *kept = shape;
+    *slot = kept;
+}
+
+// The sizes that the shape of an input gives to its symbols.
+static void add_symbols(struct given_sizes *given, const tsr_value *value)
+{
+    int64_t dims[MAX_RANK];
+    int rank;
+    const struct str *shape = tsr__map_get(&given->shapes, tsr__value_str(value));
+    if (!shape || !read_shape(*shape, &rank, dims) || rank != tsr_value_rank(value))
+        return;
+    for (int axis = 0; axis < rank; axis++) {
+        struct str symbol = str_of(tsr_value_dim(value, axis).symbol);
+        if (tsr_value_dim(value, axis).value < 0 && symbol.n)
+            add_size(given, symbol, dims[axis]);
+    }
+}
+
+// One entry of the list: from the comma at `from` to `end`, and where the last colon and the last
+// equals sign in it are; 0: there is none.
+struct entry {
+    size_t from, end, colon, equals;
+};
+
+static struct entry next_entry(struct str list, size_t from)
+{
+    struct entry entry = {.from = from, .end = from + 1};
+    for (; entry.end < list.n && list.p[entry.end] != ','; entry.end++) {
+        if (list.p[entry.end] == ':')
+            entry.colon = entry.end;
+        if (list.p[entry.end] == '=')
+            entry.equals = entry.end;
+    }
+    return entry;
+}
+
+// The comma before the one at `at`; SIZE_MAX: there is none.
+static size_t comma_before(struct str list, size_t at)
+{
+    while (at-- > 0)
+        if (list.p[at] == ',')
+            return at;
+    return SIZE_MAX;
+}
+
+// False: no input has this name, whatever number of parts it has.
+static bool take_shape(struct given_sizes *given, struct str list, struct entry entry)
+{
+    struct str shape = {list.p + entry.colon + 1, entry.end - entry.colon - 1};
+    bool found = false;
+    size_t from = entry.from;
+    for (size_t parts = 0; parts <= given->commas && from != SIZE_MAX; parts++) {
+        struct str name = {list.p + from + 1, entry.colon - from - 1};
+        if (tsr__map_get(&given->names, name)) {
+            add_shape(given, name, shape);
+            found = true;
+        }
+        from = comma_before(list, from);
+    }
+    return found;
+}
+
+static void take_size(struct given_sizes *given, struct str list, struct entry entry)
+{
+    int64_t size;
+    struct str number = {list.p + entry.equals + 1, entry.end - entry.equals - 1};
+    size_t from = entry.from;
+    if (!tsr__str_int(number, &size) || size < 0)
+        return;
+    for (size_t parts = 0; parts <= given->commas && from != SIZE_MAX; parts++) {
+        add_size(given, (struct str){list.p + from + 1, entry.equals - from - 1}, size);
+        from = comma_before(list, from);
+    }
+}
+
+static tsr_status no_input(tsr_session *session, const char *set, struct str name,
+                           struct ports *ports)
+{
+    char text[256] = "the model has no input of this name";
+    struct str *names = ARENA_ARRAY(&ports->arena, struct str, ports->n + 1);
+    for (size_t k = 0; names && k < ports->n; k++)
+        names[k] = tsr__value_str(ports->at[k]);
+    struct str near = {0};
+    if (names)
+        near = tsr__nearest(name, names, ports->n);
+    if (near.n)
+        snprintf(text, sizeof text,
+                 "the model has no input of this name; did you mean '" STR_FMT "'?", STR_ARG(near));
+    return bad_set(session, set, name, text);
+}
+
+// A shape for an input that the model does not have is an error: it would have no effect.
+static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, const char *set,
+                             struct str list, struct ports *ports)
+{
+    struct entry entry;
+    *given = (struct given_sizes){.arena = &ports->arena};
+    tsr__map_init(&given->names, given->arena, ports->n);
+    tsr__map_init(&given->shapes, given->arena, 0);
+    tsr__map_init(&given->sizes, given->arena, 0);
+    for (size_t k = 0; k < ports->n; k++)
+        add_name(given, ports->at[k]);
+    given->commas = size_min(given->commas, MAX_COMMAS);
+    for (size_t from = 0; from < list.n; from = entry.end) {
+        entry = next_entry(list, from);
+        struct str name = {list.p + from + 1, entry.colon - from - 1};
+        if (entry.colon && !take_shape(given, list, entry))
+            return no_input(session, set, name, ports);
+    }
+    for (size_t k = 0; k < ports->n; k++)
+        add_symbols(given, ports->at[k]);
+    for (size_t from = 0; from < list.n; from = entry.end) {
+        entry = next_entry(list, from);
+        if (entry.equals)
+            take_size(given, list, entry);
+    }
+    return arena_status(given->arena);
+}
+
+// The shape that the model declares. An open dimension has the size of its symbol in the set, else that of "*", else 1.
+static void usual_shape(const struct given_sizes *given, const tsr_value *value, int rank,
+                        int64_t *dims)
+{
+    for (int axis = 0; axis < rank; axis++) {
+        const char *name = tsr_value_dim_name(value, axis);
+        const int64_t *size = NULL;
+        dims[axis] = tsr_value_dim(value, axis).value;
+        if (dims[axis] >= 0)
+            continue;
+        if (name)
+            size = tsr__map_get(&given->sizes, str_of(name));
+        if (!size)
+            size = tsr__map_get(&given->sizes, STR("*"));
+        dims[axis] = size ? *size : 1;
+    }
+}
+
+static tsr_status random_port(tsr_tensors *tensors, const char *set,
+                              const struct given_sizes *given, uint64_t seed,
+                              const tsr_value *value)
+{
+    int64_t dims[MAX_RANK];
+    int rank = tsr_value_rank(value);
+    struct str name = tsr__value_str(value);
+    const struct str *shape = tsr__map_get(&given->shapes, name);
+    if (shape && !read_shape(*shape, &rank, dims))
+        return bad_set(tensors->session, set, name, "this shape cannot be read");
+    if (rank < 0 || rank > MAX_RANK)
+        return bad_set(tensors->session, set, name,
+                       "the model does not say this input's shape; give it");
+    if (!shape)
+        usual_shape(given, value, rank, dims);
+    struct tensor *x;
+    tsr_status st = tsr__tensors_add(tensors, name, tsr_value_dtype(value), rank, dims, &x);
+    struct dice dice = {tsr__hash64(name.p, name.n, seed)}; // inputs do not depend on each other
+    // The same seed and name give the same values whatever the order of the inputs.
+    if (st != TSR_OK || fill(x, &dice))
+        return st;
+    memset(x->data, 0, x->bytes);
+    struct place at = PLACE_NONE;
+    at.value = name;
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give this input in an .npz",
+              "no random values of type %s", tsr_dtype_name(x->type));
+    return TSR_UNSUPPORTED;
+}
+
+// random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then shapes for inputs that have none, and sizes of symbols.
+static tsr_status load_random(tsr_tensors *tensors, const char *set, struct ports *ports)
+{
+    struct str rest = str_of(set + strlen("random"));
+    struct given_sizes given;
+    int64_t seed = 0;
+    if (rest.n && rest.p[0] == ':') {
+        size_t n = 1;
+        while (n < rest.n && rest.p[n] != ',')
+            n++;
+        if (!tsr__str_int((struct str){rest.p + 1, n - 1}, &seed))
+            return bad_set(tensors->session, set, STR(""), "the seed is not a number");
+        rest = (struct str){rest.p + n, rest.n - n};
+    }
+    if (rest.n && rest.p[0] != ',')
+        return bad_set(tensors->session, set, STR(""), "this set cannot be understood");
+    tsr_status st = read_sizes(&given, tensors->session, set, rest, ports);
+    for (size_t k = 0; st == TSR_OK && k < ports->n; k++)
+        st = random_port(tensors, set, &given, (uint64_t)seed, ports->at[k]);
+    return st;
+}
+
+// ---- all of them -------------------------------------------------------------------------------
+
+// Archives may hold inputs and outputs: keep the model's outputs.
+static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
+{
+    struct map names;
+    tsr__map_init(&names, &ports->arena, ports->n);
+    for (size_t k = 0; k < ports->n; k++) {
+        void **slot = tsr__map_at(&names, tsr__value_str(ports->at[k]));
+        if (slot)
+            *slot = ports->at[k];
+    }
+    if (ports->arena.failed)
+        return TSR_NOMEM;
+    size_t kept = 0;
+    for (size_t i = 0; i < tensors->n; i++) {
+        if (tsr__map_get(&names, str_of(tensors->at[i]->name)))
+            tensors->at[kept++] = tensors->at[i];
+        else
+            tsr__tensor_free(tensors->session, tensors->at[i]);
+    }
+    tensors->n = kept;
+    tsr__tensors_unindex(tensors);
+    return TSR_OK;
+}
+
+// "random", "random:7", "random,x:2x3"
+bool tsr__set_is_random(const char *set)
+{
+    size_t n = strlen("random");
+    return strncmp(set, "random", n) == 0 && strchr(":,", set[n]); // which finds its terminator too
+}
+
+static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct ports *ports,
+                             bool has_model, bool outputs)
+{
+    tsr_status st = TSR_OK;
+    if (ends_with(file, ".npz"))
+        st = tsr__npz_read(tensors, file);
+    else if (!outputs)
+        st = load_npy(tensors, file, ports);
+    if (st == TSR_OK && outputs && has_model)
+        st = keep_outputs(tensors, ports);
+    if (st == TSR_OK)
+        retype(tensors, ports);
+    return st;
+}
+
+// Sets without outputs (random, one .npy, one .pb) give none, which is no error. Without a model
+// there are no ports.
+static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *ports, bool has_model,
+                       bool outputs)
+{
+    struct stat info;
+    if (tsr__set_is_random(set) && outputs)
+        return TSR_OK;
+    if (tsr__set_is_random(set) && !has_model)
+        return bad_set(tensors->session, set, STR(""),
+                       "shapes come from a model, and there is none");
+    if (tsr__set_is_random(set))
+        return load_random(tensors, set, ports);
+    if (ends_with(set, ".npz") || ends_with(set, ".npy"))
+        return load_numpy(tensors, set, ports, has_model, outputs);
+    bool is_folder = stat(set, &info) == 0 && S_ISDIR(info.st_mode);
+    if (is_folder && !has_model)
+        return bad_set(tensors->session, set, STR(""),
+                       "names come from a model, and there is none");
+    if (is_folder)
+        return load_folder(tensors, set, ports, outputs);
+    if (!ends_with(set, ".pb"))
+        return absent_set(tensors->session, set);
+    if (outputs)
+        return TSR_OK;
+    return load_single(tensors, set, ports);
+}
+
+tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
+                            bool outputs)
+{
+    if (!set)
+        return tsr__missing(tensors->session, "set");
+    tsr_model *whole = NULL;
+    struct ports ports = {0};
+    tsr_status st = TSR_OK;
+    if (model)
+        st = tsr__same_session(tensors->session, tsr_model_session(model), "model");
+    if (st != TSR_OK)
+        return st;
+    if (model && !outputs)
+        st = tsr__whole_inputs(model, &whole);
+    if (st == TSR_OK && model)
+        st = list_ports(whole ? whole : model, outputs, &ports);
+    if (st == TSR_OK)
+        st = load(tensors, set, &ports, model != NULL, outputs);
+    tsr__arena_free(&ports.arena);
+    tsr_model_free(whole);
+    return st;
+}
+
+// ---- writing -----------------------------------------------------------------------------------
+
+static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
+{
+    struct arena arena;
+    struct outfile outfile;
+    if (tensors->n != 1 || tensors->at[0]->rank < 0)
+        return bad_set(tensors->session, path, STR(""),
+                       "an .npy holds one tensor, and there are several; give an .npz");
+    tsr__arena_init(&arena, tensors->session);
+    struct npy_image *image = ARENA_NEW(&arena, struct npy_image);
+    tsr_status st = image ? tsr__npy_image(&arena, tensors->at[0], image) : TSR_NOMEM;
+    if (st == TSR_OK)
+        st = tsr__out_open(tensors->session, path, &outfile);
+    if (st == TSR_OK) {
+        tsr__out_write(&outfile, image->head, image->n_head);
+        tsr__out_write(&outfile, image->data, image->bytes);
+        st = tsr__out_commit(&outfile);
+    }
+    tsr__arena_free(&arena);
+    return st;
+}
+
+tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
+{
+    if (!path)
+        return tsr__missing(tensors->session, "path");
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    tsr_status here = tsr__tensors_on_host(tensors);
+    if (here != TSR_OK)
+        return here;
+    if (ends_with(path, ".npy"))
+        return save_npy(tensors, path);
+    // Folders have no dot in their names, or a slash at the end.
+    if (*base == 0 || !strchr(base, '.'))
+        return tsr__pb_save(tensors, path);
+    return tsr__npz_save(tensors, path);
+}

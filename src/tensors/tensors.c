@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it; the elements of a
+// sequence are a set of their own.
+//
+// The block of a float tensor "ab" of [2, 3], its places in bytes from the start of the struct (s =
+// sizeof(struct tensor)):
+//     0 struct    s dims 2 3    s + 16 "ab\0"    then, at the next multiple of 64, 24 bytes of elements
+// Tensors of another owner (borrowed, foreign, on a GPU) have the same block without the elements,
+// and data points elsewhere. A name is in a set once: adding it again replaces the old tensor.
+#include "tensors/tensors.h"
+
+#include <stdio.h>
+
+#define DATA_ALIGN 64
+
+tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
+{
+    if (!out)
+        return tsr__missing(session, "out");
+    tsr_tensors *tensors = tsr__alloc(session, sizeof *tensors);
+    if (!tensors)
+        return TSR_NOMEM;
+    *tensors = (tsr_tensors){.session = session};
+    tsr__arena_init(&tensors->names, session);
+    *out = tensors;
+    return TSR_OK;
+}
+
+// Memory of another library is given back to it first; x->cap is the length of our own block.
+void tsr__tensor_free(tsr_session *session, struct tensor *x)
+{
+    tsr_tensors_free(x->sequence);
+    if (x->release)
+        x->release(x->owner);
+    tsr__free(session, x, x->cap);
+}
+
+tsr_session *tsr__tensors_session(const tsr_tensors *tensors)
+{
+    return tensors->session;
+}
+
+void tsr__tensors_clear(tsr_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->n; i++)
+        tsr__tensor_free(tensors->session, tensors->at[i]);
+    tensors->n = 0;
+    tsr__tensors_unindex(tensors);
+}
+
+void tsr_tensors_free(tsr_tensors *tensors)
+{
+    if (!tensors)
+        return;
+    tsr__tensors_clear(tensors);
+    tsr__free(tensors->session, tensors->at, tensors->cap * sizeof *tensors->at);
+    tsr__arena_free(&tensors->names);
+    tsr__free(tensors->session, tensors, sizeof *tensors);
+}
+
+tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors)
+{
+    return tensors ? tsr__same_session(session, tensors->session, "set of tensors") : TSR_OK;
+}
+
+size_t tsr_tensors_count(const tsr_tensors *tensors)
+{
+    return tensors->n;
+}
+
+const char *tsr_tensors_name(const tsr_tensors *tensors, size_t i)
+{
+    return i < tensors->n ? tensors->at[i]->name : NULL;
+}
+
+tsr_dtype tsr_tensors_dtype(const tsr_tensors *tensors, size_t i)
+{
+    return i < tensors->n ? tensors->at[i]->type : TSR_UNDEFINED;
+}
+
+int tsr_tensors_rank(const tsr_tensors *tensors, size_t i)
+{
+    return i < tensors->n ? tensors->at[i]->rank : -1;
+}
+
+const int64_t *tsr_tensors_dims(const tsr_tensors *tensors, size_t i)
+{
+    return i < tensors->n ? tensors->at[i]->dims : NULL;
+}
+
+const void *tsr_tensors_data(const tsr_tensors *tensors, size_t i, size_t *bytes)
+{
+    if (bytes)
+        *bytes = i < tensors->n ? tensors->at[i]->bytes : 0;
+    return i < tensors->n ? tensors->at[i]->data : NULL;
+}
+
+#define INDEX_LEAST 32 // number of tensors from which on an index is worth its memory
+
+void tsr__tensors_unindex(tsr_tensors *tensors)
+{
+    tensors->indexed = false;
+    tsr__arena_free(&tensors->names);
+}
+
+// The index holds a copy of the name, because a tensor that is replaced takes its own name with it.
+static bool index_name(tsr_tensors *tensors, struct str name, size_t place)
+{
+    struct str copy = tsr__arena_str(&tensors->names, name);
+    void **slot = copy.p ? tsr__map_at(&tensors->index, copy) : NULL;
+    if (slot)
+        *slot = (void *)(uintptr_t)(place + 1);
+    return slot != NULL;
+}
+
+// Before a tensor with a new name is put at the end: makes the index when the set has become large.
+static bool index_new(tsr_tensors *tensors, struct str name)
+{
+    bool ok = true;
+    if (tensors->n + 1 < INDEX_LEAST)
+        return true;
+    if (!tensors->indexed) {
+        tsr__map_init(&tensors->index, &tensors->names, 2 * tensors->n);
+        for (size_t i = 0; ok && i < tensors->n; i++)
+            ok = index_name(tensors, str_of(tensors->at[i]->name), i);
+        tensors->indexed = ok;
+    }
+    ok = ok && index_name(tensors, name, tensors->n);
+    if (!ok)
+        tsr__tensors_unindex(tensors); // an arena that failed keeps failing
+    return ok;
+}
+
+static int64_t find(const tsr_tensors *tensors, struct str name)
+{
+    if (tensors->indexed)
+        return (int64_t)(uintptr_t)tsr__map_get(&tensors->index, name) - 1;
+    for (size_t i = 0; i < tensors->n; i++)
+        if (str_is(name, tensors->at[i]->name))
+            return (int64_t)i;
+    return -1;
+}
+
+int64_t tsr_tensors_find(const tsr_tensors *tensors, const char *name)
+{
+    return find(tensors, str_of(name));
+}
+
+static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype type)
+{
+    struct place at = PLACE_NONE;
+    at.value = name;
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at, NULL,
+              "a tensor of %s with this shape cannot be held", tsr_dtype_name(type));
+    return TSR_UNSUPPORTED;
+}
+
+// Bytes of the elements; false: no such tensor.
+static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *out)
+{
+    int64_t n = 1;
+    if (rank < 0 || rank > RUN_MAX_RANK)
+        return false;
+    for (int axis = 0; axis < rank; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
+            return false;
+    int64_t bytes = tsr_dtype_bytes(type, n);
+    // The bound leaves room for the head of the block without a further check.
+    *out = (size_t)bytes;
+    return bytes >= 0 && bytes < INT64_MAX / 2;
+}
+
+static struct tensor *tensor_new(tsr_session *session, struct str name, tsr_dtype type, int rank,
+                                 const int64_t *dims, size_t bytes)
+{
+    size_t dims_at = sizeof(struct tensor), name_at = dims_at + (size_t)rank * sizeof *dims;
+    size_t cap = name_at + name.n + 1 + DATA_ALIGN + bytes;
+    char *p = tsr__alloc(session, cap);
+    if (!p)
+        return NULL;
+    struct tensor *x = (struct tensor *)p;
+    uintptr_t data =
+        ((uintptr_t)p + name_at + name.n + 1 + DATA_ALIGN - 1) & ~(uintptr_t)(DATA_ALIGN - 1);
+    *x = (struct tensor){
+        .name = p + name_at, .type = type, .rank = rank, .bytes = bytes, .cap = cap};
+    x->dims = (int64_t *)(p + dims_at);
+    x->data = (void *)data;
+    if (rank)
+        memcpy(x->dims, dims, (size_t)rank * sizeof *dims);
+    if (name.n)
+        memcpy(x->name, name.p, name.n);
+    x->name[name.n] = 0;
+    return x;
+}
+
+static bool grow(tsr_tensors *tensors)
+{
+    if (tensors->n < tensors->cap)
+        return true;
+    size_t cap = tensors->cap ? 2 * tensors->cap : 8;
+    void *at = tsr__realloc(tensors->session, tensors->at, tensors->cap * sizeof *tensors->at,
+                            cap * sizeof *tensors->at);
+    if (!at)
+        return false;
+    tensors->at = at;
+    tensors->cap = cap;
+    return true;
+}
+
+// Takes x in, in place of one of that name; frees it on failure.
+static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x)
+{
+    int64_t old = find(tensors, name);
+    if (old < 0 && (!grow(tensors) || !index_new(tensors, name))) {
+        tsr__tensor_free(tensors->session, x);
+        return TSR_NOMEM;
+    }
+    if (old >= 0)
+        tsr__tensor_free(tensors->session, tensors->at[old]);
+    tensors->at[old >= 0 ? (size_t)old : tensors->n++] = x;
+    return TSR_OK;
+}
+
+// Takes tensor i out of the set; the last one takes its place.
+static struct tensor *take_out(tsr_tensors *tensors, size_t i)
+{
+    struct tensor *x = tensors->at[i], *last = tensors->at[--tensors->n];
+    tensors->at[i] = last;
+    if (!tensors->indexed)
+        return x;
+    void **slot = tsr__map_at(&tensors->index, str_of(last->name));
+    if (slot)
+        *slot = (void *)(uintptr_t)(i + 1);
+    void **gone = tsr__map_at(&tensors->index, str_of(x->name));
+    if (gone)
+        *gone = NULL;
+    if (!slot || !gone)
+        tsr__tensors_unindex(tensors);
+    return x;
+}
+
+// x is in one of both sets or freed, whatever happens.
+tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
+{
+    struct tensor *x = take_out(from, i);
+    return insert(to, str_of(x->name), x);
+}
+
+tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
+                            const int64_t *dims, struct tensor **out)
+{
+    size_t bytes;
+    if (!data_bytes(type, rank, dims, &bytes))
+        return bad_shape(tensors, name, type);
+    struct tensor *x = tensor_new(tensors->session, name, type, rank, dims, bytes);
+    tsr_status st = x ? insert(tensors, name, x) : TSR_NOMEM;
+    if (st == TSR_OK)
+        *out = x;
+    return st;
+}
+
+// ---- texts, sequences --------------------------------------------------------------------------
+
+int64_t tsr__tensor_elements(const struct tensor *x)
+{
+    int64_t n = 1;
+    for (int axis = 0; axis < x->rank; axis++)
+        n *= x->dims[axis]; // checked when it was made
+    return x->rank < 0 ? 0 : n;
+}
+
+struct str tsr__tensor_text(const struct tensor *x, int64_t i)
+{
+    const uint64_t *ends = x->data;
+    uint64_t start = i ? ends[i - 1] : 0;
+    const char *text = (const char *)(ends + tsr__tensor_elements(x));
+    return (struct str){text + start, (size_t)(ends[i] - start)};
+}
+
+// Layout: where each text ends, then all texts one after another: {"ab", "c"} is 2, 3, "abc", and
+// a zero.
+tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
+                                  const int64_t *dims, const struct str *texts)
+{
+    int64_t n = 1;
+    size_t ends, total = 1;
+    if (!data_bytes(TSR_UINT64, rank, dims, &ends)) // which looks at the rank too
+        return bad_shape(tensors, name, TSR_STRING);
+    for (int axis = 0; axis < rank; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
+            return bad_shape(tensors, name, TSR_STRING);
+    for (int64_t i = 0; i < n; i++)
+        if (__builtin_add_overflow(total, texts[i].n, &total))
+            return bad_shape(tensors, name, TSR_STRING);
+    struct tensor *x = tensor_new(tensors->session, name, TSR_STRING, rank, dims, ends + total);
+    if (!x)
+        return TSR_NOMEM;
+    char *to = (char *)x->data + ends;
+    for (int64_t i = 0; i < n; i++) {
+        if (texts[i].n)
+            memcpy(to, texts[i].p, texts[i].n);
+        to += texts[i].n;
+        ((uint64_t *)x->data)[i] = (uint64_t)(to - (char *)x->data) - ends;
+    }
+    *to = 0;
+    return insert(tensors, name, x);
+}
+
+tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
+                                  tsr_tensors **out)
+{
+    struct tensor *x = tensor_new(tensors->session, name, type, 0, NULL, 0);
+    if (!x)
+        return TSR_NOMEM;
+    x->rank = -1;
+    if (!out)
+        return insert(tensors, name, x);
+    tsr_tensors *sequence = NULL;
+    tsr_status st = tsr_tensors_new(tensors->session, &sequence);
+    if (st != TSR_OK) {
+        tsr__tensor_free(tensors->session, x);
+        return st;
+    }
+    x->sequence = sequence;
+    st = insert(tensors, name, x);
+    if (st == TSR_OK)
+        *out = sequence;
+    return st;
+}
+
+tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x)
+{
+    struct place at = PLACE_NONE;
+    if (!x->device)
+        return TSR_OK;
+    at.value = str_of(x->name);
+    tsr__diag(session, DIAG_tensor_kind, &at,
+              "copy it to the host first, or run where a rank of this process is on that GPU",
+              "this tensor lies on GPU %d", x->device - 1);
+    return TSR_UNSUPPORTED;
+}
+
+tsr_status tsr__tensors_on_host(const tsr_tensors *tensors)
+{
+    if (!tensors)
+        return TSR_OK;
+    for (size_t i = 0; i < tensors->n; i++) {
+        tsr_status st = tsr__tensor_on_host(tensors->session, tensors->at[i]);
+        if (st == TSR_OK && tensors->at[i]->sequence)
+            st = tsr__tensors_on_host(tensors->at[i]->sequence);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
+                                    const int64_t *dims, const struct foreign *foreign)
+{
+    size_t bytes;
+    if (!data_bytes(type, rank, dims, &bytes))
+        return bad_shape(tensors, name, type);
+    struct tensor *x = tensor_new(tensors->session, name, type, rank, dims, 0);
+    if (!x)
+        return TSR_NOMEM;
+    x->device = foreign->device;
+    if (x->device) {
+        x->data = NULL;
+        x->device_data = foreign->data;
+        x->device_bytes = bytes;
+    } else {
+        x->data = foreign->data;
+        x->bytes = bytes;
+    }
+    tsr_status st = insert(tensors, name, x);
+    if (st != TSR_OK)
+        return st; // x is gone, the memory is still its owner's
+    // Only now: freeing x on a failure above must not call the owner's release.
+    x->release = foreign->release;
+    x->owner = foreign->owner;
+    return TSR_OK;
+}
+
+int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data)
+{
+    if (i >= tensors->n || !tensors->at[i]->device)
+        return -1;
+    if (data)
+        *data = tensors->at[i]->device_data;
+    return tensors->at[i]->device - 1;
+}
+
+// A tensor of numbers or texts lies in one stretch of bytes; a sequence holds tensors, an optional without a value nothing.
+static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
+{
+    struct str name = str_of(from->name);
+    tsr_tensors *elements = NULL;
+    tsr_status here = tsr__tensor_on_host(to->session, from);
+    if (here != TSR_OK)
+        return here;
+    if (from->rank < 0) {
+        tsr_tensors **list = from->sequence ? &elements : NULL;
+        tsr_status status = tsr__tensors_add_other(to, name, from->type, list);
+        if (status != TSR_OK || !elements)
+            return status;
+        return tsr__tensors_copy(from->sequence, elements);
+    }
+    struct tensor *made =
+        tensor_new(to->session, name, from->type, from->rank, from->dims, from->bytes);
+    if (!made)
+        return TSR_NOMEM;
+    if (from->bytes)
+        memcpy(made->data, from->data, from->bytes);
+    return insert(to, name, made);
+}
+
+tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        tsr_status status = copy_tensor(from->at[i], to);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *tensors, size_t i)
+{
+    return i < tensors->n ? tensors->at[i]->sequence : NULL;
+}
+
+tsr_status tsr_tensors_put_sequence(tsr_tensors *tensors, const char *name, tsr_dtype type,
+                                    tsr_tensors **elements)
+{
+    return tsr__tensors_add_other(tensors, str_of(name), type, elements);
+}
+
+const char *tsr_tensors_text(const tsr_tensors *tensors, size_t i, int64_t k, size_t *bytes)
+{
+    if (i >= tensors->n || tensors->at[i]->type != TSR_STRING || k < 0 ||
+        k >= tsr__tensor_elements(tensors->at[i]))
+        return NULL;
+    struct str text = tsr__tensor_text(tensors->at[i], k);
+    if (bytes)
+        *bytes = text.n;
+    return text.p;
+}
+
+tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int rank,
+                                 const int64_t *dims, const char *const *texts, const size_t *bytes)
+{
+    int64_t n = 1;
+    if (rank > 0 && !dims)
+        return tsr__missing(tensors->session, "dims");
+    for (int axis = 0; axis < rank; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
+            return bad_shape(tensors, str_of(name), TSR_STRING);
+    if (n > 0 && !texts)
+        return tsr__missing(tensors->session, "texts");
+    struct arena arena;
+    tsr__arena_init(&arena, tensors->session);
+    struct str *list = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
+    if (!list)
+        return TSR_NOMEM;
+    for (int64_t i = 0; i < n; i++)
+        list[i] = bytes ? (struct str){texts[i], bytes[i]} : str_of(texts[i]);
+    tsr_status st = tsr__tensors_add_texts(tensors, str_of(name), rank, dims, list);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+tsr_status tsr_tensors_put(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
+                           const int64_t *dims, const void *bytes)
+{
+    struct tensor *x;
+    if (rank > 0 && !dims)
+        return tsr__missing(tensors->session, "dims");
+    tsr_status st = tsr__tensors_add(tensors, str_of(name), type, rank, dims, &x);
+    if (st != TSR_OK || x->bytes == 0)
+        return st;
+    if (bytes)
+        memcpy(x->data, bytes, x->bytes);
+    else
+        memset(x->data, 0, x->bytes);
+    return TSR_OK;
+}
+
+tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
+                              const int64_t *dims, const void *bytes)
+{
+    size_t n_bytes;
+    if (rank > 0 && !dims)
+        return tsr__missing(tensors->session, "dims");
+    if (!data_bytes(type, rank, dims, &n_bytes))
+        return bad_shape(tensors, str_of(name), type);
+    if (n_bytes > 0 && !bytes)
+        return tsr__missing(tensors->session, "bytes");
+    struct tensor *borrowed = tensor_new(tensors->session, str_of(name), type, rank, dims, 0);
+    if (!borrowed)
+        return TSR_NOMEM;
+    borrowed->data =
+        (void *)(uintptr_t)bytes; // only read: what an engine writes over is copied before
+    borrowed->bytes = n_bytes;
+    return insert(tensors, str_of(name), borrowed);
+}
