@@ -863,10 +863,6 @@ typedef struct tsr_partition_options {
     const char *const *state;
     size_t n_state;
     bool dry_run; /* all but writing: folder may be NULL */
-    /* Whose communication operators. NULL: our own. "com.microsoft": AllReduce, AllGather and AllToAll as builds of ONNX
-     * Runtime with NCCL have them, for all ranks and parts of one size. "tensorrt": TensorRT 11's DistCollective. What they cannot
-     * do is TSR_UNSUPPORTED, with a finding for each such communication. tsr_run does not run such a partition. */
-    const char *dialect;
     /* NULL: rank files and manifest alone. "wrapped": beside them model.onnx, whose one node runs the partition in any ONNX Runtime
      * that has registered libtessera_ops.so; inputs and outputs are tensors, and states are not kept (TSR_UNSUPPORTED else). */
     const char *layout;
@@ -923,8 +919,7 @@ typedef struct tsr_manifest_facts {
     int ranks;
     size_t n_inputs, n_outputs, n_states;
     const char *generator, *model, *model_sha256, *configuration;
-    const char *plan;    /* fingerprint that all ranks carry, 16 hex digits */
-    const char *dialect; /* whose communication: com.microsoft, tensorrt; NULL: our own */
+    const char *plan; /* fingerprint that all ranks carry, 16 hex digits */
 } tsr_manifest_facts;
 TSR_API void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out);
 /* An input or output of the whole model. */

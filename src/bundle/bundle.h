@@ -82,7 +82,6 @@ struct manifest {
     size_t n_replicated;
     struct manifest_file *files; // all but the manifest itself, by name
     size_t n_files;
-    const char *dialect; // domain of its communication; NULL: our own
 };
 
 // An opened partition. Texts and arrays live in the arena that it was opened with.

@@ -61,7 +61,6 @@ void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
         .model_sha256 = from->model_sha256,
         .configuration = from->configuration,
         .plan = from->plan,
-        .dialect = from->dialect,
     };
     facts.size = out->size && out->size < sizeof facts ? out->size : sizeof facts;
     memcpy(out, &facts, facts.size);

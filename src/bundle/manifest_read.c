@@ -17,7 +17,7 @@
 // What is bounded: the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions, groups of
 // a collective, members of a group. What must agree: files and sizes, one device and one entry of
 // weights for each rank, names of files that are listed, ports of states, ranks that exist. Fields that
-// older releases did not write may be absent: dialect, states, stages, inputs and outputs of a device.
+// older releases did not write may be absent: states, stages, inputs and outputs of a device.
 #include "internal.h"
 
 #include <jansson.h>
@@ -184,8 +184,6 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
 {
     manifest->generator = text_member(reader, root, "generator");
     manifest->configuration = text_member(reader, root, "configuration");
-    if (!reader->failed && json_object_get(root, "dialect"))
-        manifest->dialect = text_member(reader, root, "dialect");
     const char *plan = text_member(reader, root, "plan");
     if (!reader->failed && !hex_ok(plan, 16))
         wrong(reader, "plan", "is no fingerprint of 16 hex digits");

@@ -2,7 +2,7 @@
 // manifest_write.c - struct manifest -> manifest.json. One order of fields, no times, no paths: the same
 // partition has the same bytes.
 //
-// What is absent is left out (dialect, stages, ports of a device where they are not known), not
+// What is absent is left out (stages, ports of a device where they are not known), not
 // written as null. The reader of the same release takes everything that stands here;
 // docs/formats.md describes each field.
 #include "bundle/bundle.h"
@@ -180,8 +180,6 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     tsr_json_string(json, "sha256", manifest->model_sha256);
     tsr_json_end(json);
     tsr_json_string(json, "configuration", manifest->configuration);
-    if (manifest->dialect)
-        tsr_json_string(json, "dialect", manifest->dialect);
     tsr_json_string(json, "plan", manifest->plan);
     tsr_json_int(json, "ranks", manifest->n_ranks);
     write_devices(json, manifest);

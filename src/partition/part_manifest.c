@@ -198,8 +198,6 @@ tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
         manifest->model_name = slash + 1;
     manifest->generator = tsr__arena_printf(draft->arena, "tessera %s", tsr_version()).p;
     manifest->configuration = tsr_config_name(draft->flow->config);
-    if (draft->dialect != DIALECT_OWN)
-        manifest->dialect = tsr__dialect_name(draft);
     memcpy(manifest->plan, draft->fingerprint, sizeof(manifest->plan));
     manifest->n_ranks = draft->n_ranks;
     manifest->inputs = make_ports(draft, SIDE_INPUTS, &manifest->n_inputs);

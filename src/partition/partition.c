@@ -162,15 +162,6 @@ static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_conf
     return TSR_OK;
 }
 
-static tsr_status refuse_dialect(const tsr_model *model, const char *dialect)
-{
-    struct place at = PLACE_NONE;
-    tsr__diag(tsr_model_session(model), DIAG_partition_dialect, &at,
-              "ai.tessera, com.microsoft or tensorrt",
-              "no communication operators of '%s' are known", dialect);
-    return TSR_UNSUPPORTED;
-}
-
 // "data" or "safetensors".
 static tsr_status choose_weights(const tsr_model *model, const char *format, struct draft *draft)
 {
@@ -231,7 +222,7 @@ static tsr_status show_parts(const struct draft *draft, const struct part *parts
     return draft->look->look(draft->look->data, list, draft->n_ranks);
 }
 
-// All that is asked for can be done: ports, wrapped model, sizes of what is sent, the other dialect. Who only looks needs
+// All that is asked for can be done: ports, wrapped model, sizes of what is sent. Who only looks needs
 // no digest of the model.
 static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *options)
 {
@@ -250,10 +241,7 @@ static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *
     st = tsr__draft_build(draft);
     if (st != TSR_OK)
         return st;
-    st = tsr__sizes_agree(draft);
-    if (st != TSR_OK || draft->dialect == DIALECT_OWN)
-        return st;
-    return tsr__dialect_check(draft);
+    return tsr__sizes_agree(draft);
 }
 
 // Plans the steps, builds a graph for each rank, and proves that the ranks agree. Writes nothing.
@@ -267,8 +255,6 @@ static tsr_status build_parts(struct draft *draft, const tsr_partition_options *
     st = tsr__parts_build(draft, parts);
     if (st != TSR_OK)
         return st;
-    if (draft->dialect != DIALECT_OWN)
-        return tsr__dialect_agree(draft, parts);
     return tsr__parts_agree(draft, parts);
 }
 
@@ -318,12 +304,10 @@ struct request {
     tsr_partition_summary *summary; // or NULL
 };
 
-// What the options say about the files; the operator sets and layouts that are not known are refused.
+// Reads the options about files; unknown formats and layouts are refused.
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
-    if (!tsr__dialect_find(options->dialect, &draft->dialect))
-        return refuse_dialect(request->model, options->dialect);
     tsr_status st = TSR_OK;
     if (options->weights)
         st = choose_weights(request->model, options->weights, draft);

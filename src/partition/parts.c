@@ -28,10 +28,7 @@ static tsr_status copy_opsets(struct part *part)
         st = tsr_model_set_opset(part->model, "", part->draft->opset);
     if (st != TSR_OK)
         return st;
-    const char *domain = tsr__dialect_domain(part->draft);
-    if (!domain[0])
-        return TSR_OK;
-    return tsr_model_set_opset(part->model, domain, 1);
+    return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
 // Some rank needs the form.
@@ -86,8 +83,8 @@ static tsr_status add_marks(struct part *part)
     return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
 }
 
-// The frame of a rank's file: opsets, inputs, the token that orders communication (the other dialect has none), and
-// two entries of metadata that say to which partition and rank the file belongs.
+// The frame of a rank's file: opsets, inputs, the token that orders communication, and two
+// entries of metadata that say to which partition and rank the file belongs.
 static tsr_status part_begin(struct draft *draft, struct part *part, int64_t rank)
 {
     *part = (struct part){.draft = draft, .rank = rank};
@@ -109,8 +106,7 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
     st = add_inputs(part);
     if (st != TSR_OK)
         return st;
-    if (draft->dialect == DIALECT_OWN)
-        st = add_token(part);
+    st = add_token(part);
     if (st != TSR_OK)
         return st;
     return add_marks(part);
@@ -157,10 +153,7 @@ static tsr_status part_end(struct part *part)
     tsr_status st = add_outputs(part);
     if (st != TSR_OK)
         return st;
-    if (part->draft->dialect != DIALECT_OWN)
-        st = tsr__dialect_outputs(part);
-    else
-        st = add_token_output(part);
+    st = add_token_output(part);
     if (st != TSR_OK)
         return st;
     st = tsr__part_lower(part);

@@ -301,9 +301,6 @@ static tsr_status prove(struct resealing *resealing, struct draft *draft)
 static tsr_status reseal(struct resealing *resealing, const char *const **files, size_t *n)
 {
     const struct manifest *manifest = &resealing->bundle.manifest;
-    if (manifest->dialect)
-        return refuse_folder(resealing, "partition the model again",
-                             "communication of another dialect has no numbers to know it by");
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
         if (!manifest->devices[rank].has_ports)
             return refuse_folder(resealing, "partition the model again",

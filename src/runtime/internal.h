@@ -125,9 +125,6 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out);
 
 struct manifest;
-// TSR_ENGINE for a partition whose communication is not ours.
-tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
-                            const struct manifest *manifest);
 // TSR_USAGE for more ranks than this process may start (most_ranks of the options).
 tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
                               const struct manifest *manifest, const tsr_run_options *options);

@@ -51,9 +51,6 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
         return st;
     // Set as soon as the bundle is open, so that tsr_job_close closes it whatever fails below.
     job->has_bundle = true;
-    st = tsr__run_dialect(job->session, folder, manifest);
-    if (st != TSR_OK)
-        return st;
     if (!endpoint) {
         st = tsr__run_may_start(job->session, folder, manifest, &job->options);
         if (st != TSR_OK)

@@ -9,25 +9,6 @@
 #define RANKS_PER_CORE 16
 #define RANKS_HERE     64
 
-// Communication of another domain is for engines that have it, and for those to be started otherwise.
-tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
-                            const struct manifest *manifest)
-{
-    if (!manifest->dialect)
-        return TSR_OK;
-    const char *what = "this partition communicates through operators that only builds of ONNX "
-                       "Runtime with NCCL have";
-    const char *remedy = "run its files with a build of ONNX Runtime that has NCCL, one process "
-                         "for each; or partition again without --dialect";
-    if (strcmp(manifest->dialect, "tensorrt") == 0) {
-        what = "this partition communicates through an operator that only TensorRT 11 has";
-        remedy = "build an engine of each file with TensorRT and run them together over one "
-                 "communicator of NCCL; or partition again without --dialect";
-    }
-    (void)tsr__run_refuse(session, DIAG_engine_refused, folder, remedy, what);
-    return TSR_ENGINE;
-}
-
 // A folder from elsewhere must not decide how many threads or processes are started here.
 tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
                               const struct manifest *manifest, const tsr_run_options *options)
@@ -71,10 +52,7 @@ tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manife
 static tsr_status check_bundle(tsr_session *session, const char *folder,
                                const tsr_run_options *options, const struct bundle *bundle)
 {
-    tsr_status st = tsr__run_dialect(session, folder, &bundle->manifest);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_may_start(session, folder, &bundle->manifest, options);
+    tsr_status st = tsr__run_may_start(session, folder, &bundle->manifest, options);
     if (st != TSR_OK)
         return st;
     st = tsr__run_may_fork(session, &bundle->manifest, options);

@@ -100,8 +100,7 @@ static void fill(struct bench *b, struct manifest *m)
                            &r,
                            1,
                            files,
-                           4,
-                           NULL};
+                           4};
     for (int i = 0; i < 4; i++) {
         struct sha256 d;
         tsr__sha256_init(&d);
@@ -193,7 +192,6 @@ static void the_public_reader(void **state)
     assert_int_equal(facts.ranks, 2);
     assert_string_equal(facts.plan, "0123456789abcdef");
     assert_string_equal(facts.model, "m.onnx");
-    assert_null(facts.dialect);
     assert_true(tsr_manifest_input(m, 0, &port));
     assert_string_equal(port.name, "x");
     assert_string_equal(port.type, "float32");

@@ -149,7 +149,7 @@ def test_usage(d):
         rc, out, err = call(*args)
         check("usage: %s" % " ".join(args[:1] + [os.path.basename(a) for a in args[1:]]), rc == 2 and err.strip() and not out, (rc, out, err))
     genai = ["partition", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "folders", "genai_tiny"), "--layout", "genai", "--devices", "2"]
-    for words in (["--dry-run"], ["--dry-run", "-o", d + "/genai"], ["--dialect", "com.microsoft", "-o", d + "/genai"], ["--strict", "-o", d + "/genai"]):
+    for words in (["--dry-run"], ["--dry-run", "-o", d + "/genai"], ["--strict", "-o", d + "/genai"]):
         rc, out, err = call(*genai, *words)
         check("--layout genai refuses %s" % words[0], rc == 2 and "does not go with " + words[0] in err and not os.path.exists(d + "/genai"), (rc, out, err))
     check("a folder is no model", call("info", d)[0] == 3)

@@ -152,13 +152,12 @@ def refused(d):
     assert tessera("partition", "--reseal", d)[0] == 3
     assert tessera("partition", "--reseal", parts, d + "/m.onnx")[0] == 2
     assert tessera("partition")[0] == 2
-    # Manifests of older releases say too little; files of another dialect have no numbers.
+    # Manifests of older releases do not list the inputs of a device.
     manifest = json.load(open(parts + "/manifest.json"))
-    for spoil in (lambda: manifest["devices"][0].pop("inputs"), lambda: manifest.__setitem__("dialect", "com.microsoft")):
-        spoil()
-        json.dump(manifest, open(parts + "/manifest.json", "w"))
-        rc, _, err = tessera("partition", "--reseal", parts)
-        assert rc == 5 and "partition-reseal" in err, (rc, err)
+    manifest["devices"][0].pop("inputs")
+    json.dump(manifest, open(parts + "/manifest.json", "w"))
+    rc, _, err = tessera("partition", "--reseal", parts)
+    assert rc == 5 and "partition-reseal" in err, (rc, err)
 
 
 def shared_file(d):

@@ -37,7 +37,7 @@ class RunOptions(c.Structure):
 
 class PartitionOptions(c.Structure):
     _fields_ = [("size", Z), ("config", S), ("force", c.c_bool), ("strict", c.c_bool), ("keep_cut", P),
-                ("n_keep_cut", Z), ("state", P), ("n_state", Z), ("dry_run", c.c_bool), ("dialect", S)]
+                ("n_keep_cut", Z), ("state", P), ("n_state", Z), ("dry_run", c.c_bool)]
 
 
 class PartitionSummary(c.Structure):

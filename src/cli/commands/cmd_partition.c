@@ -72,9 +72,9 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
 // promise something else than what is written.
 static const char *option_against_genai(const struct cli *cli)
 {
-    static const char *const names[] = {"--config",  "--dialect",   "--memory", "--stages",
-                                        "--time",    "--weights",   "--state",  "--keep-cut",
-                                        "--dry-run", "--objective", "--strict", "--transport"};
+    static const char *const names[] = {"--config",    "--memory", "--stages",   "--time",
+                                        "--weights",   "--state",  "--keep-cut", "--dry-run",
+                                        "--objective", "--strict", "--transport"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_flag(cli, names[i]))
             return names[i];
@@ -165,7 +165,6 @@ static int run(struct cli *cli)
         .force = cli_flag(cli, "--force"),
         .strict = cli_flag(cli, "--strict"),
         .dry_run = cli_flag(cli, "--dry-run"),
-        .dialect = cli_value(cli, "--dialect"),
         .layout = cli_value(cli, "--layout"),
         .weights = cli_value(cli, "--weights"),
         .transport = cli_value(cli, "--transport"),
@@ -206,9 +205,6 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     {"-o", "FOLDER", "the folder to make"},
     {"--config", "NAME", "configuration to cut for (needed if the model has several)"},
-    {"--dialect", "NAME",
-     "communication as ai.tessera (ours), com.microsoft (builds of ONNX Runtime with NCCL) or "
-     "tensorrt (TensorRT 11's DistCollective) has it"},
     PLAN_OPTIONS,
     {"--layout", "wrapped|genai",
      "wrapped: also model.onnx, whose one node runs the partition in any ONNX Runtime that has "

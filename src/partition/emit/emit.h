@@ -5,15 +5,6 @@
 
 #include "partition/facts/facts.h"
 
-// A communication in another dialect: its node on one rank, which gives a tensor of that type and number of dimensions.
-struct dialect_comm {
-    tsr_node *node;
-    const struct device_group *group;
-    const struct item *item; // what it is for
-    tsr_dtype dtype;
-    int rank;
-};
-
 // One rank's model under construction.
 struct part {
     struct draft *draft;
@@ -28,7 +19,6 @@ struct part {
     uint64_t data_bytes; // length of its data file
     uint64_t file_bytes; // of the rank file, once it is known
     bool uses_common;
-    VEC(struct dialect_comm) comms; // dialect.c: all communications, in order
 };
 
 // What the rank has of the form; NULL: nothing, or there is no form.
@@ -41,15 +31,6 @@ static inline tsr_value *local_of(const struct part *part, struct form *form)
 
 // Writes a step on all ranks that need it, with the steps of its bodies.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st) TSR_MUST_USE;
-
-// dialect.c: the communication operators of other engines instead of our own. All that they cannot say becomes findings
-// (TSR_UNSUPPORTED).
-bool tsr__dialect_find(const char *name, enum comm_dialect *out); // false: not known. NULL: our own
-const char *tsr__dialect_name(const struct draft *draft);         // not of our own
-const char *tsr__dialect_domain(const struct draft *draft);
-tsr_status tsr__dialect_check(struct draft *draft) TSR_MUST_USE;
-tsr_status tsr__dialect_outputs(struct part *part) TSR_MUST_USE;
-tsr_status tsr__dialect_agree(struct draft *draft, struct part *parts) TSR_MUST_USE;
 
 // emit_ports.c: gives a value of the rank's graph the type of the model's input or output, in local sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,

@@ -120,13 +120,11 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     return TSR_OK;
 }
 
-// A list goes tensor by tensor, the other dialect has operators of its own.
+// Lists are sent tensor by tensor.
 static tsr_status emit_member(struct part *part, struct step *st, size_t group)
 {
     if (st->kind == STEP_LIST)
         return tsr__emit_list(part, st, group);
-    if (part->draft->dialect != DIALECT_OWN)
-        return tsr__dialect_emit(part, st, group);
     return emit_on(part, st, group);
 }
 

@@ -135,8 +135,6 @@ tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group,
                          size_t n_inputs, const char *const outputs[2]);
 // emit_list.c: one rank's side of handing over a list.
 tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group) TSR_MUST_USE;
-// dialect.c: the same with the operators of another dialect.
-tsr_status tsr__dialect_emit(struct part *part, struct step *st, size_t group) TSR_MUST_USE;
 // emit_comm.c: a communication on all who take part.
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 

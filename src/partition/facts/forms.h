@@ -12,9 +12,6 @@
 #define TOKEN_NAME  "ai.tessera.token"
 #define TOKEN_OUT   "ai.tessera.token.out"
 
-// Whose operators the rank files communicate with (emit/dialect.c).
-enum comm_dialect { DIALECT_OWN, DIALECT_MICROSOFT, DIALECT_TENSORRT };
-
 struct item;
 struct part;
 struct step;
@@ -147,7 +144,6 @@ struct draft {
 
     // What is asked for (partition.c).
     bool undigested;                   // benchmarks: data files without digests
-    enum comm_dialect dialect;         // whose operators communicate
     bool as_safetensors;               // data files are safetensors files too
     const struct partition_look *look; // not NULL: the parts are shown, not written
     const struct manifest *resealing;  // not NULL: others have changed the parts (reseal.c)

@@ -446,26 +446,11 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
         if (tsr__local_ok(draft, it, from->layout, want, &identity) && identity)
             return same_form(draft, from, want);
     }
-    if (whole && it->way != LIST_STAYS && draft->dialect == DIALECT_OWN)
+    if (whole && it->way != LIST_STAYS)
         return move_list(draft, whole, want, reader);
     return fail(draft, DIAG_partition_no_tensor, it, reader,
                 "keep it on the devices where it is made",
                 "this value must move between devices and is no tensor of numbers");
-}
-
-static struct form *convert(struct draft *draft, struct item *it, const struct tile_layout *want,
-                            const tsr_node *reader);
-
-// Whole on every device, of which each takes what it wants: where only what all do together can be
-// said (dialect.c). NULL: that is what is wanted.
-static struct form *through_all(struct draft *draft, struct item *it,
-                                const struct tile_layout *want, const tsr_node *reader)
-{
-    const struct tile_layout *all =
-        tsr__layout_whole(draft->arena, it->rank, draft->all_devices, (size_t)draft->n_ranks);
-    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(draft, it, all, reader))
-        return NULL;
-    return local_form(draft, it, want);
 }
 
 // True if collectives can take values of this type.
@@ -497,8 +482,7 @@ static bool is_settled(const struct draft *draft, const struct form *form)
     return form || draft_status(draft) != TSR_OK;
 }
 
-// The ways in the order of the file's head. com.microsoft, which lacks most collectives, goes through all ranks where
-// the value is wanted whole, and before it would reshard.
+// Tries the conversions in the order of the list at the top of this file.
 static struct form *first_way(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
@@ -518,14 +502,9 @@ static struct form *first_way(struct draft *draft, struct item *it, const struct
                     "this value must move between devices and is no tensor of numbers, or its type "
                     "is not known");
     form = gather_form(draft, it, want);
-    if (!is_settled(draft, form) && draft->dialect == DIALECT_MICROSOFT &&
-        tsr__layout_is_whole(want))
-        form = through_all(draft, it, want, reader);
     if (is_settled(draft, form))
         return form;
     form = lowered_form(draft, it, want);
-    if (!is_settled(draft, form) && draft->dialect == DIALECT_MICROSOFT)
-        form = through_all(draft, it, want, reader);
     if (is_settled(draft, form))
         return form;
     return reshard_form(draft, it, want, reader);
