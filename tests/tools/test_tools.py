@@ -23,8 +23,8 @@ def check(name, got, want):
     print("ok %s" % name if got == want else "not ok %s: got %r, want %r" % (name, got, want))
 
 
-def judged(result, stdout, stderr="", code=0):
-    passed, bad, skipped, _ = summary.judge({"result": result, "stdout": stdout, "stderr": stderr, "returncode": code})
+def counted(result, stdout, stderr="", code=0):
+    passed, bad, skipped, _ = summary.count({"result": result, "stdout": stdout, "stderr": stderr, "returncode": code})
     return passed, len(bad), len(skipped)
 
 
@@ -60,34 +60,42 @@ sys.argv = sys.argv[:1]
 summary, lint = load("test-summary"), load("lint")
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 
-check("counts TAP", judged("OK", "1..2\nok 1 - a\nok 2 - b\n"), (2, 0, 0))
-check("counts lines of scripts", judged("FAIL", "ok a\nnot ok b: why\n", code=1), (1, 1, 0))
-check("counts a program without lines once", judged("OK", "fine\n"), (1, 0, 0))
-check("a program that dies adds a failed case", judged("FAIL", "ok 1 - a\n", code=-11), (1, 1, 0))
-check("a time-out adds a failed case", judged("TIMEOUT", "ok 1 - a\n"), (1, 1, 0))
-check("a skipped case is not passed", judged("OK", "ok a # SKIP no engine\nok b\n"), (1, 0, 1))
-check("a skipped program is one", judged("SKIP", "no MPI here\n", code=77), (0, 0, 1))
-check("a failed line counts whatever the exit code", judged("OK", "not ok a\n"), (0, 1, 0))
-check("other words are no cases", judged("OK", "okay\nnot okay\nbook 3\n"), (1, 0, 0))
+check("counts TAP", counted("OK", "1..2\nok 1 - a\nok 2 - b\n"), (2, 0, 0))
+check("counts lines of scripts", counted("FAIL", "ok a\nnot ok b: why\n", code=1), (1, 1, 0))
+check("counts a program without lines once", counted("OK", "fine\n"), (1, 0, 0))
+check("a program that dies adds a failed case", counted("FAIL", "ok 1 - a\n", code=-11), (1, 1, 0))
+check("a time-out adds a failed case", counted("TIMEOUT", "ok 1 - a\n"), (1, 1, 0))
+check("a skipped case is not passed", counted("OK", "ok a # SKIP no engine\nok b\n"), (1, 0, 1))
+check("a skipped program is one", counted("SKIP", "no MPI here\n", code=77), (0, 0, 1))
+check("a failed line counts whatever the exit code", counted("OK", "not ok a\n"), (0, 1, 0))
+check("other words are no cases", counted("OK", "okay\nnot okay\nbook 3\n"), (1, 0, 0))
 
-BUILD = {"tests": [{"name": "wire test_read", "cmd": ["/b/wire_read"], "depends": ["read@exe"]},
-                   {"name": "plan test_joint", "cmd": ["/b/joint"], "depends": ["joint@exe", "ucx@sha"]},
-                   {"name": "e2e spine", "cmd": ["/s/tests/run-script", "/b/tessera"], "depends": ["tessera@exe"]}],
+BUILD = {"tests": [{"name": "wire test_read", "cmd": ["/b/wire_read"], "depends": ["read@exe"], "suite": ["tessera"]},
+                   {"name": "plan test_joint", "cmd": ["/b/joint"], "depends": ["joint@exe", "ucx@sha"], "suite": ["tessera"]},
+                   {"name": "plan test_joint_blocks", "cmd": ["/b/blocks"], "depends": [], "suite": ["tessera:plan", "tessera:long"]},
+                   {"name": "e2e spine", "cmd": ["/s/tests/run-script", "/b/tessera"], "depends": ["tessera@exe"], "suite": ["tessera:e2e", "tessera:waits"]}],
          "targets": [{"id": "read@exe", "filename": ["/b/wire_read"]}, {"id": "joint@exe", "filename": ["/b/tests/joint"]},
                      {"id": "ucx@sha", "filename": ["/b/libucx.so"]}, {"id": "tessera@exe", "filename": ["/b/tessera"]}]}
 summary.described = lambda build, what: BUILD[what]
-check("scripts are not compiled", [t["name"] for t in summary.compiled("/b")], ["wire test_read", "plan test_joint"])
-check("names may be left out", [t["name"] for t in summary.compiled("/b", "plan|test_read")], ["wire test_read"])
-check("targets are programs and what they open", summary.targets("/b", summary.compiled("/b", "wire")), ["libucx.so", "tests/joint"])
+names = lambda tests: [t["name"] for t in tests]
+chosen = lambda *words: names(summary.chosen("/b", *words))
+check("scripts are not compiled", chosen("--compiled", None, []), ["wire test_read", "plan test_joint"])
+check("names may be left out", chosen("--compiled", "plan|test_read", []), ["wire test_read"])
+check("long tests run alone", [chosen(None, None, ["plan"]), chosen("--long", None, [])], [["plan test_joint"], ["plan test_joint_blocks"]])
+check("a name is a test", names(summary.selected(BUILD["tests"], ["plan test_joint"])), ["plan test_joint"])
+check("a part of a name is all tests that begin with it", names(summary.selected(BUILD["tests"], ["plan", "e2e s"])),
+      ["plan test_joint", "plan test_joint_blocks", "e2e spine"])
+check("what waits comes last", [(names(tests), n) for tests, n in summary.groups(BUILD["tests"][2:], 2)], [(["plan test_joint_blocks"], 2), (["e2e spine"], 6)])
+check("targets are programs and what they open", summary.targets("/b", summary.chosen("/b", "--targets", "wire", [])), ["libucx.so", "tests/joint"])
 check("what begins first is named first", summary.in_order([{"name": "a", "priority": 0}, {"name": "z", "priority": 10}, {"name": "b", "priority": 0}]), ["z", "a", "b"])
-check("no folder in memory where there is no place for it", summary.in_memory("/nowhere"), None)
+check("no folder in memory where there is no place for it", summary.memory_folder("/nowhere"), None)
 with tempfile.TemporaryDirectory() as place:
-    room, summary.ROOM = summary.ROOM, 1 << 62
-    check("no folder in memory without room", (summary.in_memory(place), os.listdir(place)), (None, []))
-    summary.ROOM = 0
-    made = summary.in_memory(place)
+    room, summary.SPACE_NEEDED = summary.SPACE_NEEDED, 1 << 62
+    check("no folder in memory without room", (summary.memory_folder(place), os.listdir(place)), (None, []))
+    summary.SPACE_NEEDED = 0
+    made = summary.memory_folder(place)
     check("a folder in memory is empty", (os.listdir(made), [os.path.join(place, name) for name in os.listdir(place)]), ([], [made]))
-    summary.ROOM = room
+    summary.SPACE_NEEDED = room
 check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the test scripts share: running and counting cases, and starting programs. tests/run-script puts this folder on Python's path.
+
+    import harness
+
+    def adds_two_numbers(folder):      # a case: its own empty folder is the first argument; it fails by raising
+        assert 1 + 1 == 2
+
+    harness.run([adds_two_numbers])    # prints `ok adds_two_numbers`
+    harness.finish()                   # exits with 1 if a case failed
+
+A case returns None, or the reason why this machine cannot run it, or False: there was nothing to test. A function that makes several checks calls
+harness.check(name, is_right, details), which prints a line for each.
+
+CASE=PATTERN in the environment selects cases by a shell pattern (`*`, `?`). Where no function's name matches, all functions run,
+and only the checks inside them whose names match are counted. harness.ALL is true in the long version of a test, whose
+command line ends with `all`; in `make test`, sample() picks some of the values."""
+import concurrent.futures
+import contextlib
+import fnmatch
+import glob
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+
+PATTERN = os.environ.get("CASE", "")
+ALL = sys.argv[-1] == "all"
+DETAILS_MAX = 2000  # characters of a failed check's details
+SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
+WAITING = 1 if SANITIZED else 6  # cases at a time that wait more than they compute
+
+if ALL:
+    sys.argv.pop()
+
+_failed = _ran = 0
+_only_checks = False  # PATTERN names checks, not functions
+_lock = threading.Lock()
+
+
+def matches(name):
+    return not PATTERN or fnmatch.fnmatchcase(name, PATTERN)
+
+
+def _result(name, good, details=""):
+    global _failed, _ran
+    with _lock:
+        _failed, _ran = _failed + (not good), _ran + 1
+        lines = ["%s %s" % ("ok" if good else "not ok", name)]
+        if not good and details != "":
+            lines += ["# " + line for line in str(details)[-DETAILS_MAX:].splitlines()]
+        print("\n".join(lines), flush=True)
+    return bool(good)
+
+
+def check(name, good, details=""):
+    """Prints one case and counts it; returns whether it is good."""
+    return bool(good) if _only_checks and not matches(name) else _result(name, good, details)
+
+
+def skip(name, reason):
+    if matches(name) or not _only_checks:
+        print("ok %s # SKIP %s" % (name, reason), flush=True)
+
+
+def _run_one(name, function, arguments):
+    before = _ran
+    try:
+        with tempfile.TemporaryDirectory(prefix="tessera-test-") as folder:
+            reason = function(folder, *arguments)
+        if isinstance(reason, str):
+            print("ok %s # SKIP %s" % (name, reason), flush=True)
+        elif _ran == before and not _only_checks and reason is not False:  # a function that made checks of its own is no further case
+            _result(name, True)
+    except Exception:
+        _result(name, False, traceback.format_exc())
+
+
+def run(cases, *arguments, at_a_time=1):
+    """Runs cases, each a function or (name, function, argument...), and prints a line for each.
+
+    A case is called as function(folder, argument..., *arguments). at_a_time > 1 runs them side by side in threads, for cases
+    that mostly wait; they must not make checks of their own then."""
+    global _only_checks
+    rows = [(case.__name__, case, ()) if callable(case) else (case[0], case[1], case[2:]) for case in cases]
+    found = [row for row in rows if matches(row[0])]
+    _only_checks = bool(PATTERN) and not found and at_a_time == 1
+    rows = rows if _only_checks else found
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        go = pool.submit if at_a_time > 1 else lambda function, *rest: function(*rest)
+        for name, function, more in rows:
+            go(_run_one, name, function, (*more, *arguments))
+
+
+def side_by_side(function, rows, at_a_time=WAITING):
+    """Calls function(*row) for every row, some at a time, for calls that mostly wait. Raises what the first failed call raised."""
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        return [done.result() for done in [pool.submit(function, *row) for row in rows]]
+
+
+def sample(values, count, offset=0):
+    """Returns all values in the long version of a test, and `count` of them, evenly spread, in `make test`."""
+    values = list(values)
+    step = len(values) / count if count else 1
+    return values if ALL or count >= len(values) else [values[int(k * step + offset) % len(values)] for k in range(count)]
+
+
+def finish():
+    """Ends the script: 1 if a case failed or, without CASE, none ran."""
+    sys.exit(1 if _failed or (not _ran and not PATTERN) else 0)
+
+
+def environment(**more):
+    """The environment for programs; the engine is this Python's ONNX Runtime unless TESSERA_ORT names another."""
+    env = {**os.environ, **more}
+    if not env.get("TESSERA_ORT"):
+        package = importlib.util.find_spec("onnxruntime")
+        found = sorted(glob.glob(os.path.join(os.path.dirname(package.origin), "capi", "libonnxruntime.so*"))) if package else []
+        if found:
+            env["TESSERA_ORT"] = found[-1]
+    return env
+
+
+def call(*words, timeout=170, launch=(), cwd=None, **variables):
+    """Runs a program with these environment variables: (exit code, stdout, stderr)."""
+    p = subprocess.run([str(word) for word in (*launch, *words)], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, cwd=cwd,
+                       env=environment(**variables))
+    return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
+
+
+def good(*words, **how):
+    """Runs a program that must succeed: its stdout."""
+    code, out, err = call(*words, **how)
+    assert code == 0, "exit %d of %s\n%s\n%s" % (code, " ".join(map(str, words)), out[-DETAILS_MAX:], err[-DETAILS_MAX:])
+    return out
+
+
+def free_port():
+    """A TCP port that nobody uses now."""
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
