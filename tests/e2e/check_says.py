@@ -2,20 +2,22 @@
 """check says beforehand all that partition --strict refuses, and nothing else: both are asked about the node tests of the onnx
 package and the small models, cut at random by valid shardings (annotate --random) and by single cuts of any value along any axis.
 
-usage: check_says.py TESSERA MODELS [all]     without all: a few cuts of a sample"""
-import glob, json, os, random, subprocess, sys, tempfile
+usage: check_says.py TESSERA MODELS [all]     without `all` a few shardings of a sample"""
+import glob, json, os, random, sys
 
 import onnx
 
-TESSERA, MODELS, ALL = sys.argv[1], sys.argv[2], "all" in sys.argv
+import harness
+
+TESSERA, MODELS = sys.argv[1:3]
 NODES = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/node")
 rng = random.Random(1)
-DONE = {"cases": 0, "refused": 0, "wrong": 0}
+DONE = {"cases": 0, "refused": 0}
+wrong = []  # where check and partition disagree
 
 
 def tessera(*args):
-    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=300)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *args, timeout=300)
 
 
 def single_cuts(m):
@@ -31,8 +33,8 @@ def single_cuts(m):
                     yield '"#%d":"%s"={%s:0,1}' % (k, name, pattern)
 
 
-def judge(d, model, edits):
-    """Both are asked about the model with these edits; a line where they do not agree."""
+def compare(d, model, edits):
+    """Runs check and partition on the model with these edits, and notes where they disagree."""
     out, parts = d + "/m.onnx", d + "/parts"
     rc, _, err = tessera("annotate", model, "--config", "c:2", *edits, "-o", out)
     if rc:
@@ -46,10 +48,8 @@ def judge(d, model, edits):
     DONE["refused"] += code != 0
     silent, early = code != 0 and not said, code == 0 and (uncut or doc.get("errors", 0))
     if silent or early:
-        DONE["wrong"] += 1
-        words = " ".join(map(str, edits))[:150]
-        if DONE["wrong"] <= 40:
-            print("# %s %s: partition exit %d, check says %d: %s" % (os.path.basename(os.path.dirname(model)), words, code, said, (err if silent else str(uncut[:1])).replace("\n", " ")[:400]))
+        wrong.append("%s %s: partition exit %d, check reports %d: %s" % (os.path.basename(os.path.dirname(model)), " ".join(map(str, edits))[:150], code, said,
+                                                                         (err if silent else str(uncut[:1])).replace("\n", " ")[:400]))
 
 
 def one_hot(path, classes):
@@ -67,10 +67,8 @@ def replaced(d):
     for classes, refused in ((8, 0), ("classes", 1)):
         before = DONE["refused"]
         one_hot(model, classes)
-        judge(d, model, ["--shard", '"#0":"y"={1,2:0,1}'])
-        if DONE["refused"] - before != refused:
-            DONE["wrong"] += 1
-            print("# OneHot of %s classes, cut along them: refused %d times" % (classes, DONE["refused"] - before))
+        compare(d, model, ["--shard", '"#0":"y"={1,2:0,1}'])
+        assert DONE["refused"] - before == refused and not wrong, (classes, wrong)
 
 
 def staged_lists(d):
@@ -82,10 +80,8 @@ def staged_lists(d):
         graph = onnx.helper.make_graph(nodes, "g", [value("x", kind, [2, 3])], [value("y", kind, [2, 3])], [at])
         onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=11), d + "/lists.onnx")
         before = DONE["refused"]
-        judge(d, d + "/lists.onnx", ["--stage", "list=0", "--stage", "at=1"])
-        if DONE["refused"] - before != refused:
-            DONE["wrong"] += 1
-            print("# a list of type %d in two stages: refused %d times" % (kind, DONE["refused"] - before))
+        compare(d, d + "/lists.onnx", ["--stage", "list=0", "--stage", "at=1"])
+        assert DONE["refused"] - before == refused and not wrong, (kind, wrong)
 
 
 def several_tiles(m):
@@ -97,27 +93,33 @@ def several_tiles(m):
         yield "%s={%s:%s}" % (name, pattern.split(":")[0].replace("2", "4"), ",".join(map(str, owners)))
 
 
-tests = sorted(glob.glob(NODES + "/*/model.onnx"))
-if not ALL:
-    tests = rng.sample(tests, 120)
-with tempfile.TemporaryDirectory() as d:
-    replaced(d)
-    staged_lists(d)
-    for f in tests:
-        cuts = list(single_cuts(onnx.load(f, load_external_data=False)))
-        for cut in cuts if ALL else rng.sample(cuts, min(2, len(cuts))):
-            judge(d, f, ["--shard", cut])
-        tiles = list(several_tiles(onnx.load(f, load_external_data=False)))
-        for cut in tiles if ALL else rng.sample(tiles, min(1, len(tiles))):
-            judge(d, f, ["--shard", cut])
-        judge(d, f, ["--random", rng.randrange(1000)])
-    for f in sorted(glob.glob(MODELS + "/*/model.onnx")):
-        cuts = list(single_cuts(onnx.load(f, load_external_data=False)))
-        for cut in rng.sample(cuts, min(40 if ALL else 2, len(cuts))):
-            judge(d, f, ["--shard", cut])
-        for _ in range(10 if ALL else 1):
-            judge(d, f, ["--random", rng.randrange(1000)])
-enough = DONE["cases"] > 100 and DONE["refused"] > 5
-name = "check says what partition refuses: %(cases)d models, %(refused)d refused" % DONE
-print("ok " + name if enough and not DONE["wrong"] else "not ok %s: %d differ" % (name, DONE["wrong"]))
-sys.exit(not enough or DONE["wrong"] > 0)
+def several(d, paths, single, tiles, random_count):
+    """Some shardings of one value, some in four tiles, and some valid ones at random, of each model."""
+    for f in paths:
+        m = onnx.load(f, load_external_data=False)
+        words = list(single_cuts(m)), list(several_tiles(m))
+        for found, count in zip(words, (single, tiles)):
+            for word in found if count is None else rng.sample(found, min(count, len(found))):
+                compare(d, f, ["--shard", word])
+        for _ in range(random_count):
+            compare(d, f, ["--random", rng.randrange(1000)])
+    assert not wrong, "\n".join(wrong[:40])
+
+
+def node_tests(d):
+    tests = sorted(glob.glob(NODES + "/*/model.onnx"))
+    several(d, tests if harness.ALL else rng.sample(tests, min(60, len(tests))), *((None, None, 1) if harness.ALL else (2, 1, 1)))
+
+
+def models(d):
+    several(d, sorted(glob.glob(MODELS + "/*/model.onnx")), *((40, 0, 10) if harness.ALL else (2, 0, 1)))
+
+
+def enough(d):
+    """The functions above compared enough models, and partition refused some of them."""
+    print("# %(cases)d models, %(refused)d refused" % DONE)
+    assert harness.PATTERN or (DONE["cases"] > 100 and DONE["refused"] > 5), DONE
+
+
+harness.run([replaced, staged_lists, node_tests, models, enough])
+harness.finish()

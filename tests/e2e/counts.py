@@ -3,22 +3,18 @@
 or with a summand that must be added once: for every case of the rules' proof that has one, every factor that may be cut, and two
 of them on a mesh. The node must have run cut, and equal to the whole run.
 
-usage: counts.py TESSERA PRINT_RULE [OPERATOR ...]"""
-import itertools, json, os, subprocess, sys, tempfile
+usage: counts.py TESSERA PRINT_RULE [all]     cases are operators; without `all` two settings of each"""
+import itertools, json, os, sys
 
 import numpy as np
 import onnx
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
-import cases_net, prove
+import cases_net, harness, prove
 
-TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
-LEFT_OUT = {}  # why -> cases
-
-
-def run(*args):
-    p = subprocess.run(args, capture_output=True, text=True)
-    return p.returncode, p.stdout, p.stderr
+TESSERA, PRINT_RULE = sys.argv[1:3]
+LEFT_OUT = {}  # reason -> number of cases
+compared = 0  # shardings
 
 
 def spec_of(tensor, sizes, cuts):
@@ -41,31 +37,32 @@ def try_cut(d, model, rule, sizes, cuts):
         return None
     n = int(np.prod(list(cuts.values())))
     out = os.path.join(d, "cut.onnx")
-    rc, _, err = run(TESSERA, "annotate", model, "--config", "c:%d" % n, "--shard", "node:x%d=%s" % (i, spec), "-o", out)
+    rc, _, err = harness.call(TESSERA, "annotate", model, "--config", "c:%d" % n, "--shard", "node:x%d=%s" % (i, spec), "-o", out)
     if rc:
         return "x%d=%s: annotate: %s" % (i, spec, err[:300])
-    rc, text, err = run(TESSERA, "verify", out, "--config", "c", "--inputs", os.path.join(d, "in.npz"), "--json")
+    rc, text, err = harness.call(TESSERA, "verify", out, "--config", "c", "--inputs", os.path.join(d, "in.npz"), "--json")
     doc = json.loads(text) if text.startswith("{") else {}
     good = rc == 0 and doc.get("ok") and doc.get("cut_nodes") == 1
     return None if good else "x%d=%s: exit %d %s %s" % (i, spec, rc, doc, err[:300])
 
 
 def try_case(d, name, since, c):
+    global compared
     domain, _, op = name.rpartition(":")
     model, plain = os.path.join(d, "shaped.onnx"), os.path.join(d, "plain.onnx")
     m = prove.node_model(op, since, c, True, domain)
     m.graph.node[0].name = "node"
     onnx.save(m, plain)
-    rule = json.loads(run(PRINT_RULE, plain)[1])
+    rule = json.loads(harness.good(PRINT_RULE, plain))
     if not any(r["kind"] in ("attr", "once") for r in rule["rewrites"]):
-        return 0, None  # nothing to rewrite
+        return None  # nothing to rewrite
     why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
     if why:
         LEFT_OUT[why] = LEFT_OUT.get(why, 0) + 1
-        return 0, None
-    rc, _, err = run(TESSERA, "shapes", plain, "-o", model)
+        return None
+    rc, _, err = harness.call(TESSERA, "shapes", plain, "-o", model)
     if rc:
-        return 0, "shapes: " + err[:300]
+        return "shapes: " + err[:300]
     np.savez(os.path.join(d, "in.npz"), **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
     sizes = [f["size"] if isinstance(f["size"], int) else 0 for f in rule["factors"]]
     fits = lambda f, n: all(j * sizes[f] // n % rule["factors"][f]["unit"] == 0 for j in range(n))
@@ -76,29 +73,30 @@ def try_case(d, name, since, c):
     for x in cuts:
         wrong = try_cut(d, model, rule, sizes, x)
         if wrong:
-            return 0, wrong
-    return len(cuts), None
+            return wrong
+    compared += len(cuts)
+    return None
+
+
+def operator(d, name, cases, sinces):
+    """Samples the cases of an operator; every factor of each is sharded."""
+    domain, bad, before = name.rpartition(":")[0], [], compared
+    for c in harness.sample([c for c in cases if not c["whole"]], 2):
+        wrong = try_case(d, name, max(s for s in sinces if domain or s <= (c["opset"] or 1000)), c)
+        bad += ["%s: %s" % (c["attributes"], wrong)] if wrong else []
+    assert not bad, "\n".join(bad)
+    return None if compared > before else False
 
 
 def main():
-    rows = [json.loads(line) for line in run(PRINT_RULE)[1].splitlines()]
-    done, bad = 0, 0
-    with tempfile.TemporaryDirectory() as d:
-        for name, cases in cases_net.cases(prove).items():
-            domain, _, op = name.rpartition(":")
-            sinces = [r["since"] for r in rows if r["op"] == op and r["domain"] == domain]
-            for c in cases if not ONLY or op in ONLY else []:
-                if c["whole"]:
-                    continue
-                n, wrong = try_case(d, name, max(s for s in sinces if domain or s <= (c["opset"] or 1000)), c)
-                done += n
-                bad += wrong is not None
-                if wrong:
-                    print(name, c["attributes"], wrong)
+    rows = [json.loads(line) for line in harness.good(PRINT_RULE).splitlines()]
+    cases = cases_net.cases(prove)
+    harness.run([(name, operator, name, of, [r["since"] for r in rows if prove.full(r) == name]) for name, of in cases.items()])
     for why in sorted(LEFT_OUT):
-        print("left out, %d cases: %s" % (LEFT_OUT[why], why))
-    print("%d cuts equal, %d nodes wrong" % (done, bad))
-    return 1 if bad or not done else 0
+        print("# left out, %d cases: %s" % (LEFT_OUT[why], why))
+    print("# %d shardings compared" % compared)
+    assert compared or harness.PATTERN, "no case has an attribute that counts"
+    harness.finish()
 
 
-sys.exit(main())
+main()

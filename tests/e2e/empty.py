@@ -6,7 +6,7 @@ The nodes are those of tests/rules/prove.py, with sizes that have names and with
 0 to 3; with names in operator sets 7 to 9 too, which lack what shapes are computed with since. Cuts run in a process of their own, because kernels may end it (src/rules/empty.c). Where ONNX Runtime does not run the whole node
 with one element either, or Tessera does not cut it, there is nothing to compare.
 
-usage: empty.py TESSERA PRINT_RULE [all] [OPERATOR ...]     (all: every case of an operator, at every level)
+usage: empty.py TESSERA PRINT_RULE [OPERATOR ...] [all]     all: every setting of an operator at every level, not a sample
 """
 import functools, json, os, subprocess, sys, tempfile
 
@@ -20,13 +20,14 @@ import api  # noqa: E402
 import cases  # noqa: E402
 import children  # noqa: E402
 import compare  # noqa: E402
+import harness  # noqa: E402
 import partly  # noqa: E402
 import prove  # noqa: E402
 
 PARTS, SECONDS = 3, 30
 NAMED, UNKNOWN, BATCH = "named", "unknown", "batch"
 OLD = (7, 8, 9)
-LEAST_CUTS = 300  # fewer would mean that the sizes or rules above are no longer read
+LEAST_CUTS = 150  # fewer would mean that the sizes or rules above are no longer read
 
 
 def sized(c, way):
@@ -73,9 +74,10 @@ def jobs_of(printer, only):
 
 
 def tasks_of(jobs, everything):
-    """One for each factor of a rule that may be empty: (job, factor, the input and dimension that is cut, level). Without `everything` one case of
-    each: of one operator the first, of the next the second if there is one. A batch that has a name alone is tried where sizes with names gave no
-    rule for it."""
+    """Yields one task for each factor of a rule that may be empty: (job, factor, the input and dimension that is sharded, level).
+
+    Without `everything` every second factor of an operator, and one case of each: of one operator the first, of the next the second if
+    there is one. A batch that has a name alone is tried where sizes with names gave no rule for it."""
     found = {}
     cut_before = set()  # operators whose first input was cut along its first dimension, without BATCH
     wanted = {op: k % 2 for k, op in enumerate(sorted({job[0] for job in jobs}))}
@@ -90,7 +92,11 @@ def tasks_of(jobs, everything):
                 cut_before.add((op, domain))
             key = op, domain, factor["name"], factor["kind"], tuple(where), c["opset"] in OLD
             found.setdefault(key, []).append((op, since, domain, c, way, factor["name"], where, factor["size"]))
+    seen = {}  # operator -> factors so far
     for number, (key, tasks) in enumerate(found.items()):
+        seen[key[:2]] = seen.get(key[:2], 0) + 1
+        if not everything and seen[key[:2]] % 2 == 0:
+            continue
         for task in tasks if everything else [tasks[min(wanted[key[0]], len(tasks) - 1)]]:
             for level in range(4) if everything else (number % 4,):
                 yield task + (level,)
@@ -160,19 +166,27 @@ def library(path):
     return api.Library(path)
 
 
-def main(tessera, printer, *rest):
-    everything, only = rest[:1] == ("all",), [r for r in rest if r != "all"]
-    tasks = list(tasks_of(jobs_of(printer, only), everything))
+def shown(task):
+    op, since, domain, c, way, name, where, size, level = task
+    shapes = [None if v is None else list((v.value if isinstance(v, prove.Host) else v).shape) for v in c["inputs"]]
+    return "%s %s %s, no elements of %s (input %d), sizes %s, level %d" % (op, shapes, c["attributes"], name, where[0][0], way, level)
+
+
+def main(tessera, printer, *only):
+    tasks = [task for task in tasks_of(jobs_of(printer, only), harness.ALL) if not harness.PATTERN or harness.matches(task[0])]
     path = os.path.join(os.path.dirname(tessera), "libtessera.so")
     results = children.results_of(lambda task: one_task(library(path), task), tasks, SECONDS)
-    wrong = [(t, r) for t, r in zip(tasks, results) if r]
-    for (op, since, domain, c, way, name, where, size, level), text in wrong:
-        shapes = [None if v is None else list((v.value if isinstance(v, prove.Host) else v).shape) for v in c["inputs"]]
-        print("%s %s %s, nothing of %s (input %d), sizes %s, level %d: %s" % (op, shapes, c["attributes"], name, where[0][0], way, level, text))
+    by_operator = {}
+    for task, result in zip(tasks, results):
+        if result is not None:
+            by_operator.setdefault(task[0], []).extend(["%s: %s" % (shown(task), result)] if result else [])
+    for op, wrong in by_operator.items():
+        harness.check(op, not wrong, "\n".join(wrong))
     same = sum(r == "" for r in results)
-    print("%s - %d cuts tried, %d as the whole, %d wrong" % ("not ok" if wrong else "ok", len(tasks), same, len(wrong)))
-    return 1 if wrong or (same < LEAST_CUTS and not only) else 0
+    print("# %d shardings tried, %d equal to the unsharded run" % (len(tasks), same))
+    assert same >= LEAST_CUTS or only or harness.PATTERN, same
+    harness.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

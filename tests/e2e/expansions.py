@@ -4,17 +4,17 @@ every input, over 2 and 3 devices (uneven too), and together with another dimens
 run cut, with a reduction, and equal to the whole run. Sizes known and not known before the run; of inputs next to nothing too, which show
 an epsilon where the engine has none.
 
-usage: expansions.py TESSERA PRINT_RULE [all] [OPERATOR ...]     all: every number of devices for every case"""
-import json, os, shutil, subprocess, sys, tempfile
+usage: expansions.py TESSERA PRINT_RULE [OPERATOR ...] [all]     all: every number of devices for every setting, not a sample"""
+import json, os, shutil, sys
 
 import numpy as np
 import onnx
 import onnxruntime
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
-import cases_net, cases_norm, prove
+import cases_net, cases_norm, harness, prove
 
-TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
+TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
 TURNS = {}
 TINY = 1e-12
 SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention", "DeformConv"}  # taken apart where sizes are known
@@ -23,8 +23,7 @@ PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, 
 
 
 def tessera(*args):
-    p = subprocess.run([TESSERA, *args], capture_output=True, text=True)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *args)
 
 
 def model_of(name, since, c, rule, symbolic):
@@ -138,7 +137,7 @@ def prove_case(d, name, since, c, rule):
         cuts += [(f, 2, g, 2) for f in stats for g in free[:1] if not symbolic]
         turn = TURNS.setdefault(name, [0])
         turn[0] += 1  # otherwise one cut of each case, not always the same
-        for cut in cuts if ALL else cuts[turn[0] % max(len(cuts), 1):][:1]:
+        for cut in cuts if harness.ALL else cuts[turn[0] % max(len(cuts), 1):][:1]:
             ran, wrong = try_cut(d, m, inputs, c, rule, sizes, *cut)
             count += ran
             if wrong:
@@ -155,39 +154,38 @@ def lacks(name, since, c):
     return prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
 
 
+def operator(d, name, cases, sinces, left_out):
+    """Samples the cases of an operator."""
+    domain, _, op = name.rpartition(":")
+    total, bad = 0, []
+    for c in harness.sample(cases, 4):
+        since = max(s for s in sinces if domain or s <= (c["opset"] or 1000))
+        file = os.path.join(d, "rule.onnx")
+        onnx.save(prove.node_model(op, since, c, True, domain), file)
+        rule = json.loads(harness.good(PRINT_RULE, file))
+        if rule["whole"] or not any(f["kind"] == "stat" for f in rule["factors"]):
+            continue
+        why = lacks(name, since, c)
+        if why:
+            left_out[why] = left_out.get(why, 0) + 1
+            continue
+        n, wrong = prove_case(d, name, since, c, rule)
+        total += n
+        shapes = [None if v is None else list(np.shape(getattr(v, "value", v))) for v in c["inputs"]]
+        bad += ["%s %s: %s" % (shapes, c["attributes"], wrong[:500])] if wrong else []
+    assert not bad, "\n".join(bad)
+    return None if total else False
+
+
 def main():
-    rows = [json.loads(line) for line in subprocess.run([PRINT_RULE], check=True, capture_output=True, text=True).stdout.splitlines()]
-    total = bad = 0
+    rows = [json.loads(line) for line in harness.good(PRINT_RULE).splitlines()]
     left_out = {}
-    seen = set()
-    with tempfile.TemporaryDirectory(prefix="tessera-expand-") as d:
-        for name, cases in {**cases_norm.cases(prove), **cases_net.cases(prove), **{p: prove.CASES[p] for p in PLACED if p in prove.CASES}}.items():
-            if ONLY and name not in ONLY:
-                continue
-            sinces = [r["since"] for r in rows if prove.full(r) == name]
-            domain, _, op = name.rpartition(":")
-            for c in cases:
-                since = max(s for s in sinces if domain or s <= (c["opset"] or 1000))
-                file = os.path.join(d, "rule.onnx")
-                onnx.save(prove.node_model(op, since, c, True, domain), file)
-                rule = json.loads(subprocess.run([PRINT_RULE, file], check=True, capture_output=True, text=True).stdout)
-                if rule["whole"] or not any(f["kind"] == "stat" for f in rule["factors"]):
-                    continue
-                why = lacks(name, since, c)
-                if why:
-                    left_out[why] = left_out.get(why, 0) + 1
-                    continue
-                n, wrong = prove_case(d, name, since, c, rule)
-                total += n
-                if n:
-                    seen.add(name)
-                if wrong:
-                    bad += 1
-                    print("%s %s %s: %s" % (name, [None if v is None else list(np.shape(getattr(v, "value", v))) for v in c["inputs"]], c["attributes"], wrong[:500]))
+    cases = {**cases_norm.cases(prove), **cases_net.cases(prove), **{p: prove.CASES[p] for p in PLACED if p in prove.CASES}}
+    harness.run([(name, operator, name, of, [r["since"] for r in rows if prove.full(r) == name], left_out)
+                 for name, of in cases.items() if not ONLY or name in ONLY])
     for why in sorted(left_out):
-        print("left out, %d cases: %s" % (left_out[why], why))
-    print("%d operators, %d cuts of statistics run and equal, %d wrong" % (len(seen), total, bad))
-    return 1 if bad or not total else 0
+        print("# left out, %d cases: %s" % (left_out[why], why))
+    harness.finish()
 
 
-sys.exit(main())
+main()

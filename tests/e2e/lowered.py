@@ -7,8 +7,8 @@ A part has the highest of the sets that its nodes need, so a node may stand in a
 Engines register kernels by the versions of an operator, so each of these is tried in its first and its last set; `all`: in every set. So is an
 operator that has a body, which holds only until an operator in it changes.
 
-usage: lowered.py TESSERA [all] [OPERATOR ...]"""
-import functools, os, sys, tempfile
+usage: lowered.py TESSERA [all]     cases are operators; without `all` one setting and four element types of each"""
+import functools, os, sys
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 
 sys.path[1:1] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", name) for name in ("rules", "hunt")]
 import api  # noqa: E402
+import harness  # noqa: E402
 import prove  # noqa: E402
 
 FROM = 17  # nothing is lowered below
@@ -26,7 +27,6 @@ NUMBERS = TYPES[:12]  # of which NumPy has arrays
 RANDOM = set(prove.RANDOM) - {"Dropout"}  # none of its cases here trains
 MOST_CASES = 4  # of an operator: those with other attributes, inputs or outputs first
 LIB = None
-EVERY_SET = sys.argv[2:3] == ["all"]
 
 
 # ---- the engine -------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def has_body(op):
 def sets_of(op):
     """The sets that the operator is tried in. ReduceMax has versions 18 and 20: 17, 18, 19, 20 and the newest."""
     every = range(FROM, newest() + 1)
-    if EVERY_SET or has_body(op):
+    if harness.ALL or has_body(op):
         return every
     return [k for k in every if k in (FROM, newest()) or len({version(op, k + step) for step in (-1, 0, 1)}) > 1]
 
@@ -237,8 +237,8 @@ def other_numbers(what, op, case, models, no, folder):
             yield "%s: other numbers in set %d, which a part may say, than in %d" % (what, k, taken[-1])
 
 
-def judge(op, case, element, folder, count):
-    """What is wrong, as text."""
+def problems(op, case, element, folder, count):
+    """Yields what is wrong, as text."""
     for place in (in_main, in_body):
         no, models = loaded(op, case, element, place)
         what = "%s of %s, %s" % (op, T.DataType.Name(element), place.__name__)
@@ -268,26 +268,30 @@ def refusal_of_part(part):
     return refusal(part)
 
 
+def operator(folder, op, cases, types, count):
+    before, wrong = count["cut"], []
+    for case in harness.sample(few(cases), 1):
+        for element in types:
+            wrong += problems(op, case, element, folder, count)
+    assert not wrong, "\n".join(wrong[:6])
+    return None if count["cut"] > before else False
+
+
+def sampled_types(k):
+    """Float and, in turn, three of the other types."""
+    return TYPES if harness.ALL else [TYPES[0], *harness.sample(TYPES[1:], 3, k)]
+
+
 def main():
     global LIB
     LIB = api.Library(os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "libtessera.so"))
-    cases, failed, count = prove.all_cases(), 0, dict(cut=0)
+    cases, count = prove.all_cases(), dict(cut=0)
     rows = sorted({r["op"] for r in LIB.rules() if not r["domain"]})
-    chosen = sys.argv[3 if EVERY_SET else 2:]
-    with tempfile.TemporaryDirectory(prefix="tessera-lowered-") as folder:
-        for op in chosen or rows:
-            wrong = []
-            for case in few(cases.get(op) or prove.one()):
-                for element in TYPES:
-                    wrong += judge(op, case, element, folder, count)
-            failed += bool(wrong)
-            print("%sok %s" % ("not " if wrong else "", op))
-            for text in wrong[:6]:
-                print("# " + text)
-    assert count["cut"] > (0 if chosen else 4000), count
-    print("# operator sets 18 to %d, %d models cut" % (newest(), count["cut"]))
-    return failed != 0
+    harness.run([(op, operator, op, cases.get(op) or prove.one(), sampled_types(k), count) for k, op in enumerate(rows)])
+    assert harness.PATTERN or count["cut"] > (4000 if harness.ALL else 200), count
+    print("# operator sets 18 to %d, %d models partitioned" % (newest(), count["cut"]))
+    harness.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,14 +3,16 @@
 reader or maker cut over several devices, partitioned, run through files and compared with the whole run (random operators by shape).
 A cut that the checker refuses or that is replicated is no failure; a test none of whose cuts runs is listed with its reason.
 
-usage: node_tests.py TESSERA [all] [on=DEVICE] [TEST ...]     without all: a few cuts of every operator; on=CUDA:0: every rank there.
+usage: node_tests.py TESSERA [on=DEVICE] [TEST ...] [all]     without `all` one sharding of every operator; on=CUDA:0: every rank there.
 NODE_TESTS: the folder of the tests, where it is not the package's"""
-import argparse, collections, concurrent.futures, contextlib, glob, hashlib, importlib, io, json, os, re, subprocess, sys, tempfile
+import argparse, collections, concurrent.futures, contextlib, glob, hashlib, importlib, io, json, os, re, sys, tempfile
 
 import onnx
 
-TESSERA, WORDS = sys.argv[1], sys.argv[2:]
-ALL, ONLY = "all" in WORDS, [w for w in WORDS if w != "all" and not w.startswith("on=")]
+import harness
+
+TESSERA, WORDS, ALL = sys.argv[1], sys.argv[2:], harness.ALL
+ONLY = [w for w in WORDS if not w.startswith("on=")]
 DEVICE = next((w[3:] for w in WORDS if w.startswith("on=")), "")
 QUICK = 1  # cuts of each operator in the quick slice
 NODES = os.environ.get("NODE_TESTS", os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/node"))
@@ -19,8 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def tessera(*args):
-    p = subprocess.run([TESSERA, *args], capture_output=True, text=True, errors="replace", timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *args)
 
 
 def sizes(v):
@@ -108,7 +109,7 @@ def runs_whole(f):
     return rc == 0, first_line(err)
 
 
-def judge(f, cuts):
+def compare(f, cuts):
     """All cuts of one test: counts by word, the first reason of each, what is wrong."""
     words, reasons, wrong = collections.Counter(), {}, []
     for edit, n in cuts:
@@ -170,27 +171,31 @@ def node_files(folder):
     return sorted(glob.glob(folder + "/node/*/model.onnx"))
 
 
+def name_of(f):
+    return os.path.basename(os.path.dirname(f))
+
+
 def main(folder):
     files = node_files(folder)
     if not files:
-        print("left out: onnx's node tests, this onnx (%s) has neither their files nor the code that makes them" % onnx.__version__)
+        harness.skip("node tests", "onnx %s has neither their files nor the code that makes them" % onnx.__version__)
         sys.exit(0)
-    tests = {f: plan(f) for f in files if not ONLY or any(w in f for w in ONLY)}
-    work = [(f, c) for f, (_, c) in tests.items()] if ALL or ONLY else list(quick(tests))
+    tests = {f: plan(f) for f in files if (not ONLY or any(w in f for w in ONLY)) and harness.matches(name_of(f))}
+    every = ALL or ONLY or harness.PATTERN
+    work = [(f, c) for f, (_, c) in tests.items()] if every else list(quick(tests))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(zip([f for f, _ in work], pool.map(lambda w: judge(*w), work)))
+        results = list(zip([f for f, _ in work], pool.map(lambda w: compare(*w), work)))
+    for f, (_, _, wrong) in results:
+        harness.check(name_of(f), not wrong, "\n".join(wrong))
     total = sum((r[0] for _, r in results), collections.Counter())
-    bad = [w for _, r in results for w in r[2]]
-    for w in bad[:40]:
-        print("wrong: " + w)
-    covered = report(tests, results, set()) if ALL or ONLY else len({tests[f][0] for f, r in results if r[0]["ran"]})
-    print("%d cuts run and equal, %d replicated, %d refused, %d that the engine cannot run, %d that the provider has off when whole, %d wrong; %d of %d %s ran cut" %
-          (total["ran"], total["replicated"], total["refused"], total["engine"], total["provider"], total["wrong"], covered,
-           len(tests) if ALL or ONLY else len({op for op, _ in tests.values()}), "tests" if ALL or ONLY else "operators"))
-    runs = {tests[f][0] for f, r in results if not r[0]["engine"]}
-    least = 0 if ALL or ONLY else len(runs) // 2  # operators that must have run cut in the quick slice
-    print("%sok - onnx node tests" % ("not " if bad or covered < least or not total else ""))
-    sys.exit(1 if bad or covered < least or not total else 0)
+    covered = report(tests, results, set()) if every else len({tests[f][0] for f, r in results if r[0]["ran"]})
+    print("# shardings: %(ran)d ran and equal, %(replicated)d replicated, %(refused)d refused, %(engine)d that the engine cannot run, "
+          "%(provider)d that the provider gets wrong unsharded, %(wrong)d wrong" % collections.defaultdict(int, total))
+    print("# %d of %d %s ran sharded" % (covered, len(tests) if every else len({op for op, _ in tests.values()}), "tests" if every else "operators"))
+    if not every:
+        runs = {tests[f][0] for f, r in results if not r[0]["engine"]}
+        harness.check("half of the operators ran sharded", covered >= len(runs) // 2, covered)
+    harness.finish()
 
 
 with tempfile.TemporaryDirectory(prefix="tessera-node-tests-") as made:

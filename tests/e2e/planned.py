@@ -2,21 +2,20 @@
 """Planned for 2, 3, 4 and 8 devices, without a hand edit: models cut, run and equal; random small models under random limits of
 memory; a sum of partial results that is combined once.
 
-usage: planned.py TESSERA MODELS [COUNT [FIRST]]"""
-import json, os, random, sys, tempfile
+usage: planned.py TESSERA MODELS [all]     without `all` a sample of the numbers of devices, models and random graphs"""
+import json, os, random, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import evaluator
+import harness
 
-TESSERA, MODELS = sys.argv[1], sys.argv[2]
-COUNT, FIRST = int((sys.argv[3:] or [12])[0]), int((sys.argv[4:] or [1])[0])
+TESSERA, MODELS = sys.argv[1:3]
 
 
 def call(*args):
-    rc, out, err = evaluator.call(TESSERA, *[str(a) for a in args])
+    rc, out, err = harness.call(TESSERA, *args)
     return rc, json.loads(out) if out.startswith("{") else {}, err
 
 
@@ -195,22 +194,21 @@ def unlike(d, name):
     verify(planned, "--inputs", os.path.join(folder, "test_data_set_0"))
 
 
-def main():
-    jobs = [(many_kinds, 4)] + [(unlike, m) for m in ("bert_tiny", "gpt2_tiny", "llama_tiny")]
-    jobs += [(parts, n) for n in (2, 3, 4, 8)] + [(stubborn, n) for n in (2, 3)] + [(logits, n) for n in (4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
-    jobs += [(lambda d, n, m=m: model(d, m, n), n) for m in sorted(os.listdir(MODELS)) if os.path.exists(os.path.join(MODELS, m, "model.onnx"))
-             for n in (2, 3, 4, 8)]
-    bad = 0
-    for job, what in jobs:
-        with tempfile.TemporaryDirectory() as d:
-            try:
-                job(d, what)
-            except AssertionError as e:
-                bad += 1
-                print("%s %s: %s" % (job.__name__, what, str(e)[:600]))
-    print("%d of %d hold" % (len(jobs) - bad, len(jobs)))
-    return bad > 0
+def jobs():
+    names = sorted(m for m in os.listdir(MODELS) if os.path.exists(os.path.join(MODELS, m, "model.onnx")))
+    yield "many kinds on 4", many_kinds, 4
+    for name in harness.sample(("bert_tiny", "gpt2_tiny", "llama_tiny"), 1):
+        yield "unlike devices, %s" % name, unlike, name
+    for function, counts, sampled in ((parts, (2, 3, 4, 8), 2), (stubborn, (2, 3), 1), (logits, (4, 8), 1)):
+        for n in harness.sample(counts, sampled):
+            yield "%s on %d" % (function.__name__, n), function, n
+    for seed in harness.sample(range(1, 13), 3):
+        yield "random model %d" % seed, drawn, seed
+    for k, name in enumerate(names):
+        for n in harness.sample((2, 3, 4, 8), 1, k):
+            yield "%s on %d" % (name, n), model, name, n
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run(list(jobs()))
+    harness.finish()

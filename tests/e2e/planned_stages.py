@@ -3,12 +3,12 @@
 what is written is checked, partitioned, run and compared with the recorded answer, without a hand edit. Nodes lie on the
 devices of their stage and on no other; stages cover the nodes in order.
 
-usage: planned_stages.py TESSERA MODELS"""
-import json, os, sys, tempfile
+usage: planned_stages.py TESSERA MODELS [all]     without `all` every setting with one of the models"""
+import json, os, sys
 
 import onnx
 
-import spine, evaluator
+import evaluator, harness, spine
 
 TOLERANCE = 5e-5
 # stages, objective, devices; devices that differ: a JSON topology
@@ -46,9 +46,9 @@ def check_places(planned, stages, ranks):
     assert last == (len(stages) - 1 if len(stages) > 1 else -1)
 
 
-def follow(tessera, planned, devices, dims, doc, objective):
+def follow(planned, devices, dims, doc, objective):
     """The simulation of what partition makes of the plan agrees: of one run, and of many that follow one another."""
-    rc, text, err = evaluator.call(tessera, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
+    rc, text, err = harness.call(TESSERA, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
     assert rc == 0, "simulate: exit %d %s" % (rc, err)
     seen = json.loads(text)
     for what, told, came in (("latency", doc["latency"], seen["first_s"]), ("period", doc["period"], seen["period_s"])):
@@ -56,7 +56,7 @@ def follow(tessera, planned, devices, dims, doc, objective):
         assert 0.97 < off < 1.03 or (what == "period" and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
 
 
-def check(tessera, model, case, folder):
+def check(folder, model, case):
     stages, objective, devices = case
     planned, parts, unlike = (os.path.join(folder, f) for f in ("planned.onnx", "parts", "unlike.json"))
     ins, want = evaluator.recorded(model)
@@ -64,43 +64,43 @@ def check(tessera, model, case, folder):
         json.dump(UNLIKE, open(unlike, "w"))
         devices = unlike
     words = ["--devices", devices, "--stages", stages, "--objective", objective, *sizes(model, ins)]
-    rc, text, err = evaluator.call(tessera, "plan", model, *words, "-o", planned, "--json")
+    rc, text, err = harness.call(TESSERA, "plan", model, *words, "-o", planned, "--json")
     assert rc == 0, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
     # How little crosses between stages of several devices is bounded from below only, and for the pace it counts twice.
     assert doc["objective"] == objective and (doc["optimal"] or doc["gap"] < {"latency": 0.03, "throughput": 0.2}[objective]), text
     assert stages == "auto" or len(doc["stages"]) == int(stages), text
     own = [s["time"] + s["transfer"] for s in doc["stages"]]
-    follow(tessera, planned, devices, sizes(model, ins), doc, objective)
+    follow(planned, devices, sizes(model, ins), doc, objective)
     assert max(own) <= doc["latency"] and doc["period"] <= doc["latency"], text
     assert doc["cost"] >= 0.999 * doc[{"latency": "latency", "throughput": "period"}[objective]], text
-    rc, text, err = evaluator.call(tessera, "check", planned, "--json")
+    rc, text, err = harness.call(TESSERA, "check", planned, "--json")
     assert rc == 0 and json.loads(text)["warnings"] == 0, "check: exit %d %s" % (rc, text)
-    rc, _, err = evaluator.call(tessera, "partition", planned, "-o", parts)
+    rc, _, err = harness.call(TESSERA, "partition", planned, "-o", parts)
     assert rc == 0, "partition: exit %d %s" % (rc, err)
     manifest = evaluator.check_folder(parts)
     check_places(onnx.load(planned, load_external_data=False), doc["stages"],
                  [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in manifest["devices"]])
-    rc, text, err = evaluator.call(tessera, "verify", planned, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = harness.call(TESSERA, "verify", planned, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     found = json.loads(text) if text else {}
     assert rc == 0 and found["ok"] and found["recorded"] and not found["replicated"], "verify: exit %d %s %s" % (rc, text, err)
     assert evaluator.apart(evaluator.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
-    return len(doc["stages"])
+    assert stages == "auto" or len(doc["stages"]) > 1
 
 
-def together(tessera, model, folder):
+def together(folder, model):
     """A model for many tokens and for one, planned at once: without stages, and in two of them."""
-    plan_together(tessera, model, folder, [])
-    return plan_together(tessera, model, folder, ["--stages", "2"])
+    plan_together(folder, model, [])
+    plan_together(folder, model, ["--stages", "2"])
 
 
-def plan_together(tessera, model, folder, words):
+def plan_together(folder, model, words):
     """Both hold when run, and store every weight the same, in the same stage."""
     many, one = (os.path.join(folder, f) for f in ("many.onnx", "one.onnx"))
     ins, _ = evaluator.recorded(model)
     dims = sizes(model, ins)
     small = [w.replace("seq=%s" % w.split("=")[-1], "seq=1") for w in dims[1::2] if w.startswith("seq=")]
-    rc, text, err = evaluator.call(tessera, "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)],
+    rc, text, err = harness.call(TESSERA, "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)],
                                  "--steps", "64", "-o", many, "--with-output", one, "--json", *words)
     assert rc == 0 and small, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
@@ -114,13 +114,12 @@ def plan_together(tessera, model, folder, words):
 
     assert weights(many) == weights(one), "weights lie differently"
     for path in (many, one):
-        rc, text, err = evaluator.call(tessera, "verify", path, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+        rc, text, err = harness.call(TESSERA, "verify", path, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
         found = json.loads(text) if text else {}
         assert rc == 0 and found["ok"] and found["recorded"], "verify %s: exit %d %s %s" % (path, rc, text, err)
-    return 2
 
 
-def by_hand(tessera, model, folder):
+def by_hand(folder, model):
     """Some nodes have a stage already, with gaps in the numbers: they keep it, and the others are put between them."""
     m = onnx.load(model)
     nodes, given = list(m.graph.node), {}
@@ -134,15 +133,15 @@ def by_hand(tessera, model, folder):
         nodes[at].device_configurations.add(configuration_id="hand").pipeline_stage = stage
     start, done = folder + "/hand.onnx", folder + "/done.onnx"
     onnx.save(m, start)
-    rc, text, err = evaluator.call(tessera, "plan", start, "--devices", "3", "-o", done, "--json")
+    rc, text, err = harness.call(TESSERA, "plan", start, "--devices", "3", "-o", done, "--json")
     assert rc == 0 and len(json.loads(text)["stages"]) == 3, "plan: exit %d %s" % (rc, err)
     found = [stage_in(n) for n in onnx.load(done).graph.node]
     assert all(found[at] == [stage] for at, stage in given.items()), given
     numbers = [f[0] for f in found if f]
     assert numbers == sorted(numbers) and set(numbers) == {1, 4, 9}, numbers
-    rc, text, err = evaluator.call(tessera, "verify", done, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = harness.call(TESSERA, "verify", done, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     assert rc == 0 and json.loads(text)["ok"] and json.loads(text)["recorded"], "verify: exit %d %s %s" % (rc, text, err)
-    rc, _, err = evaluator.call(tessera, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
+    rc, _, err = harness.call(TESSERA, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err, "another number of stages: exit %d %s" % (rc, err)
     # Branches may stand in another order than their stages: no ranges, so that is told.
     h, one = onnx.helper, [onnx.helper.make_tensor_value_info(k, 1, [4, 4]) for k in "xyz"]
@@ -151,31 +150,22 @@ def by_hand(tessera, model, folder):
     for node, stage in zip(branches.graph.node, (1, 0)):
         node.device_configurations.add(configuration_id="hand").pipeline_stage = stage
     onnx.save(branches, start)
-    rc, _, err = evaluator.call(tessera, "plan", start, "--devices", "2", "-o", folder + "/no.onnx")
+    rc, _, err = harness.call(TESSERA, "plan", start, "--devices", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err and "'late'" in err, "branches: exit %d %s" % (rc, err)
-    rc, text, err = evaluator.call(tessera, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx", "--json")
+    rc, text, err = harness.call(TESSERA, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx", "--json")
     doc = json.loads(text) if text else {}
     assert rc == 0 and doc["choices"] and doc["choices"][0]["chosen"], "explain: exit %d %s" % (rc, err)
-    return 3
 
 
-def main():
-    tessera, models = sys.argv[1:3]
-    failed = total = several = 0
-    for name in spine.NAMES:
-        for case in CASES + ["by hand"] + (["together"] if name in ("gpt2_tiny", "llama_tiny") else []):
-            total += 1
-            with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
-                try:
-                    model = os.path.join(models, name, "model.onnx")
-                    own = {"together": together, "by hand": by_hand}.get(case)
-                    several += (own(tessera, model, folder) if own else check(tessera, model, case, folder)) > 1
-                except Exception as x:
-                    failed += 1
-                    print("%s %s: %s" % (name, case, str(x)[:2000]))
-    print("%d of %d hold, %d of them in several stages" % (total - failed, total, several))
-    sys.exit(1 if failed or several < total * 3 // 4 else 0)
+def jobs(models):
+    """All settings with all models; a sample has each setting with another model."""
+    for k, (name, function, *more) in enumerate([("%s stages for %s on %s" % case, check, case) for case in CASES] + [("by hand", by_hand), ("together", together)]):
+        names = ("gpt2_tiny", "llama_tiny") if name == "together" else spine.NAMES
+        for model in harness.sample(names, 1, k):
+            yield "%s: %s" % (model, name), function, os.path.join(models, model, "model.onnx"), *more
 
 
 if __name__ == "__main__":
-    main()
+    TESSERA = sys.argv[1]
+    harness.run(list(jobs(sys.argv[2])))
+    harness.finish()

@@ -4,25 +4,18 @@ For every case of the rules' proof that has one: every such factor in 2, 3 and 4
 are whole everywhere (devices crop) and once from values that lie in pieces (they exchange). The node must have run cut, and equal to
 the whole run; what lies in pieces must not have been brought together.
 
-usage: recipes.py TESSERA PRINT_RULE [quick] [OPERATOR ...]"""
-import itertools, json, os, random, subprocess, sys, tempfile
+usage: recipes.py TESSERA PRINT_RULE [all]     cases are operators; without `all` a sample of settings and shardings of each"""
+import itertools, json, os, random, sys
 
 import numpy as np
 import onnx
 from onnx import helper
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rules"))
-import prove
+import harness, prove
 
-TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
-LEFT_OUT = {}  # why -> cases
-QUICK = ONLY[:1] == ["quick"]
-ONLY = ONLY[1:] if QUICK else ONLY
-
-
-def run(*args):
-    p = subprocess.run(args, capture_output=True, text=True)
-    return p.returncode, p.stdout, p.stderr
+TESSERA, PRINT_RULE = sys.argv[1:3]
+LEFT_OUT = {}  # reason -> number of cases
 
 
 def spec_of(tensor, sizes, cuts, order):
@@ -70,10 +63,10 @@ def try_cut(d, model, rule, sizes, cuts, apart, constants):
             elif not apart and side == ("inputs" if any(rule["factors"][f]["kind"] == "red" for f in cuts) else "outputs"):
                 edits += ["--shard", "node:%s=%s" % (value, spec)]
     out = os.path.join(d, "cut.onnx")
-    rc, _, err = run(TESSERA, "annotate", model, "--config", "c:%d" % n, *edits, "-o", out)
+    rc, _, err = harness.call(TESSERA, "annotate", model, "--config", "c:%d" % n, *edits, "-o", out)
     if rc:
         return "annotate: %s" % err[:400]
-    rc, text, err = run(TESSERA, "verify", out, "--config", "c", "--inputs", os.path.join(d, "in.npz"), "--json")
+    rc, text, err = harness.call(TESSERA, "verify", out, "--config", "c", "--inputs", os.path.join(d, "in.npz"), "--json")
     doc = json.loads(text) if text.startswith("{") else {}
     if rc or not doc.get("ok"):
         return "%s: exit %d %s %s" % (edits, rc, doc, err[:400])
@@ -90,8 +83,7 @@ def try_case(d, name, since, c, counts, rng):
     whole.graph.node[0].name = "node"
     plain = os.path.join(d, "plain.onnx")
     onnx.save(whole, plain)
-    rc, text, _ = run(PRINT_RULE, plain)
-    rule = json.loads(text)
+    rule = json.loads(harness.good(PRINT_RULE, plain))
     special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter", "range")}
     if not special:
         return None  # nothing special
@@ -105,13 +97,13 @@ def try_case(d, name, since, c, counts, rng):
     free = [i for i, f in enumerate(rule["factors"]) if f["kind"] in ("par", "red") and most[i] > 1 and f["unit"] == 1]
     cuts = [{f: n} for f in sorted(special) for n in (2, 3, 4) if f in free and n <= most[f]]
     cuts += [{f: 2, g: min(3, most[g])} for f in sorted(special) for g in free if f in free and f != g and not (g in special and g < f)]
-    if QUICK:
+    if not harness.ALL:
         cuts = rng.sample(cuts, min(2, len(cuts)))
     constants = {i for i, v in enumerate(c["inputs"]) if isinstance(v, prove.Host)}
     for apart in (False, True) if any(not t["host"] for t in rule["inputs"]) else (False,):
         model = os.path.join(d, "shaped.onnx")
         onnx.save(with_producers(whole, rule) if apart else whole, plain)
-        rc, _, err = run(TESSERA, "shapes", plain, "-o", model)
+        rc, _, err = harness.call(TESSERA, "shapes", plain, "-o", model)
         if rc:
             return "shapes: " + err[:300]
         for x in cuts:
@@ -122,26 +114,28 @@ def try_case(d, name, since, c, counts, rng):
     return None
 
 
+def operator(d, name, cases, sinces, counts, rng):
+    """Samples the cases of an operator."""
+    domain, bad = name.rpartition(":")[0], []
+    fitting = lambda c: [s for s in sinces if domain or s <= (c["opset"] or 1000)]
+    for c in harness.sample([c for c in cases if not c["whole"] and fitting(c)], 3):
+        wrong = try_case(d, name, max(fitting(c)), c, counts, rng)
+        shapes = [None if v is None else getattr(v, "shape", None) for v in c["inputs"]]
+        bad += ["%s %s %s" % (shapes, c["attributes"], wrong)] if wrong else []
+    assert not bad, "\n".join(bad)
+    return None if name.rpartition(":")[2] in counts else False
+
+
 def main():
-    rows = [json.loads(line) for line in run(PRINT_RULE)[1].splitlines()]
-    counts, bad, rng = {}, 0, random.Random(1)
-    with tempfile.TemporaryDirectory() as d:
-        for name, cases in prove.all_cases().items():
-            domain, _, op = name.rpartition(":")
-            sinces = [r["since"] for r in rows if r["op"] == op and r["domain"] == domain and not r["whole"]]
-            for c in cases if sinces and (not ONLY or op in ONLY) else []:
-                fitting = [s for s in sinces if domain or s <= (c["opset"] or 1000)]
-                if c["whole"] or not fitting:
-                    continue
-                wrong = try_case(d, name, max(fitting), c, counts, rng)
-                bad += wrong is not None
-                if wrong:
-                    print(name, [None if v is None else getattr(v, "shape", None) for v in c["inputs"]], c["attributes"], wrong)
+    rows = [json.loads(line) for line in harness.good(PRINT_RULE).splitlines()]
+    sinces = lambda name: [r["since"] for r in rows if prove.full(r) == name and not r["whole"]]
+    counts, rng = {}, random.Random(1)
+    harness.run([(name, operator, name, cases, sinces(name), counts, rng) for name, cases in prove.all_cases().items() if sinces(name)])
     for why in sorted(LEFT_OUT):
-        print("left out, %d cases: %s" % (LEFT_OUT[why], why))
-    print(counts)
-    print("%d cuts equal, %d nodes wrong" % (sum(counts.values()), bad))
-    return 1 if bad or not counts else 0
+        print("# left out, %d cases: %s" % (LEFT_OUT[why], why))
+    print("# %d shardings compared: %s" % (sum(counts.values()), counts))
+    assert counts or harness.PATTERN, "no case has a window or a lookup"
+    harness.finish()
 
 
-sys.exit(main())
+main()
