@@ -217,7 +217,7 @@ static int report(struct cli *cli, const tsr_verify_result *result, int code)
         tsr_json *json = cli_json(cli);
         if (json) {
             tsr_json_bool(json, "ok", pass);
-            summary_json(json, &result->partition);
+            tsr_json_fields(json, summary_fields, &result->partition);
             tsr_json_number(json, "max_rel", worst);
         }
         return cli_print_json(cli, json, code);

@@ -19,7 +19,7 @@ static int report(struct cli *cli, const char *folder, const tsr_partition_summa
         tsr_json *json = cli_json(cli);
         if (json) {
             tsr_json_string(json, "folder", folder); // null: nothing was written
-            summary_json(json, summary);
+            tsr_json_fields(json, summary_fields, summary);
             if (plan.devices)
                 cli_json_prediction(json, plan);
         }

@@ -94,7 +94,7 @@ static const tsr_json_field tried_fields[] = {
     {JSON_FIELD(tsr_plan_count, "cost", cost)},       {JSON_END},
 };
 
-static const tsr_json_field summary_fields[] = {
+static const tsr_json_field head_fields[] = {
     {JSON_FIELD(tsr_plan_summary, "devices", devices)},
     {JSON_FIELD(tsr_plan_summary, "assumed", assumed)},
     {JSON_FIELD(tsr_plan_summary, "solve_ms", solve_ms)},
@@ -155,7 +155,7 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
         tsr_json_null(json, "feasible");
     else
         tsr_json_bool(json, "feasible", summary->feasible);
-    tsr_json_fields(json, summary_fields, summary);
+    tsr_json_fields(json, head_fields, summary);
     if (summary->feasible)
         json_feasible(json, summary);
     else

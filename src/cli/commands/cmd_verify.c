@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_verify.c - cuts a model, runs it cut and whole, compares.
+// cmd_verify.c - runs a model sharded and unsharded and compares the outputs.
 //
-// Either one way to cut (of the model, or planned with --devices), or K random ones (--random),
-// each of which is a trial with its own result. The library cuts, runs and compares; this file
-// prints. A difference is an answer, EXIT_NO, and where there is one, the first value in the order
-// of the graph that differs is named with its node and rank. Where ranks are processes rank 0 alone
-// compares and prints.
+// Verifies one sharding (of the model, or planned with --devices) or K random ones (--random), each
+// of which is a trial with its own result. The library partitions, runs and compares; this file
+// prints. A difference exits with EXIT_NO and reports the first value in graph order that differs,
+// with its node and rank. If ranks are processes, only rank 0 compares and prints.
 #include "cli/output/summary.h"
 
 #include <stdlib.h>
@@ -13,29 +12,9 @@
 
 #define MAX_TRIALS 100000
 
-static const char *const verdicts[] = {"FAIL", "PASS"};
-
-// `recorded`: outputs that came with the inputs (test_data_set_N): 1 equal, 0 different, -1 there
-// are none.
-static void print_outputs(const tsr_verify_result *result)
-{
-    printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
-    for (size_t i = 0; i < result->n_outputs; i++) {
-        const tsr_difference *difference = &result->outputs[i];
-        printf("%-24s %12.3g %12.3g %s\n", difference->name, difference->max_abs,
-               difference->max_rel, cli_text_if(!difference->ok, "DIFFERENT"));
-    }
-    if (result->recorded > 0)
-        printf("recorded outputs: equal within tolerance\n");
-    if (result->recorded == 0)
-        printf("recorded outputs: different%s\n",
-               cli_text_if(result->ok,
-                           " (cut and whole agree: another model or engine made the recording)"));
-    printf("%s\n", verdicts[result->ok]);
-}
-
 // ---- JSON --------------------------------------------------------------------------------------
 
+// `recorded`: comparison with the outputs recorded in a test_data_set_N; -1: there are none.
 static void json_recorded(tsr_json *json, int recorded)
 {
     if (recorded < 0)
@@ -44,40 +23,31 @@ static void json_recorded(tsr_json *json, int recorded)
         tsr_json_bool(json, "recorded", recorded > 0);
 }
 
-static void json_outputs(tsr_json *json, const tsr_difference *list, size_t n)
-{
-    tsr_json_begin(json, "outputs", '[');
-    for (size_t i = 0; i < n; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "name", list[i].name);
-        tsr_json_number(json, "max_abs", list[i].max_abs);
-        tsr_json_number(json, "max_rel", list[i].max_rel);
-        tsr_json_bool(json, "ok", list[i].ok);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-}
+static const tsr_json_field output_fields[] = {
+    {JSON_FIELD(tsr_difference, "name", name)},
+    {JSON_FIELD(tsr_difference, "max_abs", max_abs)},
+    {JSON_FIELD(tsr_difference, "max_rel", max_rel)},
+    {JSON_FIELD(tsr_difference, "ok", ok)},
+    {JSON_END},
+};
 
-// `rank` is null where it is not known who has the element that differs most.
+// `rank`: of the element that differs most; null if it is not known.
 static void json_first(tsr_json *json, const tsr_first_difference *first)
 {
-    if (!first->value)
-        return;
-    tsr_json_begin(json, "first", '{');
-    tsr_json_string(json, "value", first->value);
-    tsr_json_string(json, "node", first->node);
-    tsr_json_string(json, "op", first->op);
-    tsr_json_int(json, "node_index", first->node_index);
-    if (first->rank < 0)
-        tsr_json_null(json, "rank");
-    else
-        tsr_json_int(json, "rank", first->rank);
-    tsr_json_number(json, "max_rel", first->max_rel);
-    tsr_json_end(json);
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(tsr_first_difference, "value", value)},
+        {JSON_FIELD(tsr_first_difference, "node", node)},
+        {JSON_FIELD(tsr_first_difference, "op", op)},
+        {JSON_FIELD(tsr_first_difference, "node_index", node_index)},
+        {JSON_NEGATIVE_AS_NULL(tsr_first_difference, "rank", rank)},
+        {JSON_FIELD(tsr_first_difference, "max_rel", max_rel)},
+        {JSON_END},
+    };
+    if (first->value)
+        tsr_json_record(json, "first", fields, first);
 }
 
-// The edits, a string for each line.
-// The edits can be replayed with `annotate --script`. A line too long for the buffer is left out.
+// One string per edit, for `annotate --script`. A line that is too long for the buffer is left out.
 static void json_sharding(tsr_json *json, const char *edits)
 {
     char line[4096];
@@ -105,8 +75,9 @@ static void json_trials(tsr_json *json, const tsr_verify_result *result)
         json_recorded(json, trial->recorded);
         tsr_json_string(json, "status", tsr_status_text(trial->status));
         tsr_json_string(json, "refused", trial->refused);
-        summary_json(json, &trial->partition);
-        json_outputs(json, trial->outputs, trial->n_outputs);
+        tsr_json_fields(json, summary_fields, &trial->partition);
+        tsr_json_records(json, "outputs", output_fields, trial->outputs, trial->n_outputs,
+                         sizeof *trial->outputs);
         json_first(json, &trial->first);
         json_sharding(json, trial->sharding);
         tsr_json_end(json);
@@ -122,14 +93,12 @@ static tsr_input_sizes sizes_of(const tsr_verify_result *result)
                              .n_sizes = result->n_sizes};
 }
 
-// With trials the results stand in each of them; without, at the top.
+// With --random the results are in each trial, otherwise at the top.
 static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
                              const tsr_verify_result *result, int code)
 {
     tsr_json *json = cli_json(cli);
     tsr_input_sizes sizes = sizes_of(result);
-    if (!json)
-        return cli_print_json(cli, json, EXIT_READ);
     tsr_json_bool(json, "ok", result->ok);
     json_recorded(json, result->recorded);
     tsr_json_bool(json, "forced", result->forced);
@@ -143,8 +112,9 @@ static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
                                       : (int64_t)result->trials[0].partition.devices);
         json_trials(json, result);
     } else {
-        summary_json(json, &result->partition);
-        json_outputs(json, result->outputs, result->n_outputs);
+        tsr_json_fields(json, summary_fields, &result->partition);
+        tsr_json_records(json, "outputs", output_fields, result->outputs, result->n_outputs,
+                         sizeof *result->outputs);
         json_first(json, &result->first);
     }
     tsr_json_findings(json, "findings");
@@ -153,20 +123,43 @@ static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
 
 // ---- text --------------------------------------------------------------------------------------
 
+static void print_verdict(const tsr_verify_result *result)
+{
+    printf("%s\n", result->ok ? "PASS" : "FAIL");
+}
+
+static void print_outputs(const tsr_verify_result *result)
+{
+    printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
+    for (size_t i = 0; i < result->n_outputs; i++) {
+        const tsr_difference *difference = &result->outputs[i];
+        printf("%-24s %12.3g %12.3g %s\n", difference->name, difference->max_abs,
+               difference->max_rel, difference->ok ? "" : "DIFFERENT");
+    }
+    if (result->recorded > 0)
+        printf("recorded outputs: equal within tolerance\n");
+    if (result->recorded == 0)
+        printf("recorded outputs: different%s\n",
+               result->ok ? " (sharded and unsharded runs agree: the recording is from another "
+                            "model or engine)"
+                          : "");
+    print_verdict(result);
+}
+
+// The largest max_rel; NaN compares false and so counts as the largest.
 static double worst(const tsr_trial *trial)
 {
     double most = 0;
     for (size_t i = 0; i < trial->n_outputs; i++)
-        // Written so that NaN, which compares false, counts as worst.
         if (!(trial->outputs[i].max_rel <= most))
             most = trial->outputs[i].max_rel;
     return most;
 }
 
-// Trial i has seed + i. Edits are printed of those that failed alone.
+// Trial i has seed + i. The edits of failed trials are printed.
 static void print_trials(const tsr_verify_options *options, const tsr_verify_result *result)
 {
-    printf("%-8s %12s %12s %12s\n", "seed", "nodes cut", "collectives", "max rel");
+    printf("%-8s %12s %12s %12s\n", "seed", "sharded", "collectives", "max rel");
     for (size_t i = 0; i < result->n_trials; i++) {
         const tsr_trial *trial = &result->trials[i];
         size_t collectives = 0;
@@ -179,19 +172,17 @@ static void print_trials(const tsr_verify_options *options, const tsr_verify_res
         printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)(options->seed + i),
                trial->partition.cut_nodes, trial->partition.nodes, collectives, worst(trial),
                trial->ok ? "" : tsr_status_text(trial->status),
-               cli_text_if(trial->recorded == 0, " (not as recorded)"));
+               trial->recorded == 0 ? " (differs from the recorded outputs)" : "");
         if (!trial->ok && trial->sharding)
             printf("%s", trial->sharding);
     }
     if (result->n_refused)
-        printf("%zu of %zu shardings refused as not supported\n", result->n_refused,
-               result->n_trials);
-    printf("%s\n", verdicts[result->ok]);
+        printf("%zu of %zu shardings are not supported\n", result->n_refused, result->n_trials);
+    print_verdict(result);
 }
 
 // ---- the command -------------------------------------------------------------------------------
 
-// Order of names and numbers: 0 is --random, 1 is --seed.
 static int read_random(struct cli *cli, tsr_verify_options *options)
 {
     const char *names[] = {"--random", "--seed"};
@@ -199,12 +190,12 @@ static int read_random(struct cli *cli, tsr_verify_options *options)
     for (int i = 0; i < 2; i++) {
         const char *text = cli_value(cli, names[i]);
         if (text && !cli_count_of(text, &numbers[i]))
-            return cli_usage(cli, "%s wants a number, not '%s'", names[i], text);
+            return cli_usage(cli, "%s needs a number, not '%s'", names[i], text);
     }
     if (numbers[0] > MAX_TRIALS)
         return cli_usage(cli, "at most %d trials", MAX_TRIALS);
     if (!numbers[0] && numbers[1])
-        return cli_usage(cli, "--seed goes with --random");
+        return cli_usage(cli, "--seed needs --random");
     options->random = (size_t)numbers[0];
     options->seed = numbers[1];
     return 0;
@@ -218,21 +209,20 @@ static int read_options(struct cli *cli, tsr_verify_options *options)
     if (!code)
         code = read_random(cli, options);
     if (!code && tolerance && !cli_number(tolerance, &options->tolerance))
-        code = cli_usage(cli, "--tolerance wants a positive number, not '%s'", tolerance);
+        code = cli_usage(cli, "--tolerance needs a positive number, not '%s'", tolerance);
     if (!code && reference && strcmp(reference, "cpu") != 0)
-        code = cli_usage(cli, "--reference is cpu, not '%s'", reference);
+        code = cli_usage(cli, "--reference can only be cpu, not '%s'", reference);
     if (!code && options->random && options->run.ranks > 0)
-        code = cli_usage(cli, "--random runs its ranks in this process; leave --rank out");
+        code = cli_usage(cli, "--random runs all ranks in this process: remove --rank");
     options->reference_cpu = reference != NULL;
     options->allow_unsharded = cli_flag(cli, "--allow-unsharded");
-    options->run.deterministic = true; // what is proved is to be the same each time
+    options->run.deterministic = true;
     options->config = cli_value(cli, "--config");
     options->inputs = code ? NULL : cli_inputs(cli);
     options->work = cli_temporary();
     return options->inputs ? 0 : EXIT_USAGE;
 }
 
-// The engine is opened before anything is loaded: without one there is nothing to verify.
 static int run(struct cli *cli)
 {
     tsr_verify_options options = {.size = sizeof options};
@@ -259,7 +249,7 @@ static int run(struct cli *cli)
     code = cli_finish(cli, status);
     bool has_result = status == TSR_OK || status == TSR_DIFFERENT || result.n_trials;
     bool apart = options.run.transport && strcmp(options.run.transport, "threads") != 0;
-    if (!has_result || options.run.rank > 0 || (apart && cli_rank(cli) > 0)) // rank 0 compares
+    if (!has_result || options.run.rank > 0 || (apart && cli_rank(cli) > 0))
         return code;
     if (cli->json)
         return print_verify_json(cli, &options, &result, code);
@@ -267,7 +257,7 @@ static int run(struct cli *cli)
     cli_say_sizes(cli, &sizes);
     if (result.forced)
         cli_say(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
-                cli_text_if(result.assumed, " (by the speeds of assumed devices)"));
+                result.assumed ? " (at the speeds of assumed devices)" : "");
     if (result.n_trials) {
         print_trials(&options, &result);
         return code;
@@ -278,16 +268,16 @@ static int run(struct cli *cli)
 }
 
 static const struct option options_table[] = {
-    {"--config", "NAME", "configuration to cut for (needed if the model has several)"},
+    {"--config", "NAME", "configuration to verify (required if the model has several)"},
     INPUT_OPTIONS,
     {"--tolerance", "X",
      "largest difference relative to the output's largest magnitude (default 5e-5 for float32)"},
     {"--reference", "cpu",
-     "run the whole model on the CPU (default: the kind of device that the ranks have)"},
+     "run the unsharded model on the CPU (default: on the ranks' device type)"},
     {"--allow-unsharded", NULL,
-     "with --devices: exit 0 where no node can be sharded (default: exit 1)"},
-    {"--random", "K", "cut in K random valid ways instead; a way that fails is printed as edits"},
-    {"--seed", "S", "of the first random way (default 0); the next ones are S + 1, S + 2, ..."},
+     "with --devices: exit 0 if no node can be sharded (default: exit 1)"},
+    {"--random", "K", "verify K random valid shardings; those that fail are printed as edits"},
+    {"--seed", "S", "random seed of the first trial (default 0); the next are S + 1, S + 2, ..."},
     PLAN_OPTIONS,
     RUN_OPTIONS,
     PLACE_OPTIONS,
@@ -298,7 +288,7 @@ static const struct option options_table[] = {
 const struct command cmd_verify = {
     .name = "verify",
     .arguments = "MODEL",
-    .summary = "cut an annotated model, or plan one, run it cut and whole, compare",
+    .summary = "run a model sharded and unsharded and compare the outputs",
     .example = "tessera verify cut.onnx --inputs tests/models/t5_tiny/test_data_set_0",
     .options = options_table,
     .min_arguments = 1,

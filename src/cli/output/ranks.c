@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// ranks.c - what each rank of a run was, as text and as JSON: device, provider, threads, memory, ways of communicating.
+// ranks.c - the ranks of the last run as text and as JSON: device, provider, threads, memory and
+// how they communicated.
 //
-// The library keeps what ranks said of themselves at the end of the last run (tsr_run_rank); on
-// ranks other than the first there is nothing. Memory is the most that a rank took of its GPU or
-// host, beside what the plan had for it, so that a user sees how good the prediction was.
+// Only rank 0 has these facts. The peak memory of each rank is printed next to the planned memory.
 #include "cli/output/summary.h"
 
-// "; own with ranks 0+1, nccl with ranks 0+1+2+3": how each group communicates.
+// "; own with ranks 0+1, nccl with ranks 0+1+2+3"
 static void print_ways(FILE *to, const tsr_rank_facts *facts)
 {
     for (size_t i = 0; i < facts->n_groups; i++) {
         const tsr_rank_group *group = &facts->groups[i];
         fprintf(to, "%s %s with ranks ", i ? "," : ";", group->way);
         for (size_t k = 0; k < group->n_ranks; k++)
-            fprintf(to, "%s%lld", cli_between(k, "+"), (long long)group->ranks[k]);
+            fprintf(to, "%s%lld", k ? "+" : "", (long long)group->ranks[k]);
     }
 }
 
@@ -21,7 +20,7 @@ static void print_ways(FILE *to, const tsr_rank_facts *facts)
 static void print_rank(FILE *to, int rank, const tsr_rank_facts *facts, int64_t planned)
 {
     fprintf(to, "rank %d: %s (%s), %d thread%s, ", rank, facts->device, facts->provider,
-            facts->threads, cli_plural(facts->threads));
+            facts->threads, cli_plural((size_t)facts->threads));
     if (facts->memory > 0)
         fprintf(to, "%s", cli_bytes(facts->memory));
     else
@@ -34,15 +33,11 @@ static void print_rank(FILE *to, int rank, const tsr_rank_facts *facts, int64_t 
     fprintf(to, "\n");
 }
 
-// 0: not known.
 static int64_t planned_for(const struct planned_memory *planned, int rank)
 {
-    if ((size_t)rank < planned->n)
-        return planned->bytes[rank];
-    return 0;
+    return (size_t)rank < planned->n ? planned->bytes[rank] : 0;
 }
 
-// A rank that said nothing is left out.
 void ranks_print(FILE *to, tsr_session *session, const struct planned_memory *planned)
 {
     for (int rank = 0; rank < tsr_run_ranks(session); rank++) {
@@ -52,42 +47,36 @@ void ranks_print(FILE *to, tsr_session *session, const struct planned_memory *pl
     }
 }
 
-// A size that is not known is null, not 0.
-static void json_bytes(tsr_json *json, const char *key, int64_t bytes)
-{
-    if (bytes > 0)
-        tsr_json_int(json, key, bytes);
-    else
-        tsr_json_null(json, key);
-}
+static const tsr_json_field group_fields[] = {
+    {JSON_LIST(tsr_rank_group, "ranks", ranks, n_ranks)},
+    {JSON_FIELD(tsr_rank_group, "way", way)},
+    {JSON_END},
+};
 
-static void json_rank(tsr_json *json, const tsr_rank_facts *facts, int64_t planned)
-{
-    tsr_json_begin(json, NULL, '{');
-    tsr_json_string(json, "device", facts->device);
-    tsr_json_string(json, "provider", facts->provider);
-    tsr_json_int(json, "threads", facts->threads);
-    json_bytes(json, "memory", facts->memory);
-    json_bytes(json, "planned_memory", planned);
-    json_bytes(json, "memory_limit", facts->memory_limit);
-    tsr_json_begin(json, "groups", '[');
-    for (size_t i = 0; i < facts->n_groups; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_ints(json, "ranks", facts->groups[i].ranks, facts->groups[i].n_ranks);
-        tsr_json_string(json, "way", facts->groups[i].way);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-    tsr_json_end(json);
-}
+// A rank with its planned memory, which is between the fields of tsr_rank_facts.
+struct rank_row {
+    tsr_rank_facts facts;
+    int64_t planned;
+};
+static const tsr_json_field rank_fields[] = {
+    {JSON_FIELD(struct rank_row, "device", facts.device)},
+    {JSON_FIELD(struct rank_row, "provider", facts.provider)},
+    {JSON_FIELD(struct rank_row, "threads", facts.threads)},
+    {JSON_OR_NULL(struct rank_row, "memory", facts.memory)},
+    {JSON_OR_NULL(struct rank_row, "planned_memory", planned)},
+    {JSON_OR_NULL(struct rank_row, "memory_limit", facts.memory_limit)},
+    {JSON_RECORDS(struct rank_row, "groups", facts.groups, facts.n_groups, group_fields)},
+    {JSON_END},
+};
 
 void ranks_json(tsr_json *json, tsr_session *session, const struct planned_memory *planned)
 {
     tsr_json_begin(json, "ranks", '[');
     for (int rank = 0; rank < tsr_run_ranks(session); rank++) {
-        tsr_rank_facts facts = {.size = sizeof facts};
-        if (tsr_run_rank(session, rank, &facts))
-            json_rank(json, &facts, planned_for(planned, rank));
+        struct rank_row row = {.facts.size = sizeof row.facts,
+                               .planned = planned_for(planned, rank)};
+        if (tsr_run_rank(session, rank, &row.facts))
+            tsr_json_record(json, NULL, rank_fields, &row);
     }
     tsr_json_end(json);
 }

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// job.c - the steps before a run, shared by `run` and `bench`.
+//
+// Options are read before anything is loaded, so that a mistake in them costs no time. If ranks are
+// processes, each of them takes all of these steps; only rank 0 plans, and the others receive what
+// it partitions.
+#include "cli/options/job.h"
+
+int job_read(struct job *job, struct cli *cli)
+{
+    *job = (struct job){.cli = cli,
+                        .sizes.size = sizeof job->sizes,
+                        .plan.size = sizeof job->plan,
+                        .folder = cli_is_folder(cli->arguments[0])};
+    int code = cli_read_run_options(cli, &job->options);
+    if (!code)
+        code = cli_refuse_planning(cli);
+    if (code)
+        return code;
+    job->set = cli_inputs(cli);
+    if (!job->set)
+        return EXIT_USAGE;
+    code = cli_planning(cli, &job->planning);
+    // --memory limits the plan, so it limits the engine too.
+    if (!code && !job->options.gpu_memory)
+        job->options.gpu_memory = job->planning.options.memory;
+    return code;
+}
+
+// Sets the configuration to run: that of the plan, --config, or the only one of the model.
+static tsr_status choose_config(struct job *job)
+{
+    tsr_status status = TSR_OK;
+    if (job->folder)
+        return TSR_OK;
+    job->config = cli_value(job->cli, "--config");
+    if (cli_value(job->cli, "--devices")) {
+        if (cli_plans(&job->options))
+            status = tsr_plan_for(job->model, &job->planning.options, job->inputs, &job->plan);
+        job->config = cli_text_or(job->plan.config, ""); // "": rank 0 plans
+    }
+    return status;
+}
+
+// After tsr_join an error of one rank reaches the others.
+tsr_status job_prepare(struct job *job)
+{
+    struct cli *cli = job->cli;
+    tsr_status status = tsr_join(cli->session, &job->options);
+    if (status == TSR_OK)
+        status = cli_engine(cli, NULL, NULL);
+    if (status == TSR_OK)
+        status = tsr_tensors_new(cli->session, &job->inputs);
+    if (status == TSR_OK)
+        status =
+            cli_load_inputs(cli, job->set, &job->options, job->inputs, &job->model, &job->sizes);
+    if (status == TSR_OK)
+        status = choose_config(job);
+    if (status == TSR_OK)
+        cli_warn_ranks(cli, job->planning.options.topology, (int64_t)job->plan.devices);
+    return status;
+}
+
+void job_end(struct job *job)
+{
+    tsr_model_free(job->model);
+    tsr_tensors_free(job->inputs);
+    cli_planning_end(&job->planning);
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// job.h - what `run` and `bench` execute: options, inputs, and a plan where --devices asks for one.
+#ifndef TSR_CLI_JOB_H
+#define TSR_CLI_JOB_H
+
+#include "cli/cli.h"
+
+// The argument is the folder of a partition, or a model. A model is partitioned for `config`; if
+// that is NULL it runs unsharded in one engine.
+struct job {
+    struct cli *cli;
+    tsr_run_options options;
+    struct planning planning;
+    const char *set; // notation of the inputs
+    tsr_tensors *inputs;
+    tsr_input_sizes sizes;
+    bool folder;
+    tsr_model *model; // of a folder: that of one rank
+    const char *config;
+    tsr_plan_summary plan; // devices 0: nothing was planned by this process
+};
+
+// Reads the options; 0, or an exit code after a message. job_end is needed after 0 only.
+int job_read(struct job *job, struct cli *cli);
+// Joins the other ranks, opens the engine, loads the inputs, and plans the model.
+tsr_status job_prepare(struct job *job);
+void job_end(struct job *job);
+
+#endif
