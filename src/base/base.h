@@ -241,31 +241,21 @@ static inline int64_t mul_cap(int64_t a, int64_t b)
     return INT64_MAX;
 }
 
-// The lower and the higher one. Structs of the interface begin with their size: what a caller and the library both know of one is
-// size_min(options->size, sizeof options) bytes.
 static inline size_t size_min(size_t a, size_t b)
 {
-    if (a < b)
-        return a;
-    return b;
+    return a < b ? a : b;
 }
 static inline size_t size_max(size_t a, size_t b)
 {
-    if (a > b)
-        return a;
-    return b;
+    return a > b ? a : b;
 }
 static inline int64_t int64_min(int64_t a, int64_t b)
 {
-    if (a < b)
-        return a;
-    return b;
+    return a < b ? a : b;
 }
 static inline int64_t int64_max(int64_t a, int64_t b)
 {
-    if (a > b)
-        return a;
-    return b;
+    return a > b ? a : b;
 }
 // -1, 0 or 1: what a function for qsort returns.
 static inline int int64_order(int64_t a, int64_t b)

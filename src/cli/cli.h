@@ -194,12 +194,16 @@ int cli_end(struct cli *cli, tsr_json *json, int code);
 // The document of a command that ended without one.
 int cli_tell(struct cli *cli, int code);
 
+static inline size_t size_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 // 1536 -> "1.5 KiB". Buffers rotate: at most 4 results at a time.
 const char *cli_bytes(int64_t bytes);
 const char *cli_time(int64_t picoseconds); // "0.117 ms", "29.0 s"
 // Pieces of a line: what stands between the parts of a list (nothing in front of the first), what stands there only if
 // something holds, the s of a plural, a text that may be missing or empty, a domain's name.
-size_t cli_fewer(size_t a, size_t b); // the smaller of both
 const char *cli_between(size_t i, const char *separator);
 const char *cli_text_if(bool holds, const char *text);
 const char *cli_plural(size_t n);

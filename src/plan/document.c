@@ -346,7 +346,7 @@ static void read_side(struct document *document, tsr_plan_side *out)
     out->devices = int_of(document, "devices");
     out->cost = int_of(document, "cost");
     for (size_t i = 0; i < json_array_size(memory); i++)
-        out->memory = larger(out->memory, json_integer_value(json_array_get(memory, i)));
+        out->memory = int64_max(out->memory, json_integer_value(json_array_get(memory, i)));
     read_collectives(document, out);
 }
 

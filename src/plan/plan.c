@@ -425,9 +425,9 @@ static tsr_status read_options(struct planner *planner, tsr_plan_options *option
 // Of plans with and without stages none takes less than the least that was proved of either.
 static void set_bound(tsr_plan_summary *out, int64_t bound)
 {
-    out->bound = smaller(out->bound, bound);
+    out->bound = int64_min(out->bound, bound);
     out->optimal = out->cost <= out->bound;
-    out->gap = (double)(out->cost - out->bound) / (double)larger(out->cost, 1);
+    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
 }
 
 // As many stages as are best, or none: a plan without stages is made first, which stages have to beat. It has ways that stages do
@@ -454,7 +454,7 @@ static tsr_status solve_auto(struct planner *planner, struct planner *plain,
     st = tsr__plan_stages(planner, NULL, options, &rival, out);
     if (st != TSR_OK)
         return st;
-    int64_t bound = smaller(found.result.bound, rival.bound);
+    int64_t bound = int64_min(found.result.bound, rival.bound);
     if (rival.wins) {
         plain->budget = planner->budget;
         st = take_found(plain, options, &found, out);

@@ -89,10 +89,9 @@ static inline int64_t product_of(int64_t a, int64_t b)
     return INT64_MAX;
 }
 
-static inline void larger(int64_t *at, int64_t than)
+static inline void raise_to(int64_t *at, int64_t least)
 {
-    if (than > *at)
-        *at = than;
+    *at = int64_max(*at, least);
 }
 
 // A plan that is the same in all copies of a block of devices (simulate_fold.c).

@@ -64,7 +64,7 @@ static bool last_use(void *data, tsr_node *node, size_t input)
     if (input > 0 || stores->kernels != KERNELS_CPU ||
         !tsr__node_copies_input(node, stores->shapes))
         at += RUNS;
-    larger(&last->at, at);
+    raise_to(&last->at, at);
     return true;
 }
 
@@ -188,7 +188,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
         *fresh = (struct store){bytes_of(stores, value), at, end, value, false, 0};
         store = stores->list.n;
     } else if (store && store != NO_MEMORY) {
-        larger(&stores->list.at[store - 1].end, end);
+        raise_to(&stores->list.at[store - 1].end, end);
     }
     stores->of[tsr__value_id(value)] = store;
 }
@@ -212,7 +212,7 @@ static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t 
     if (!tsr_value_is_output(value))
         store = used_again(stores, value);
     if (store) {
-        larger(&stores->list.at[store - 1].end, end);
+        raise_to(&stores->list.at[store - 1].end, end);
         return store;
     }
     struct store *fresh = vec_push(stores->arena, &stores->list);
@@ -294,7 +294,7 @@ static int64_t most_at_once(struct stores *stores)
     }
     for (int64_t i = 0; i <= NODE_TIMES * stores->nodes; i++) {
         now += change[i];
-        larger(&most, now);
+        raise_to(&most, now);
     }
     return most;
 }
@@ -422,7 +422,7 @@ static int64_t loaded_constants(const struct stores *stores, int64_t weights)
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int64_t *most = data;
-    larger(most, tsr__node_widens(node, input));
+    raise_to(most, tsr__node_widens(node, input));
     return true;
 }
 

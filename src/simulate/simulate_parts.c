@@ -225,9 +225,9 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     int64_t got = 0; // some get nothing
     if (out)
         got = tsr__price_bytes(shapes, out, &ignored);
-    larger(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
-    larger(&comm->most_in, given);
-    larger(&comm->most_out, got);
+    raise_to(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
+    raise_to(&comm->most_in, given);
+    raise_to(&comm->most_out, got);
     if (tsr_node_find_attr(node, tsr__attribute_name(ATTRIBUTE_SHARES)))
         comm->shares = true;
     if (comm->kind == COMM_SEND)
@@ -236,12 +236,12 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
         int bits =
             tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
         struct moved_bytes bytes = moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8);
-        larger(&comm->moved, bytes.most);
+        raise_to(&comm->moved, bytes.most);
         comm->pair[0] = bytes.pair.from;
         comm->pair[1] = bytes.pair.to;
         comm->pair_bytes = bytes.pair.bytes;
         // Where the layouts tell nothing, what the member gets stands for what moves.
-        larger(&comm->moved, comm->moved ? 0 : got);
+        raise_to(&comm->moved, comm->moved ? 0 : got);
     }
     sim->unsized += !sized;
     return TSR_OK;

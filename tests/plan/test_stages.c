@@ -78,18 +78,13 @@ struct best {
     int64_t latency, period;
 };
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 // gets: what each stage takes to get what it reads, which holds up the one before it too.
 static void take(struct best *b, const int64_t *time, const int64_t *gets, int stages)
 {
     int64_t sum = 0, most = 0;
     for (int k = 0; k < stages; k++) {
         sum += time[k] + gets[k];
-        most = larger(most, time[k] + gets[k] + (k + 1 < stages ? gets[k + 1] : 0));
+        most = int64_max(most, time[k] + gets[k] + (k + 1 < stages ? gets[k + 1] : 0));
     }
     b->latency = sum < b->latency ? sum : b->latency;
     b->period = most < b->period ? most : b->period;

@@ -215,7 +215,7 @@ static void print_configs(const tsr_model *model)
         const tsr_config *config = tsr_model_config(model, i);
         printf("  %-10s %lld devices", tsr_config_name(config),
                (long long)tsr_config_devices(config));
-        for (size_t j = 0; j < cli_fewer(tsr_config_device_name_count(config), 16); j++)
+        for (size_t j = 0; j < size_min(tsr_config_device_name_count(config), 16); j++)
             printf("%s%s", signs[j > 0], tsr_config_device_name(config, j));
         printf("%s\n", cli_text_if(tsr_config_device_name_count(config) > 16, ", ..."));
     }
@@ -273,7 +273,7 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
     if (tsr_model_producer(model)[0])
         printf(", made by %s", tsr_model_producer(model));
     printf("\n  %s nodes of %zu operators:", cli_count((int64_t)facts->n_nodes), facts->n_ops);
-    for (size_t i = 0; i < cli_fewer(facts->n_ops, 8); i++)
+    for (size_t i = 0; i < size_min(facts->n_ops, 8); i++)
         printf("%s %s %zu", cli_between(i, ","), facts->ops[i].op, facts->ops[i].n);
     printf("%s\n  weights: %s in %s tensors, %s", cli_text_if(facts->n_ops > 8, ", ..."),
            cli_count(facts->weight_elements), cli_count((int64_t)facts->n_weights),

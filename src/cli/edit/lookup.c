@@ -221,7 +221,7 @@ static size_t keep_with_value(struct editor *editor, const char *value)
 // The first 20000 names at most: a hint is not worth more time.
 static const char *nearest_node(const struct editor *editor, const char *text)
 {
-    size_t n = cli_fewer(editor->n_names, 20000);
+    size_t n = size_min(editor->n_names, 20000);
     const char **names = cli_alloc(n + 1, sizeof *names);
     for (size_t i = 0; i < n; i++)
         names[i] = editor->names[i].name;

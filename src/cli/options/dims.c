@@ -159,7 +159,7 @@ void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_
     const char *names[64], *given[2 * CLI_MAX_DIMS], *open[64];
     char list[512] = "", options[512] = "";
     size_t n_names = open_dims(model, names, 64), n_open = 0, a = 0, b = 0;
-    n = cli_fewer(n, 2 * CLI_MAX_DIMS);
+    n = size_min(n, 2 * CLI_MAX_DIMS);
     for (size_t i = 0; i < n; i++)
         given[i] = sizes[i].name;
     for (size_t i = 0; i < n_names; i++)

@@ -273,13 +273,6 @@ int cli_print_written(struct cli *cli, const char *path, int code)
     return cli_print_json(cli, json, code);
 }
 
-size_t cli_fewer(size_t a, size_t b)
-{
-    if (a < b)
-        return a;
-    return b;
-}
-
 const char *cli_between(size_t i, const char *separator)
 {
     return cli_text_if(i > 0, separator);

@@ -125,10 +125,10 @@ static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares s
     for (int64_t j = 0; j < n; j++) {
         struct tile_units units = tsr__share_units(n, shares, j);
         struct window_part part = tsr__window_part(window, units.of, units.first, units.stop);
-        int64_t begin = larger(tsr__tile_start(window->from, units.of, units.first), part.start);
-        int64_t end = smaller(tsr__tile_start(window->from, units.of, units.stop), part.stop);
-        int64_t there = larger(end - begin, 0);
-        most = larger(most, part.stop - part.start - there);
+        int64_t begin = int64_max(tsr__tile_start(window->from, units.of, units.first), part.start);
+        int64_t end = int64_min(tsr__tile_start(window->from, units.of, units.stop), part.stop);
+        int64_t there = int64_max(end - begin, 0);
+        most = int64_max(most, part.stop - part.start - there);
     }
     return most;
 }
@@ -235,7 +235,7 @@ static void each_part(struct making *making, struct candidate *candidate)
             each[device] = part_time(making, candidate, LARGEST_PART, (int64_t)device);
     }
     for (size_t device = 0; device < n; device++)
-        candidate->compute = larger(candidate->compute, each[device]);
+        candidate->compute = int64_max(candidate->compute, each[device]);
     candidate->each = each;
     candidate->n_each = n;
 }

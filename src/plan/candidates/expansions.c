@@ -112,7 +112,7 @@ static double part_bytes(const struct pricing *pricing, const tsr_value *value)
     const struct value_cuts *cut = cuts_of(pricing, value);
     double elements = 1;
     for (int d = 0; d < shape.rank; d++) {
-        int64_t size = larger(shape.dims[d].value, 1), parts = cut ? cut->cuts[d] : 1;
+        int64_t size = int64_max(shape.dims[d].value, 1), parts = cut ? cut->cuts[d] : 1;
         elements *= (double)div_up(size, parts);
     }
     int bits = tsr_dtype_bits(shape.dtype);
@@ -133,7 +133,7 @@ static void factor_cuts(const struct pricing *pricing, const tsr_node *node,
         for (int d = 0; d < tensor->rank && d < RULE_MAX_RANK; d++)
             if (tensor->dims[d].n)
                 cuts[tensor->dims[d].factors[0]] =
-                    larger(cuts[tensor->dims[d].factors[0]], cut->cuts[d]);
+                    int64_max(cuts[tensor->dims[d].factors[0]], cut->cuts[d]);
     }
 }
 
@@ -185,7 +185,7 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
     tsr__planner_sizes(pricing->shapes, node, rule, sizes);
     factor_cuts(pricing, node, rule, cuts);
     for (int factor = 0; factor < rule->n_factors; factor++) {
-        sizes[factor] = larger(sizes[factor], 1);
+        sizes[factor] = int64_max(sizes[factor], 1);
         local[factor] = div_up(sizes[factor], cuts[factor]);
         sums = sums || (rule->factors[factor].kind == FACTOR_RED && cuts[factor] > 1);
     }

@@ -176,7 +176,7 @@ static void try_larger(struct making *making, const int64_t *sizes, int64_t *dev
     const struct planner *planner = making->planner;
     int64_t least = INT64_MAX, n = 0;
     for (int64_t device = 0; device < planner->machine.n; device++)
-        least = smaller(least, device_of(planner, device)->memory);
+        least = int64_min(least, device_of(planner, device)->memory);
     for (int64_t device = 0; device < planner->machine.n; device++)
         if (device_of(planner, device)->memory > least)
             devices[n++] = device;

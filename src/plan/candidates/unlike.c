@@ -96,7 +96,7 @@ static void share_by(struct planner *planner, const struct wishes *wishes, int64
 {
     int64_t n = wishes->n, most = FEW_UNITS;
     if (n > FEW_UNITS / 4)
-        most = smaller(4 * n, TILE_MAX_UNITS);
+        most = int64_min(4 * n, TILE_MAX_UNITS);
     double best = share_out(wishes, n, units); // equal parts
     tile_shares best_shares = 0;
     for (int round = 0; round < 2; round++)

@@ -81,7 +81,7 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
         int64_t takes = tsr__price_work(bytes * 8 / value->bits, kind, 2 * bytes,
                                         &planner->machine.topology->device[number]);
         if (bytes > 0)
-            longest = larger(longest, takes);
+            longest = int64_max(longest, takes);
     }
     planner->arena.failed = planner->arena.failed || scratch.failed;
     tsr__arena_free(&scratch);
@@ -152,7 +152,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     if (step->op < TSR_COLLECTIVE_COUNT)
         return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
                                     priced_bytes(step, before, after));
-    return exchange_time(planner, from, step->layout, larger(step->received, step->sent));
+    return exchange_time(planner, from, step->layout, int64_max(step->received, step->sent));
 }
 
 // Everything that `to` needs is cut out of a whole copy that is there.
@@ -246,7 +246,7 @@ static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_
     bool all = true;
     for (int i = 0; i < reshard->n_steps; i++) {
         const struct reshard_step *step = &reshard->steps[i];
-        bytes += larger(step->received, step->sent);
+        bytes += int64_max(step->received, step->sent);
         all = all && has_operator(step, from);
         from = step->layout;
     }
@@ -275,7 +275,7 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
     const struct tile_layout *at = planner->layouts.at[from].tiles;
     int64_t resharded = resharded_bytes(reshard, at);
     if (resharded >= 0)
-        return larger(
+        return int64_max(
             exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded),
             largest_message(planner, &reshard->direct, value));
     // Each step begins where the one before ended.
@@ -293,7 +293,7 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
         before = after;
         at = reshard->steps[i].layout;
     }
-    return smaller(ps, PLAN_NEVER);
+    return int64_min(ps, PLAN_NEVER);
 }
 
 // Cut differently, yet the same for the sizes at hand: with others it would have to move, so it is exchanged in any case.

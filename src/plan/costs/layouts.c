@@ -122,7 +122,7 @@ static int64_t largest_part(const struct tile_factor *factor, int64_t size)
     if (!factor->shares)
         return div_up(size, factor->cuts);
     for (int64_t j = 0; j < factor->cuts; j++)
-        most = larger(most, tsr__share_size(size, factor->cuts, factor->shares, j));
+        most = int64_max(most, tsr__share_size(size, factor->cuts, factor->shares, j));
     return most;
 }
 
@@ -134,7 +134,7 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
         return size;
     for (int factor = 0; factor < dim->n; factor++)
         part = mul_cap(part, largest_part(&dim->factors[factor], sizes[factor]));
-    return smaller(part, size);
+    return int64_min(part, size);
 }
 
 // A layout of another rank than the value's (made up where the rank is not known) is taken for

@@ -33,7 +33,7 @@ static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t 
         memory = free_memory(planner, device);
     if (memory <= 0)
         return PLAN_NO_LIMIT;
-    return smaller(memory, PLAN_NO_LIMIT);
+    return int64_min(memory, PLAN_NO_LIMIT);
 }
 
 // Without a device that has a limit there are no classes, and the program has no rows.
@@ -98,7 +98,7 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     tsr__arena_init(&arena, planner->session);
     for (int64_t device = 0; device < planner->machine.n; device++) {
         if (planner->memory.class_of[device] == (int64_t)c)
-            most = larger(most, tsr__planner_kept(planner, &arena, layout, value, device));
+            most = int64_max(most, tsr__planner_kept(planner, &arena, layout, value, device));
     }
     planner->arena.failed = planner->arena.failed || arena.failed;
     tsr__arena_free(&arena);

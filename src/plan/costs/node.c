@@ -299,7 +299,7 @@ int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copie
 {
     if (copies < 2)
         return 0;
-    int64_t last = smaller((copies - 1) * devices, topology->n - 1);
+    int64_t last = int64_min((copies - 1) * devices, topology->n - 1);
     int pair[2] = {(int)last, 0};
     struct topology_groups two = {1, 2, pair};
     double others = (double)bytes * (double)(copies - 1) / (double)copies;

@@ -110,7 +110,7 @@ bool tsr__planner_devices(struct planner *planner)
 static const char **device_names(struct planner *planner)
 {
     const char **names = ARENA_ARRAY(&planner->arena, const char *, (size_t)planner->machine.n);
-    int64_t n = smaller(planner->machine.n, tsr_topology_devices(planner->machine.topology));
+    int64_t n = int64_min(planner->machine.n, tsr_topology_devices(planner->machine.topology));
     bool special = false;
     if (!names)
         return NULL;

@@ -253,14 +253,6 @@ struct planner {
 // Times of a node: its inputs are brought, it runs, what it gave is combined.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
-static inline int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-static inline int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 // Of picoseconds or bytes; what cannot be counted any more is PLAN_NEVER.
 static inline int64_t whole_number(double amount)
 {

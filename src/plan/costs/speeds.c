@@ -42,7 +42,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
     int64_t sizes[RULE_MAX_FACTORS];
     tsr__planner_sizes(shapes, node->node, node->rule, sizes);
     for (int factor = 0; factor < node->rule->n_factors; factor++)
-        sizes[factor] = larger(sizes[factor], 1);
+        sizes[factor] = int64_max(sizes[factor], 1);
     double count = tsr__node_count(node->node, shapes);
     double work = tsr__node_work(node->rule, count, sizes, sizes);
     double bytes = bytes_touched(planner, node);

@@ -203,5 +203,5 @@ int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)
     for (int d = 0; d < plan_value->rank; d++)
         if (!mul_ok(n, plan_value->shape[d], &n))
             return PLAN_NEVER;
-    return smaller(n / 8, PLAN_NEVER);
+    return int64_min(n / 8, PLAN_NEVER);
 }

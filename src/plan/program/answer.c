@@ -301,7 +301,7 @@ int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t
         bytes[device] = 0;
         peak[device] = 0;
     }
-    return larger(n, 1);
+    return int64_max(n, 1);
 }
 
 // The fullest device, and the time at which it is.
@@ -357,7 +357,7 @@ static int64_t most_memory(const struct planner *planner)
     if (!planner->memory.n_classes)
         return PLAN_NO_LIMIT;
     for (size_t c = 0; c < planner->memory.n_classes; c++)
-        most = larger(most, planner->memory.bytes[c]);
+        most = int64_max(most, planner->memory.bytes[c]);
     return most;
 }
 

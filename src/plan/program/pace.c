@@ -29,8 +29,8 @@ static int64_t cheapest(const struct planner *planner)
         if (!strategy)
             continue;
         for (size_t c = 0; c < strategy->at.n; c++)
-            least = smaller(least, strategy->at.at[c].compute + strategy->at.at[c].comm);
-        sum = smaller(sum + least, PLAN_NEVER);
+            least = int64_min(least, strategy->at.at[c].compute + strategy->at.at[c].comm);
+        sum = int64_min(sum + least, PLAN_NEVER);
     }
     return sum;
 }
@@ -101,8 +101,8 @@ void tsr__pace_settle(const struct planner *planner, struct program_result *resu
     if (!planner->pace.ways)
         return;
     result->infeasible = false; // with ways that were left out there may be a plan
-    result->bound = smaller(result->bound, planner->pace.least);
+    result->bound = int64_min(result->bound, planner->pace.least);
     result->optimal = result->feasible && result->cost <= result->bound;
     if (result->feasible)
-        result->gap = (double)(result->cost - result->bound) / (double)larger(result->cost, 1);
+        result->gap = (double)(result->cost - result->bound) / (double)int64_max(result->cost, 1);
 }

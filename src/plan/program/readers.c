@@ -201,5 +201,5 @@ int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uin
     int64_t near = tsr__planner_price(edge->planner, state->from, want, edge->value);
     if (state->copy == PLAN_NO_LAYOUT)
         return near;
-    return smaller(near, tsr__planner_price(edge->planner, state->copy, want, edge->value));
+    return int64_min(near, tsr__planner_price(edge->planner, state->copy, want, edge->value));
 }

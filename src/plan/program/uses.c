@@ -201,7 +201,7 @@ bool tsr__planner_followed(struct planner *planner)
         followed = sizes.bytes.at[FOLLOWED_VALUES];
     if (followed >= largest)
         followed = largest - 1;
-    planner->memory.followed = larger(followed, share);
+    planner->memory.followed = int64_max(followed, share);
     return true;
 }
 

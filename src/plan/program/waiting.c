@@ -19,7 +19,7 @@ static void meet(struct stretch *stretch)
 {
     int64_t longest = 0;
     for (size_t device = 0; device < stretch->n; device++)
-        longest = larger(longest, stretch->done[device]);
+        longest = int64_max(longest, stretch->done[device]);
     stretch->saved += stretch->counted - longest;
     stretch->counted = 0;
     memset(stretch->done, 0, stretch->n * sizeof *stretch->done);

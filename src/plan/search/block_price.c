@@ -113,7 +113,7 @@ static int64_t join_time(const struct blocks *blocks, const struct block_plan *p
     int64_t copies = plan->copies, ps = PLAN_NEVER;
     struct arena scratch;
     if (topology->window)
-        copies = smaller(copies, topology->window / plan->n);
+        copies = int64_min(copies, topology->window / plan->n);
     tsr__arena_init(&scratch, blocks->planner->session);
     int *devices = ARENA_ARRAY(&scratch, int, (size_t)(plan->n * copies) + 1);
     if (!devices)
@@ -153,7 +153,7 @@ static struct sums sums_of(const struct blocks *blocks, const struct block_plan 
             const struct plan_value *value =
                 &planner->values[tsr__value_id(tsr_node_output(node->node, slot))];
             int64_t bytes = tsr__planner_bytes(planner, layout, value);
-            sums.ps = smaller(sums.ps + join_time(blocks, plan, bytes), PLAN_NEVER);
+            sums.ps = int64_min(sums.ps + join_time(blocks, plan, bytes), PLAN_NEVER);
             sums.n++;
         }
     }
@@ -175,7 +175,7 @@ int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *
         const tsr_value *value = tsr_graph_input(graph, i);
         int64_t whole = tsr__value_bytes(blocks->planner, value);
         if (!stays(blocks, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
-            bytes = smaller(bytes + whole - tsr__value_bytes(&plan->planner, value), PLAN_NEVER);
+            bytes = int64_min(bytes + whole - tsr__value_bytes(&plan->planner, value), PLAN_NEVER);
     }
     return bytes;
 }

@@ -59,10 +59,10 @@ static int64_t copies_of(const struct blocks *blocks, int64_t n_blocks)
 {
     if (!blocks->batch)
         return 1;
-    int64_t copies = smaller(n_blocks, blocks->shared);
+    int64_t copies = int64_min(n_blocks, blocks->shared);
     while (copies > 1 && blocks->shared % copies)
         copies--;
-    return larger(copies, 1);
+    return int64_max(copies, 1);
 }
 
 // ---- which blocks ------------------------------------------------------------------------------
@@ -199,7 +199,8 @@ bool tsr__blocks_list_alike(struct blocks *blocks)
         return false;
     for (int64_t device = 0; device < BLOCK_MOST; device++)
         first[device] = device;
-    int64_t most = smaller(BLOCK_MOST, planner->machine.n / 2); // all at once were planned already
+    int64_t most =
+        int64_min(BLOCK_MOST, planner->machine.n / 2); // all at once were planned already
     for (int64_t n = 1; n <= most; n *= 2) {
         if (!add_block(blocks, first, n, copies_of(blocks, planner->machine.n / n)))
             return false;
@@ -454,11 +455,11 @@ static int64_t least_bound(const struct blocks *blocks, int64_t least)
         all = all && plan->made;
         if (!plan->made || plan->result.infeasible)
             continue;
-        least = smaller(least, plan->result.bound);
+        least = int64_min(least, plan->result.bound);
         planned = plan;
     }
     if (planned && !all)
-        least = smaller(least, unplanned_bound(blocks, planned));
+        least = int64_min(least, unplanned_bound(blocks, planned));
     return least;
 }
 
@@ -520,13 +521,13 @@ static bool is_better(const struct blocks *blocks, const struct program_result *
 static void set_result(struct program_result *all, const struct block_plan *best, int64_t bound)
 {
     if (all->bound > 0 && !all->infeasible) // all devices at once were looked at
-        bound = smaller(bound, all->bound);
-    bound = smaller(bound, best->cost);
+        bound = int64_min(bound, all->bound);
+    bound = int64_min(bound, best->cost);
     all->feasible = true;
     all->cost = best->cost;
     all->bound = bound;
     all->optimal = bound == best->cost;
-    all->gap = (double)(best->cost - bound) / (double)larger(best->cost, 1);
+    all->gap = (double)(best->cost - bound) / (double)int64_max(best->cost, 1);
 }
 
 // Takes the best block that can be told, if it beats what is there.

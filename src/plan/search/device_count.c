@@ -113,7 +113,7 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
         return TSR_OK;
     double times = (double)out->needs_bytes / (double)options->memory;
     int64_t n = (int64_t)ceil(times * (double)planner->machine.n);
-    n = larger(n, planner->machine.n + 1);
+    n = int64_max(n, planner->machine.n + 1);
     while (power < n)
         power *= 2;
     for (int try = 0; try < 2; try++) {

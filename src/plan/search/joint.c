@@ -135,7 +135,7 @@ static double largest(const int64_t *cost, size_t n)
     int64_t most = 0;
     for (size_t i = 0; i < n; i++)
         if (cost[i] != COST_FORBIDDEN)
-            most = larger(most, cost[i]);
+            most = int64_max(most, cost[i]);
     return (double)most;
 }
 

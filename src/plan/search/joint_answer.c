@@ -58,7 +58,7 @@ void tsr__joint_sum_up(const struct joint *joint, const struct program_result *r
     out->cut_nodes = parts[0].cut_nodes;
     out->cost = tsr__joint_time(parts[0].cost, joint->runs[1], parts[1].cost);
     // The program's costs were halved `shift` times, rounded down: its bound is never too high.
-    out->bound = smaller(result->bound << joint->shift, out->cost);
+    out->bound = int64_min(result->bound << joint->shift, out->cost);
     out->optimal = result->optimal;
     out->stopped = !result->optimal && (joint->planners[0]->pace.ways > 0 ||
                                         tsr__budget_over(joint->planners[0]->budget));
@@ -82,9 +82,9 @@ bool tsr__joint_memory(struct joint *joint, const tsr_plan_part *parts, int64_t 
             return false;
     }
     for (size_t device = 0; device < n; device++) {
-        memory[device] = larger(parts[0].memory[device] + own[1][device],
-                                parts[1].memory[device] + own[0][device]);
-        peak[device] = larger(peak[device] + own[1][device], peak[n + device] + own[0][device]);
+        memory[device] = int64_max(parts[0].memory[device] + own[1][device],
+                                   parts[1].memory[device] + own[0][device]);
+        peak[device] = int64_max(peak[device] + own[1][device], peak[n + device] + own[0][device]);
     }
     return true;
 }
@@ -191,7 +191,7 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                           .twins = &twins,
                           .links = &links,
                           .link_arena = &planner->arena,
-                          .runs = {1, larger(options->steps, 1)}};
+                          .runs = {1, int64_max(options->steps, 1)}};
     tsr__map_init(&links, &planner->arena, 256);
     if (!tsr__joint_build(&joint, &twins, tsr__joint_limit(options)))
         return TSR_NOMEM;

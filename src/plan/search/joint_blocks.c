@@ -136,7 +136,7 @@ static tsr_status keep_better(struct pair *pair, size_t i, const struct joint *j
     const struct program_result *result = &pair->of[0]->at[i].result;
     int64_t cost = tsr__joint_time(pair->of[0]->at[i].cost, pair->runs[1], pair->of[1]->at[i].cost);
     if (!result->infeasible)
-        pair->bound = smaller(pair->bound, result->bound << joint->shift);
+        pair->bound = int64_min(pair->bound, result->bound << joint->shift);
     bool beats = result->feasible && (pair->best == SIZE_MAX || cost < pair->cost);
     if (!beats || !lift_pair(pair, i)) {
         end_block(pair, i);
@@ -183,7 +183,8 @@ static void bound_unplanned(struct pair *pair)
         work += (double)tsr__planner_whole_time(&plan->planner) * (double)plan->copies *
                 (double)pair->runs[m];
     }
-    pair->bound = smaller(pair->bound, (int64_t)(work / tsr__planner_speeds(pair->of[0]->planner)));
+    pair->bound =
+        int64_min(pair->bound, (int64_t)(work / tsr__planner_speeds(pair->of[0]->planner)));
 }
 
 static tsr_status plan_pairs(struct pair *pair)
@@ -248,7 +249,7 @@ static bool tell_memory(struct pair *pair, struct joint *joint, int64_t *memory,
         if (!own || !tsr__planner_memory(joint->planners[m], own, peaks + (size_t)m * n))
             return false;
         parts[m].memory = own;
-        inputs = larger(inputs, tsr__block_inputs(pair->of[m], &pair->of[m]->at[pair->best]));
+        inputs = int64_max(inputs, tsr__block_inputs(pair->of[m], &pair->of[m]->at[pair->best]));
     }
     if (!tsr__joint_memory(joint, parts, held, peaks))
         return false;
@@ -286,7 +287,7 @@ static tsr_status tell(struct pair *pair, tsr_plan_summary *out)
     out->peak = peak;
     out->used_devices = choice[0].devices;
     out->copies = choice[0].copies;
-    struct program_result result = {.bound = smaller(pair->bound, pair->cost)};
+    struct program_result result = {.bound = int64_min(pair->bound, pair->cost)};
     result.optimal = result.bound == pair->cost;
     tsr__joint_sum_up(&joint, &result, parts, out);
     return TSR_OK;
@@ -313,7 +314,7 @@ tsr_status tsr__plan_joint_blocks(struct planner *planner, struct planner *with,
     pair->best = SIZE_MAX;
     pair->back = true;
     pair->runs[0] = 1;
-    pair->runs[1] = larger(options->steps, 1);
+    pair->runs[1] = int64_max(options->steps, 1);
     pair->memory = tsr__joint_limit(options);
     split_options(pair, options);
     if (!start_blocks(pair, 0, planner) || !start_blocks(pair, 1, with) || !list_pairs(pair))

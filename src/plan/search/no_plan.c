@@ -196,7 +196,7 @@ tsr_status tsr__planner_warn_memory(struct planner *planner)
     if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
         return TSR_NOMEM;
     for (int64_t device = 0; device < planner->machine.n; device++)
-        most = larger(most, bytes[device]);
+        most = int64_max(most, bytes[device]);
     struct str need = tsr__bytes_text(&planner->arena, most);
     struct str have = tsr__bytes_text(&planner->arena, planner->memory.bytes[0]);
     if (!need.p || !have.p)
@@ -214,7 +214,7 @@ static int64_t least_memory(const struct planner *planner)
 {
     int64_t least = PLAN_NO_LIMIT;
     for (size_t c = 0; c < planner->memory.n_classes; c++)
-        least = smaller(least, planner->memory.bytes[c]);
+        least = int64_min(least, planner->memory.bytes[c]);
     return least;
 }
 

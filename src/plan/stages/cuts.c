@@ -238,16 +238,11 @@ static size_t count_kind(const struct places *places, const struct place_between
     return n;
 }
 
-static size_t smaller_count(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 // The narrowest kind of place that comes about as often as any, beyond those that are kept.
 static const struct place_between *next_kind(const struct places *places, size_t most)
 {
     const struct place_between *best = NULL;
-    size_t n = smaller_count(places->n, LAYER_NODES); // the first layers show all kinds
+    size_t n = size_min(places->n, LAYER_NODES); // the first layers show all kinds
     for (size_t i = 0; i < n; i++) {
         const struct place_between *between = &places->at[i];
         if (!between->kept && (!best || between->width < best->width) &&
@@ -274,7 +269,7 @@ static bool covers(const struct places *places)
 // How often the most frequent kind of place comes.
 static size_t most_of_kind(const struct places *places)
 {
-    size_t most = 0, n = smaller_count(places->n, LAYER_NODES);
+    size_t most = 0, n = size_min(places->n, LAYER_NODES);
     for (size_t i = 0; i < n; i++) {
         size_t count = count_kind(places, &places->at[i]);
         if (count > most)

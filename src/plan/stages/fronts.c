@@ -196,7 +196,7 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
 {
     int64_t most = 0;
     for (uint32_t l = 0; l < program->limits.n; l++) {
-        most = larger(most, tsr__program_peak(program, l, choice, NULL));
+        most = int64_max(most, tsr__program_peak(program, l, choice, NULL));
     }
     return most;
 }
@@ -236,7 +236,7 @@ static void add_times(const struct range_solve *solve, const struct program_resu
         point->run[m] =
             tsr__program_cost(&joint->planners[m]->program, result->choice + joint->first[m]);
     point->time = tsr__joint_time(point->run[0], joint->runs[1], point->run[1]);
-    point->bound = smaller(result->bound << joint->shift, point->time);
+    point->bound = int64_min(result->bound << joint->shift, point->time);
 }
 
 // What was found as a point that is the best for every limit between what it needs and `limit`.
@@ -424,7 +424,7 @@ static tsr_status less_ends(struct staging *staging, struct range_solve *solve, 
         return st;
     if (front->ends < 0)
         front->ends = tsr__range_ends(staging, solve->kind, solve->begin, solve->end);
-    out->bound = larger(out->bound - front->ends, 0);
+    out->bound = int64_max(out->bound - front->ends, 0);
     return TSR_OK;
 }
 

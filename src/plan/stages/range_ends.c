@@ -19,7 +19,7 @@ static int64_t most_to_leave(struct kind *kind, const struct plan_node *maker, s
     for (size_t i = 0; i < maker->strategy->at.n; i++) {
         int64_t ps = tsr__planner_price(planner, maker->strategy->at.at[i].out[slot], whole, value);
         if (ps < PLAN_NEVER)
-            most = larger(most, ps);
+            most = int64_max(most, ps);
     }
     return most;
 }
@@ -38,7 +38,7 @@ static int64_t most_to_cut(struct kind *kind, const struct plan_node *reader, si
         if (want != PLAN_NO_LAYOUT)
             ps = tsr__planner_price(planner, whole, want, value);
         if (ps < PLAN_NEVER)
-            most = larger(most, ps);
+            most = int64_max(most, ps);
     }
     return most;
 }
@@ -68,5 +68,5 @@ int64_t tsr__range_ends(struct staging *staging, struct kind *kind, size_t i, si
             if (is_among(tsr_node_input(node->node, k), range->in, range->n_in))
                 sum += most_to_cut(kind, node, k);
     }
-    return smaller(sum, PLAN_NEVER);
+    return int64_min(sum, PLAN_NEVER);
 }

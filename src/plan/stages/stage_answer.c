@@ -31,7 +31,7 @@ static bool tell_stage(struct staging *staging, const struct stage *stage, const
     memcpy(devices, stage->devices, stage->n * sizeof *devices);
     *out = (tsr_plan_stage){.devices = devices, .n_devices = stage->n, .first = -1, .last = -1};
     for (size_t i = 0; i < stage->n; i++)
-        out->memory = larger(out->memory, memory[devices[i]]);
+        out->memory = int64_max(out->memory, memory[devices[i]]);
     for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
         if (!staging->planner->nodes[i].strategy)
             continue;
@@ -77,7 +77,7 @@ static int64_t busy_time(struct staging *staging, const struct line *line, const
         if (from + 1 < k)
             waiting = sum_of(at, from, k - 1);
     }
-    return larger(own, waiting);
+    return int64_max(own, waiting);
 }
 
 // Between runs: the stage that is busy longest.
@@ -85,7 +85,7 @@ static int64_t period_of(struct staging *staging, const struct line *line, const
 {
     int64_t most = 0;
     for (size_t k = 0; k < line->n; k++)
-        most = larger(most, busy_time(staging, line, at, k));
+        most = int64_max(most, busy_time(staging, line, at, k));
     return most;
 }
 
@@ -134,7 +134,7 @@ static int64_t cost_of(struct staging *staging, const struct line *line, const t
         return common + sum_of(at, 0, line->n - 1);
     int64_t period = period_of(staging, line, at);
     if (staging->other)
-        period = larger(period, period_of(staging->other, line, at));
+        period = int64_max(period, period_of(staging->other, line, at));
     return common + period;
 }
 
@@ -208,10 +208,10 @@ tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
         if (!least)
             least = shared_out(staging);
     }
-    out->bound = smaller(least + common_time(staging), out->cost);
+    out->bound = int64_min(least + common_time(staging), out->cost);
     out->optimal = out->bound == out->cost;
     out->stopped = staging->hasty && !out->optimal;
-    out->gap = (double)(out->cost - out->bound) / (double)larger(out->cost, 1);
+    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
     return one_device(staging, out);
 }
 

@@ -53,7 +53,7 @@ static int64_t memory_of(const struct staging *staging, const int64_t *devices, 
     for (size_t i = 0; i < n; i++) {
         int64_t bytes = staging->planner->machine.topology->device[devices[i]].memory;
         if (bytes > 0)
-            least = smaller(least, bytes);
+            least = int64_min(least, bytes);
     }
     return least;
 }
@@ -139,7 +139,7 @@ int64_t tsr__search_transfer(struct search *search, struct staging *model, size_
         for (size_t i = 0; i < range->n_in; i++)
             ps += send_time(search, model->planner, search->order[start - 1], block->devices,
                             block->n, start, range->in[i]);
-    return smaller(ps, NEVER_FITS);
+    return int64_min(ps, NEVER_FITS);
 }
 
 // What the devices of a stage are held up by giving to the next, of which one device is known to be there.
@@ -154,7 +154,7 @@ static int64_t hand_over(struct search *search, struct staging *model, size_t fr
     for (size_t i = 0; i < range->n_leave; i++)
         ps += send_time(search, model->planner, search->order[next - 1], &search->order[next], 1,
                         next, range->leave[i]);
-    return smaller(ps, NEVER_FITS);
+    return int64_min(ps, NEVER_FITS);
 }
 
 // What one model's stage gets or gives, as both of the above are.
@@ -195,8 +195,8 @@ static int64_t least_transfer(struct search *search, const struct block *block,
         for (size_t k = 0; k < block->n; k++) {
             int64_t ends[2] = {search->order[i], block->devices[k]};
             struct device_group pair = {ends, 2};
-            least = smaller(least, tsr__planner_combine(search->staging->planner, TSR_SEND, &pair,
-                                                        1, larger(part, 1)));
+            least = int64_min(least, tsr__planner_combine(search->staging->planner, TSR_SEND, &pair,
+                                                          1, int64_max(part, 1)));
         }
     return least;
 }
@@ -213,7 +213,7 @@ static int64_t least_transfers(struct search *search, size_t i, size_t j, const 
     for (size_t k = 0; k < range->n_in; k++)
         ps += least_transfer(search, block, (struct stretch){0, block->start},
                              tsr__value_bytes(search->staging->planner, range->in[k]));
-    return smaller(ps, NEVER_FITS);
+    return int64_min(ps, NEVER_FITS);
 }
 
 // What one device of the block is busy with at least of those values. Where there are several, each value may keep another busy.
@@ -226,8 +226,8 @@ static int64_t least_busy(struct search *search, const struct block *block, stru
     for (size_t k = 0; k < n; k++) {
         int64_t ps = least_transfer(search, block, others,
                                     tsr__value_bytes(search->staging->planner, values[k]));
-        sum = smaller(sum + ps, NEVER_FITS);
-        most = larger(most, ps);
+        sum = int64_min(sum + ps, NEVER_FITS);
+        most = int64_max(most, ps);
     }
     return block->n == 1 ? sum : most;
 }
@@ -242,8 +242,8 @@ static int64_t least_crossings(struct search *search, size_t i, size_t j, const 
     int64_t comes = least_busy(search, block, near->before, range->in, range->n_in);
     int64_t goes = least_busy(search, block, near->behind, range->leave, range->n_leave);
     if (block->n > 1)
-        return larger(comes, goes);
-    return smaller(comes + goes, NEVER_FITS);
+        return int64_max(comes, goes);
+    return int64_min(comes + goes, NEVER_FITS);
 }
 
 struct neighbours tsr__search_neighbours(const struct search *search, const struct block *block)
@@ -260,7 +260,7 @@ int64_t tsr__search_busy(struct search *search, size_t i, size_t j, const struct
     search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
-    return smaller(point.bound + least_crossings(search, i, j, block, near), NEVER_FITS);
+    return int64_min(point.bound + least_crossings(search, i, j, block, near), NEVER_FITS);
 }
 
 // No line with that range on the block takes less for it.
@@ -274,5 +274,5 @@ int64_t tsr__search_open(struct search *search, size_t i, size_t j, const struct
     search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
-    return smaller(point.bound + least_transfers(search, i, j, block), NEVER_FITS);
+    return int64_min(point.bound + least_transfers(search, i, j, block), NEVER_FITS);
 }

@@ -29,7 +29,7 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
     }
     if (search->measure == MEASURE_MEMORY) {
         search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
-        return smaller(bytes, NEVER_FITS);
+        return int64_min(bytes, NEVER_FITS);
     }
     if (search->measure == MEASURE_OPEN)
         return tsr__search_open(search, i, j, block);
@@ -37,7 +37,7 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
-    return smaller(own + tsr__search_transfers(search, i, j, block), NEVER_FITS);
+    return int64_min(own + tsr__search_transfers(search, i, j, block), NEVER_FITS);
 }
 
 // The measure of the range from cut i to cut j on the block, asked once. After an error it stays
@@ -108,7 +108,8 @@ static void try_stage(struct search *search, const struct cell *from, const stru
     if (own >= NEVER_FITS || busy > search->cap)
         return;
     struct cell *to = tsr__search_cell(search, step->stages + 1, step->cut, j, step->used + n);
-    struct cell next = {from->sum + own, larger(busy, from->most), step->cut, from->begin, block};
+    struct cell next = {from->sum + own, int64_max(busy, from->most), step->cut, from->begin,
+                        block};
     if (better(search, &next, to))
         *to = next;
 }

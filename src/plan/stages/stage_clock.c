@@ -281,7 +281,7 @@ static void happen(const struct event *event, int64_t *clock)
 {
     int64_t latest = 0;
     for (size_t i = 0; i < event->n; i++)
-        latest = larger(latest, clock[event->devices[i]]);
+        latest = int64_max(latest, clock[event->devices[i]]);
     for (size_t i = 0; i < event->n; i++) {
         int64_t *now = &clock[event->devices[i]];
         if (event->meets)
@@ -299,7 +299,7 @@ static int64_t play(const struct playing *playing, int64_t *clock)
         const struct event *event = &playing->events.at[i];
         happen(event, clock);
         for (size_t d = 0; d < event->n; d++)
-            end = larger(end, clock[event->devices[d]]);
+            end = int64_max(end, clock[event->devices[d]]);
     }
     return end;
 }

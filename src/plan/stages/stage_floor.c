@@ -14,7 +14,7 @@ static int64_t cheapest(const struct plan_node *node)
         return 0;
     for (size_t i = 0; i < node->strategy->at.n; i++) {
         const struct candidate *way = &node->strategy->at.at[i];
-        least = smaller(least, way->compute + way->comm);
+        least = int64_min(least, way->compute + way->comm);
     }
     return least;
 }
@@ -29,7 +29,7 @@ static bool fill_floor(const struct staging *staging, struct kind *kind)
     if (!kind->floor)
         return false;
     for (size_t i = 0; i < n; i++)
-        kind->floor[i + 1] = smaller(kind->floor[i] + cheapest(&kind->nodes[i]), PLAN_NEVER);
+        kind->floor[i + 1] = int64_min(kind->floor[i] + cheapest(&kind->nodes[i]), PLAN_NEVER);
     return true;
 }
 
@@ -51,10 +51,10 @@ static bool fill_rest(struct search *search)
                 return true;
             if (!tsr__search_kind(search, block) || !fill_floor(staging, block->kind))
                 return false;
-            least = smaller(least, block->kind->floor[staging->cut[i + 1]] -
-                                       block->kind->floor[staging->cut[i]]);
+            least = int64_min(least, block->kind->floor[staging->cut[i + 1]] -
+                                         block->kind->floor[staging->cut[i]]);
         }
-        search->rest[i] = smaller(search->rest[i + 1] + least, PLAN_NEVER);
+        search->rest[i] = int64_min(search->rest[i + 1] + least, PLAN_NEVER);
     }
     return true;
 }
@@ -65,7 +65,7 @@ int64_t tsr__search_known(const struct search *search, int64_t takes)
     const struct staging *staging = search->staging;
     if (staging->rival == INT64_MAX)
         return takes;
-    return smaller(takes, larger(staging->rival - staging->common, 0));
+    return int64_min(takes, int64_max(staging->rival - staging->common, 0));
 }
 
 // Two models are solved as one program with nodes of both; nothing is said of that.

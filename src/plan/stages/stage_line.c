@@ -182,7 +182,7 @@ struct program_options tsr__lining_options(const struct lining *lining)
     struct program_options options = {.work = LINE_WORK};
     double end = lining->staging->end;
     if (end > 0)
-        options.seconds = larger(1, (int64_t)(1e3 * (end - tsr__clock()))) / 1e3;
+        options.seconds = int64_max(1, (int64_t)(1e3 * (end - tsr__clock()))) / 1e3;
     return options;
 }
 

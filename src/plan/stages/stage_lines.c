@@ -85,7 +85,7 @@ static int64_t least_pace(struct search *search, const struct trail *trail, int6
         if (k + 1 < trail->n)
             near.before = (struct stretch){blocks[trail->at[k + 1].block].start,
                                            blocks[trail->at[k + 1].block].n};
-        least = larger(least, tsr__search_busy(search, stage->begin, end, block, &near));
+        least = int64_max(least, tsr__search_busy(search, stage->begin, end, block, &near));
     }
     return least;
 }
@@ -112,7 +112,7 @@ static void try_line(struct search *search, const struct trail *trail, int64_t l
         search->status = tsr__line_solve(search->staging, line, &line->answer);
     if (search->status != TSR_OK || !line->answer.feasible)
         return;
-    trial->least = smaller(trial->least, line->answer.bound);
+    trial->least = int64_min(trial->least, line->answer.bound);
     if (line_is_better(&line->answer, &trial->best.answer))
         trial->best = *line;
 }
@@ -136,7 +136,7 @@ struct state {
 // What parts of a line take, of which each takes that: all of it, or for throughput the longest.
 static int64_t together(const struct search *search, int64_t a, int64_t b)
 {
-    return search->bottleneck ? larger(a, b) : a + b;
+    return search->bottleneck ? int64_max(a, b) : a + b;
 }
 
 static int64_t least_of(const struct search *search, const struct cell *cell)
@@ -207,7 +207,7 @@ static void walk(struct search *search, const struct state *state, struct trail 
         if (search->status != TSR_OK || list[i].total >= search->trial->best.answer.cost)
             return;
         if (is_over(search)) {
-            search->trial->left = smaller(search->trial->left, list[i].total);
+            search->trial->left = int64_min(search->trial->left, list[i].total);
             return;
         }
         struct state before = {.stages = state->stages - 1,
@@ -277,6 +277,6 @@ tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *
         return st;
     *line = trial.best;
     if (!staging->hasty)
-        *least = smaller(smaller(trial.least, trial.left), line->answer.cost);
+        *least = int64_min(int64_min(trial.least, trial.left), line->answer.cost);
     return TSR_OK;
 }

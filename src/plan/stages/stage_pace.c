@@ -141,10 +141,10 @@ static bool shift_weights(struct pacing *pacing)
             busy += clock->transfer[k + 1];
         if (busy > most)
             busiest = k;
-        most = larger(most, busy);
+        most = int64_max(most, busy);
     }
     for (size_t k = 0; k < n; k++) {
-        int64_t weight = k == busiest ? FULL : larger(pacing->weight[k] / 2, 1);
+        int64_t weight = k == busiest ? FULL : int64_max(pacing->weight[k] / 2, 1);
         shifts = shifts || weight != pacing->weight[k];
         pacing->weight[k] = weight;
     }
@@ -160,7 +160,7 @@ static bool play_choices(struct pacing *pacing, struct line_answer *best)
     struct planner *planner = staging->planner;
     if (!tsr__stages_play(staging, pacing->lining.line, &pacing->clock))
         return false;
-    struct line_answer played = {.cost = larger(pacing->clock.period - staging->common, 0),
+    struct line_answer played = {.cost = int64_max(pacing->clock.period - staging->common, 0),
                                  .latency = pacing->clock.latency};
     if (best->feasible && !line_is_better(&played, best))
         return true;
@@ -201,7 +201,7 @@ static tsr_status solve_rounds(struct pacing *pacing, struct line_answer *best)
     const struct program *plain = &staging->planner->program;
     int64_t n = (int64_t)pacing->lining.line->n, bound = 0;
     tsr_status st = solve_and_play(pacing, plain, best, &bound);
-    best->bound = larger(best->bound, bound / n);
+    best->bound = int64_max(best->bound, bound / n);
     for (int round = 1; round < ROUNDS && n > 1 && bound > 0; round++) {
         struct program program;
         if (st != TSR_OK || best->cost <= best->bound || tsr__stages_over(staging) ||
@@ -211,7 +211,7 @@ static tsr_status solve_rounds(struct pacing *pacing, struct line_answer *best)
             return TSR_NOMEM;
         st = solve_and_play(pacing, &program, best, &bound);
     }
-    best->bound = smaller(best->bound, best->cost);
+    best->bound = int64_min(best->bound, best->cost);
     return st;
 }
 
@@ -323,7 +323,7 @@ tsr_status tsr__pace_explain(struct staging *staging, const struct line *line, c
             st = pace_with(&pacing, node, i, &answer);
         list[i].cost = out->cost;
         if (answer.feasible)
-            list[i].cost = larger(answer.cost + staging->common, out->cost);
+            list[i].cost = int64_max(answer.cost + staging->common, out->cost);
     }
     tsr__lining_end(&pacing.lining);
     return st;

@@ -143,8 +143,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
 // More stages than devices, ranges or STAGES_MOST are refused; "auto" (0 or less) never is.
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
-    int64_t most = smaller(staging->planner->machine.n, (int64_t)staging->n_ranges);
-    most = smaller(most, STAGES_MOST);
+    int64_t most = int64_min(staging->planner->machine.n, (int64_t)staging->n_ranges);
+    most = int64_min(most, STAGES_MOST);
     if (stages <= most)
         return TSR_OK;
     tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
@@ -192,10 +192,10 @@ static bool larger_usage(struct planner *planner, const struct stage_usage usage
     if (!usage_new(planner, &both))
         return false;
     for (int64_t device = 0; device < planner->machine.n; device++) {
-        both.memory[device] = larger(usage[0].memory[device] + usage[1].own[device],
-                                     usage[1].memory[device] + usage[0].own[device]);
-        both.peak[device] = larger(usage[0].peak[device] + usage[1].own[device],
-                                   usage[1].peak[device] + usage[0].own[device]);
+        both.memory[device] = int64_max(usage[0].memory[device] + usage[1].own[device],
+                                        usage[1].memory[device] + usage[0].own[device]);
+        both.peak[device] = int64_max(usage[0].peak[device] + usage[1].own[device],
+                                      usage[1].peak[device] + usage[0].own[device]);
     }
     out->memory = both.memory;
     out->peak = both.peak;
@@ -419,7 +419,7 @@ tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
         if (!staging_init(with, options, &other))
             return TSR_NOMEM;
         staging.other = &other;
-        staging.steps = larger(options->steps, 1);
+        staging.steps = int64_max(options->steps, 1);
         if (!tsr__joint_begin(&staging))
             return TSR_NOMEM;
     }

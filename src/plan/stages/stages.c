@@ -159,11 +159,12 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
 // How many stages there may be: one for each device and range at most; as many as were asked for, if they were.
 static void bound_stages(struct search *search, int64_t asked)
 {
-    int64_t most = smaller(search->staging->planner->machine.n, (int64_t)search->staging->n_ranges);
-    most = smaller(most, STAGES_MOST);
+    int64_t most =
+        int64_min(search->staging->planner->machine.n, (int64_t)search->staging->n_ranges);
+    most = int64_min(most, STAGES_MOST);
     search->least = 1;
     if (asked > 0) {
-        most = smaller(most, asked);
+        most = int64_min(most, asked);
         search->least = (size_t)most;
     }
     search->most = (size_t)most;
