@@ -59,6 +59,11 @@ static inline struct str str_of(const char *c)
 {
     return (struct str){c, c ? strlen(c) : 0};
 }
+// The bytes of an object as a view: the key of a map, for example.
+static inline struct str str_bytes(const void *p, size_t n)
+{
+    return (struct str){p, n};
+}
 static inline bool str_eq(struct str a, struct str b)
 {
     return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
@@ -199,6 +204,8 @@ void tsr__map_init(struct map *map, struct arena *arena, size_t expected); // ex
 void *tsr__map_get(const struct map *map, struct str key);                 // NULL: absent
 // Address of the value slot of key, created (holding NULL) if absent; NULL: out of memory.
 void **tsr__map_at(struct map *map, struct str key);
+// The same for a key that the caller's memory does not keep: a new key is copied to the map's arena.
+void **tsr__map_at_copy(struct map *map, struct str key);
 // Says that key will be asked for soon: a large table is far from the processor.
 void tsr__map_prefetch(const struct map *map, struct str key);
 uint32_t tsr__hash(const void *p, size_t n);

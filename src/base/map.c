@@ -167,6 +167,24 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
+// A slot whose key cannot be copied is free again: it was added last, so no search passes over it.
+void **tsr__map_at_copy(struct map *map, struct str key)
+{
+    size_t n = map->n;
+    void **value = tsr__map_at(map, key);
+    if (!value || map->n == n)
+        return value;
+    struct map_slot *slot = (struct map_slot *)((char *)value - offsetof(struct map_slot, value));
+    struct str copy = tsr__arena_str(map->arena, key);
+    if (!copy.p) {
+        *slot = (struct map_slot){0};
+        map->n--;
+        return NULL;
+    }
+    slot->p = copy.p;
+    return value;
+}
+
 // ---- stable hashes: XXH64, as its author describes it ------------------------------------------
 
 #define P1 0x9E3779B185EBCA87u

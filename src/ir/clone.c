@@ -56,15 +56,9 @@ tsr_status tsr__cloner_end(struct cloner *cloner)
     return TSR_OK;
 }
 
-// The map's keys are texts that it does not copy. The key is the pointer's own bytes, so they must
-// lie in the scratch arena and not on the stack.
 void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin)
 {
-    const tsr_value **key = ARENA_NEW(&cloner->scratch, const tsr_value *);
-    if (!key)
-        return;
-    *key = value;
-    void **slot = tsr__map_at(&cloner->twins, (struct str){(const char *)key, sizeof(*key)});
+    void **slot = tsr__map_at_copy(&cloner->twins, str_bytes(&value, sizeof value));
     if (slot)
         *slot = twin;
 }
@@ -74,7 +68,7 @@ tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
         return NULL;
-    tsr_value *t = tsr__map_get(&cloner->twins, (struct str){(const char *)&v, sizeof(v)});
+    tsr_value *t = tsr__map_get(&cloner->twins, str_bytes(&v, sizeof v));
     if (t || !cloner->outer)
         return t;
     return cloner->outer(cloner->data, v);

@@ -49,15 +49,6 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 
 #define INDEX_LEAST 32 // specs of an entry from which on an index is worth its memory
 
-// The slot of the value in the index of a large entry; NULL: out of memory.
-static void **index_slot(tsr_node_config *nc, const tsr_value *value)
-{
-    struct str key = {(const char *)&value, sizeof(tsr_value *)};
-    if (!tsr__map_get(nc->by_value, key))
-        key = tsr__arena_str(nc->by_value->arena, key);
-    return key.p ? tsr__map_at(nc->by_value, key) : NULL;
-}
-
 // Makes the index of a large entry, or adds the specs that have come since. False: out of memory.
 static bool index_specs(tsr_node_config *nc)
 {
@@ -71,7 +62,7 @@ static bool index_specs(tsr_node_config *nc)
     }
     for (; nc->n_indexed < nc->n_specs; nc->n_indexed++) {
         tsr_spec *spec = nc->specs[nc->n_indexed];
-        void **slot = index_slot(nc, spec->value);
+        void **slot = tsr__map_at_copy(nc->by_value, str_bytes(&spec->value, sizeof spec->value));
         if (!slot)
             return false;
         if (!*slot)
@@ -92,7 +83,9 @@ static tsr_spec *spec_from(const tsr_node_config *nc, size_t i, const tsr_value 
 // After a spec of the value has gone, or has come to another value.
 static void index_again(tsr_node_config *nc, const tsr_value *value)
 {
-    void **slot = nc->by_value ? index_slot(nc, value) : NULL;
+    void **slot = NULL;
+    if (nc->by_value)
+        slot = tsr__map_at_copy(nc->by_value, str_bytes(&value, sizeof value));
     if (slot)
         *slot = spec_from(nc, 0, value);
     else
@@ -103,9 +96,8 @@ static void index_again(tsr_node_config *nc, const tsr_value *value)
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is made when it is asked
-    struct str key = {(const char *)&value, sizeof(tsr_value *)};
     if (nc->n_specs >= INDEX_LEAST && index_specs(entry))
-        return tsr__map_get(nc->by_value, key);
+        return tsr__map_get(nc->by_value, str_bytes(&value, sizeof value));
     return spec_from(nc, 0, value);
 }
 
@@ -248,7 +240,7 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
 // A plan for many devices says the same few lists of them at every node.
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
 {
-    struct str bytes = {(const char *)devices, n * sizeof *devices};
+    struct str bytes = str_bytes(devices, n * sizeof *devices);
     int64_t *known = NULL;
     if (n >= SHARED_LIST)
         known = tsr__map_get(&model->lists, bytes);
@@ -259,7 +251,7 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
         memcpy(copy, devices, bytes.n);
     if (!copy || n < SHARED_LIST)
         return copy;
-    void **at = tsr__map_at(&model->lists, (struct str){(const char *)copy, bytes.n});
+    void **at = tsr__map_at(&model->lists, str_bytes(copy, bytes.n));
     if (at)
         *at = copy;
     return copy;

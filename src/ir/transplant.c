@@ -117,11 +117,7 @@ static void capture(struct captures *captures, tsr_value *value)
 {
     if (!value || defined_below(value->home, captures->node))
         return;
-    tsr_value **key = ARENA_NEW(&captures->scratch, tsr_value *);
-    if (!key)
-        return;
-    *key = value;
-    void **slot = tsr__map_at(&captures->seen, (struct str){(const char *)key, sizeof(*key)});
+    void **slot = tsr__map_at_copy(&captures->seen, str_bytes(&value, sizeof value));
     tsr_value **entry = NULL;
     if (slot && !*slot)
         entry = vec_push(captures->arena, &captures->list);
@@ -270,9 +266,11 @@ struct function_key {
     const struct symbol *domain, *name, *overload;
 };
 
-static struct str key_bytes(const struct function_key *key)
+static struct function_key function_key(tsr_model *model, struct str domain, struct str name,
+                                        struct str overload)
 {
-    return (struct str){(const char *)key, sizeof(*key)};
+    return (struct function_key){tsr__symbol(model, domain), tsr__symbol(model, name),
+                                 tsr__symbol(model, overload)};
 }
 
 // Functions that were added since the last look-up get their entries; of several alike the first counts.
@@ -281,13 +279,9 @@ static void name_functions(tsr_model *model)
 {
     for (; model->n_functions_named < model->functions.n; model->n_functions_named++) {
         tsr_function *function = model->functions.at[model->n_functions_named];
-        struct function_key *key = ARENA_NEW(&model->arena, struct function_key);
-        if (!key)
-            return;
-        key->domain = tsr__symbol(model, function->domain);
-        key->name = tsr__symbol(model, function->name);
-        key->overload = tsr__symbol(model, function->overload);
-        void **slot = tsr__map_at(&model->function_names, key_bytes(key));
+        struct function_key key =
+            function_key(model, function->domain, function->name, function->overload);
+        void **slot = tsr__map_at_copy(&model->function_names, str_bytes(&key, sizeof key));
         if (!slot)
             return;
         if (!*slot)
@@ -303,10 +297,9 @@ static tsr_function *function_of(const tsr_node *call)
     if (!model->functions.n)
         return NULL;
     name_functions(model);
-    struct function_key key = {.domain = tsr__symbol(model, call->domain->text),
-                               .name = tsr__symbol(model, call->op->text),
-                               .overload = tsr__symbol(model, tsr__node_overload(call))};
-    return tsr__map_get(&model->function_names, key_bytes(&key));
+    struct function_key key =
+        function_key(model, call->domain->text, call->op->text, tsr__node_overload(call));
+    return tsr__map_get(&model->function_names, str_bytes(&key, sizeof key));
 }
 
 // Imports that hold in a graph: those of the function whose body it is part of, else the model's.

@@ -185,7 +185,7 @@ static struct expr keep(struct exprs *exprs, const struct sum *sum)
         if (sum->t[i].number == INT64_MIN)
             return unknown; // it has no negative
     size_t bytes = (size_t)sum->n * sizeof(struct term);
-    struct poly *poly = tsr__map_get(&exprs->polys, (struct str){(const char *)sum->t, bytes});
+    struct poly *poly = tsr__map_get(&exprs->polys, str_bytes(sum->t, bytes));
     if (poly)
         return (struct expr){.known = true, .poly = poly};
     if (exprs->polys.n >= EXPR_MAX_POOL)
@@ -195,7 +195,7 @@ static struct expr keep(struct exprs *exprs, const struct sum *sum)
         return unknown;
     poly->n = sum->n;
     memcpy(poly->terms, sum->t, bytes);
-    void **slot = tsr__map_at(&exprs->polys, (struct str){(const char *)poly->terms, bytes});
+    void **slot = tsr__map_at(&exprs->polys, str_bytes(poly->terms, bytes));
     if (!slot)
         return unknown;
     *slot = poly;
@@ -265,15 +265,10 @@ static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct ex
     int depth = 1 + (int)int64_max(depth_of(exprs, a), depth_of(exprs, b));
     if (depth > EXPR_MAX_DEPTH)
         return unknown;
-    struct str text = {(const char *)&key, sizeof(key)};
-    void *known = tsr__map_get(&exprs->made, text);
-    if (known)
-        return atom(exprs, (uint32_t)((uintptr_t)known - 1));
-    text = tsr__arena_str(exprs->arena, text);
-    if (!text.p)
-        return unknown;
-    return new_atom(exprs, tsr__map_at(&exprs->made, text),
-                    (struct atom){.kind = kind, .a = a, .b = b, .depth = depth});
+    void **slot = tsr__map_at_copy(&exprs->made, str_bytes(&key, sizeof key));
+    if (slot && *slot)
+        return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));
+    return new_atom(exprs, slot, (struct atom){.kind = kind, .a = a, .b = b, .depth = depth});
 }
 
 // ---- arithmetic --------------------------------------------------------------------------------

@@ -46,12 +46,10 @@ const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *no
         const char *op, *domain;
         int64_t opset;
     } key = {op.p, domain.p, tsr__node_opset(node)};
-    struct str text = {(const char *)&key, sizeof(key)};
-    const struct op_row *row = tsr__map_get(shapes->rows, text);
+    void **slot = tsr__map_at_copy(shapes->rows, str_bytes(&key, sizeof key));
+    const struct op_row *row = slot ? *slot : NULL;
     if (!row) {
         row = tsr__row_find(tsr_model_session(shapes->model), op, domain, key.opset);
-        text = tsr__arena_str(shapes->arena, text);
-        void **slot = text.p ? tsr__map_at(shapes->rows, text) : NULL;
         if (slot)
             *slot = (void *)(row ? row : &none);
     }

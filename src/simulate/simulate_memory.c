@@ -137,7 +137,7 @@ static size_t *free_top(struct stores *stores, const tsr_value *value)
         if (key[d] < 0)
             return NULL;
     }
-    struct str text = {(const char *)key, ((size_t)shape.rank + 1) * sizeof *key};
+    struct str text = str_bytes(key, ((size_t)shape.rank + 1) * sizeof *key);
     void **slot = tsr__map_at(&stores->free, text);
     if (slot && !*slot)
         *slot = ARENA_NEW(stores->arena, size_t);

@@ -123,12 +123,9 @@ static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const str
     if (!text.failed)
         known = tsr__map_get(&sim->moved, name);
     struct moved_bytes bytes = known ? *known : count_moved(sim, &key);
-    struct str kept = {NULL, 0};
-    if (!known && !text.failed)
-        kept = tsr__arena_str(sim->arena, name);
     void **at = NULL;
-    if (kept.p)
-        at = tsr__map_at(&sim->moved, kept);
+    if (!known && !text.failed)
+        at = tsr__map_at_copy(&sim->moved, name);
     struct moved_bytes *fresh = NULL;
     if (at)
         fresh = ARENA_NEW(sim->arena, struct moved_bytes);

@@ -27,7 +27,7 @@ static void **kept_at(tsr_topology *topology, int what, const struct topology_gr
     key[0] = what;
     key[1] = groups->size;
     memcpy(key + 2, groups->device, n * sizeof *key);
-    return tsr__map_at(&topology->priced, (struct str){(const char *)key, (n + 2) * sizeof *key});
+    return tsr__map_at(&topology->priced, str_bytes(key, (n + 2) * sizeof *key));
 }
 
 // Without a name until it was worked out.

@@ -67,20 +67,12 @@ static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
 // Lists that are equal are one constant.
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
 {
-    struct str key = {(const char *)v, (size_t)n * sizeof(*v)};
     if (n == 0)
         return add_ints(part, &n, 0);
-    tsr_value *known = tsr__map_get(&part->constants, key);
-    if (known)
-        return known;
-    tsr_value *value = add_ints(part, v, n);
-    key = tsr__arena_str(part->draft->arena, key);
-    if (!value || !key.p)
-        return value;
-    void **slot = tsr__map_at(&part->constants, key);
-    if (slot)
-        *slot = value;
-    return value;
+    void **slot = tsr__map_at_copy(&part->constants, str_bytes(v, (size_t)n * sizeof *v));
+    if (slot && !*slot)
+        *slot = add_ints(part, v, n);
+    return slot ? *slot : NULL;
 }
 
 // In the graph that is being built.

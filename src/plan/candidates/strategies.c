@@ -309,15 +309,10 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
 static struct strategy *strategy_of_key(struct planner *planner, struct str key,
                                         const struct plan_node *pn, const char *whole)
 {
-    struct strategy *strategy = tsr__map_get(&planner->cache.strategies, key);
-    if (strategy)
-        return strategy;
-    void **at = tsr__map_at(&planner->cache.strategies, tsr__arena_str(&planner->arena, key));
-    if (!at)
-        return NULL;
-    strategy = strategy_new(planner, pn, whole);
-    *at = strategy;
-    return strategy;
+    void **at = tsr__map_at_copy(&planner->cache.strategies, key);
+    if (at && !*at)
+        *at = strategy_new(planner, pn, whole);
+    return at ? *at : NULL;
 }
 
 // Nodes with shardings of their own are like no other: their place in the graph belongs to their
@@ -373,15 +368,15 @@ static bool try_rule(struct making *making, const struct rule *rule, enum slot_s
 enum tried { TRIED_INPUT, TRIED_OUTPUT, TRIED_PARTS };
 
 // False: it was tried before.
-static bool is_first_try(struct planner *planner, struct strategy *strategy, const uint32_t key[3])
+static bool is_first_try(struct strategy *strategy, const uint32_t key[3])
 {
-    struct str text = {(const char *)key, 3 * sizeof *key};
-    if (strategy->whole || strategy->given || tsr__map_get(&strategy->seen, text))
+    if (strategy->whole || strategy->given)
         return false;
-    void **at = tsr__map_at(&strategy->seen, tsr__arena_str(&planner->arena, text));
-    if (at)
-        *at = strategy;
-    return at != NULL;
+    void **at = tsr__map_at_copy(&strategy->seen, str_bytes(key, 3 * sizeof *key));
+    if (!at || *at)
+        return false;
+    *at = strategy;
+    return true;
 }
 
 // Both rules of the strategy are tried; one candidate that is new is enough.
@@ -390,7 +385,7 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 {
     uint32_t key[3] = {side == SIDE_OUTPUT ? TRIED_OUTPUT : TRIED_INPUT, (uint32_t)i, layout};
     struct arena scratch;
-    if (!is_first_try(planner, strategy, key))
+    if (!is_first_try(strategy, key))
         return false;
     tsr__arena_init(&scratch, planner->session);
     struct making making = tsr__making(planner, strategy, node, &scratch);
@@ -455,7 +450,7 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
     if (!strategy->takes)
         return;
     enum sum_way way = tsr__sum_fits(planner->shapes.model, node, i);
-    if (way == SUM_STOPS || !is_first_try(planner, strategy, key))
+    if (way == SUM_STOPS || !is_first_try(strategy, key))
         return;
     tsr__arena_init(&scratch, planner->session);
     for (size_t c = 0, end = strategy->at.n; c < end; c++) {

@@ -410,7 +410,7 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
         return *found;
     if (tsr__planner_late(planner))
         return PLAN_NEVER;
-    void **slot = tsr__map_at(&planner->cache.prices, tsr__arena_str(&planner->arena, key));
+    void **slot = tsr__map_at_copy(&planner->cache.prices, key);
     int64_t *at = ARENA_NEW(&planner->arena, int64_t);
     if (!slot || !at)
         return PLAN_NEVER;

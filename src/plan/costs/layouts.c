@@ -28,11 +28,9 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
             return PLAN_NO_LAYOUT;
         (void)tsr__layout_encode(layout, key, n);
     }
-    struct str text = {(const char *)key, n * sizeof *key};
-    uintptr_t found = (uintptr_t)tsr__map_get(&planner->cache.layouts, text);
-    if (found)
-        return (uint32_t)(found - 1);
-    void **slot = tsr__map_at(&planner->cache.layouts, tsr__arena_str(&planner->arena, text));
+    void **slot = tsr__map_at_copy(&planner->cache.layouts, str_bytes(key, n * sizeof *key));
+    if (slot && *slot)
+        return (uint32_t)((uintptr_t)*slot - 1);
     struct tile_layout *copy = tsr__layout_copy(&planner->arena, layout);
     if (!slot || !copy)
         return PLAN_NO_LAYOUT;
@@ -59,7 +57,7 @@ static struct str key_of_parts(struct planner *planner, uint32_t layout,
         for (size_t i = 0; i < groups[g].n; i++)
             key[n_key++] = groups[g].devices[i];
     }
-    return (struct str){(const char *)key, n_key * sizeof *key};
+    return str_bytes(key, n_key * sizeof *key);
 }
 
 static struct device_group *copy_groups(struct planner *planner, const struct device_group *groups,
@@ -86,10 +84,9 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
     struct str key = key_of_parts(planner, layout, groups, n);
     if (!key.p)
         return PLAN_NO_LAYOUT;
-    uintptr_t found = (uintptr_t)tsr__map_get(&planner->cache.layouts, key);
-    if (found)
-        return (uint32_t)(found - 1);
     void **slot = tsr__map_at(&planner->cache.layouts, key);
+    if (slot && *slot)
+        return (uint32_t)((uintptr_t)*slot - 1);
     struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
     struct device_group *copy = copy_groups(planner, groups, n);
     if (!slot || !parts || !copy || layout == PLAN_NO_LAYOUT)

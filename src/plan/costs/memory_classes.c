@@ -117,12 +117,11 @@ int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t lay
     if (planner->memory.n_classes == 1)
         return as_kept(tsr__planner_bytes(planner, layout, value), value);
     memcpy(key + 4, value->shape, (size_t)value->rank * sizeof *key);
-    struct str text = {(const char *)key, (4 + (size_t)value->rank) * sizeof *key};
-    int64_t *found = tsr__map_get(&planner->cache.held, text);
-    if (found)
-        return *found;
-    void **slot = tsr__map_at(&planner->cache.held, tsr__arena_str(&planner->arena, text));
-    found = ARENA_NEW(&planner->arena, int64_t);
+    struct str text = str_bytes(key, (4 + (size_t)value->rank) * sizeof *key);
+    void **slot = tsr__map_at_copy(&planner->cache.held, text);
+    if (slot && *slot)
+        return *(int64_t *)*slot;
+    int64_t *found = ARENA_NEW(&planner->arena, int64_t);
     if (!slot || !found)
         return PLAN_NEVER;
     *found = most_held(planner, c, layout, value);

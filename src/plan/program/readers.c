@@ -160,16 +160,10 @@ size_t tsr__edge_choices(const struct planner *planner, const struct reader *rea
 // Tables by what stands at their ends, so that equal layers have the same ones.
 void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n)
 {
-    struct str text = {(const char *)key, n * sizeof *key};
-    void **found = tsr__map_get(&planner->cache.tables, text);
-    if (found)
-        return found;
-    void **slot = tsr__map_at(&planner->cache.tables, tsr__arena_str(&planner->arena, text));
-    found = ARENA_NEW(&planner->arena, void *);
-    if (!slot || !found)
-        return NULL;
-    *slot = found;
-    return found;
+    void **slot = tsr__map_at_copy(&planner->cache.tables, str_bytes(key, n * sizeof *key));
+    if (slot && !*slot)
+        *slot = ARENA_NEW(&planner->arena, void *);
+    return slot ? *slot : NULL;
 }
 
 // Strategies are few: their numbers do not reach the two that stand for the caller and for bodies.

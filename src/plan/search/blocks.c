@@ -280,7 +280,7 @@ static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan
                             int dim)
 {
     int64_t key[2] = {layout, dim};
-    struct str name = {(const char *)key, sizeof key};
+    struct str name = str_bytes(key, sizeof key);
     uint32_t *known = tsr__map_get(&blocks->lifted, name);
     if (known)
         return *known;
@@ -292,9 +292,8 @@ static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan
         tsr__layout_repeat(&scratch, plan->planner.layouts.at[layout].tiles, &repeat, dim);
     struct tile_layout *kept = all ? tsr__layout_copy(&blocks->planner->arena, all) : NULL;
     tsr__arena_free(&scratch);
-    struct str own = tsr__arena_str(&blocks->planner->arena, name);
     uint32_t *number = ARENA_NEW(&blocks->planner->arena, uint32_t);
-    void **at = own.p ? tsr__map_at(&blocks->lifted, own) : NULL;
+    void **at = tsr__map_at_copy(&blocks->lifted, name);
     if (!kept || !number || !at)
         return PLAN_NO_LAYOUT;
     *number = tsr__planner_layout(blocks->planner, kept);

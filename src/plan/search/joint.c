@@ -183,8 +183,7 @@ static const int64_t *scaled(struct joint *joint, int m, const int64_t *cost, si
         const int64_t *cost;
         size_t n, model;
     } key = {cost, n, (size_t)m};
-    struct str text = tsr__arena_str(arena, (struct str){(const char *)&key, sizeof key});
-    void **at = text.p ? tsr__map_at(&joint->scaled, text) : NULL;
+    void **at = tsr__map_at_copy(&joint->scaled, str_bytes(&key, sizeof key));
     if (!at)
         return NULL;
     if (*at)
@@ -280,16 +279,10 @@ static const int64_t *kept_table(struct joint *joint, const struct link_end *a,
 {
     uint32_t key[5] = {a->strategy->id, a->side, (uint32_t)a->slot, b->strategy->id,
                        (uint32_t)b->slot};
-    struct str text = {(const char *)key, sizeof key};
-    const int64_t *found = tsr__map_get(joint->links, text);
-    if (found)
-        return found;
-    text = tsr__arena_str(joint->link_arena, text);
-    void **at = text.p ? tsr__map_at(joint->links, text) : NULL;
-    if (!at)
-        return NULL;
-    *at = link_table(joint->link_arena, a, b);
-    return *at;
+    void **at = tsr__map_at_copy(joint->links, str_bytes(key, sizeof key));
+    if (at && !*at)
+        *at = link_table(joint->link_arena, a, b);
+    return at ? *at : NULL;
 }
 
 // Two nodes may only take choices in which these inputs lie the same.

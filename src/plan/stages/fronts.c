@@ -82,14 +82,10 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
 static struct kind *kind_of_key(struct staging *staging, struct str key, const int64_t *devices,
                                 size_t n)
 {
-    struct kind *kind = tsr__map_get(&staging->kinds, key);
-    if (kind)
-        return kind;
-    void **at = tsr__map_at(&staging->kinds, tsr__arena_str(&staging->planner->arena, key));
-    if (!at)
-        return NULL;
-    *at = kind_new(staging, devices, n);
-    return *at;
+    void **at = tsr__map_at_copy(&staging->kinds, key);
+    if (at && !*at)
+        *at = kind_new(staging, devices, n);
+    return at ? *at : NULL;
 }
 
 // The key is freed here; the map has its own copy.

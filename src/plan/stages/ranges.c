@@ -31,12 +31,10 @@ static char letter_of(const struct plan_value *value)
 static uintptr_t number_of(struct describing *describing, const tsr_value *value, bool comes)
 {
     uint32_t id = tsr__value_id(value);
-    struct str name = {(const char *)&id, sizeof id};
-    uintptr_t found = (uintptr_t)tsr__map_get(&describing->seen, name);
-    if (found)
-        return found;
-    void **at = tsr__map_at(&describing->seen, tsr__arena_str(&describing->scratch, name));
-    found = describing->seen.n;
+    void **at = tsr__map_at_copy(&describing->seen, str_bytes(&id, sizeof id));
+    if (at && *at)
+        return (uintptr_t)*at;
+    uintptr_t found = describing->seen.n;
     if (at)
         *at = (void *)found;
     if (comes) {
@@ -140,8 +138,7 @@ uint32_t tsr__stages_structure(struct staging *staging, struct str key)
     tsr__sha256_init(&h);
     tsr__sha256_add(&h, key.p, key.n);
     tsr__sha256_hex(&h, hex);
-    void **at = tsr__map_at(&staging->structures,
-                            tsr__arena_str(&staging->planner->arena, (struct str){hex, 64}));
+    void **at = tsr__map_at_copy(&staging->structures, (struct str){hex, 64});
     if (!at)
         return UINT32_MAX;
     if (!*at)

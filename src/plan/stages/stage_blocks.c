@@ -108,13 +108,10 @@ static int64_t send_time(struct search *search, struct planner *planner, int64_t
     const struct plan_value *sized = &planner->values[tsr__value_id(value)];
     // `start` and `n` name the receivers: a block is a stretch of the line.
     int64_t key[4] = {tsr__value_bytes(planner, value), from, (int64_t)start, (int64_t)n};
-    struct str text = {(const char *)key, sizeof key};
-    int64_t *found = tsr__map_get(&search->transfers, text);
-    if (found)
-        return *found;
-    struct arena *arena = &search->staging->planner->arena;
-    void **at = tsr__map_at(&search->transfers, tsr__arena_str(arena, text));
-    found = ARENA_NEW(arena, int64_t);
+    void **at = tsr__map_at_copy(&search->transfers, str_bytes(key, sizeof key));
+    if (at && *at)
+        return *(int64_t *)*at;
+    int64_t *found = ARENA_NEW(&search->staging->planner->arena, int64_t);
     uint32_t has = tsr__planner_whole_on(planner, sized->rank, &from, 1);
     uint32_t wants = tsr__planner_whole_on(planner, sized->rank, to, n);
     if (!at || !found || has == PLAN_NO_LAYOUT || wants == PLAN_NO_LAYOUT)

@@ -54,8 +54,8 @@ static struct strategy *told_on(struct staging *staging, const struct stage *sta
                                 const struct plan_node *node)
 {
     struct planner *planner = staging->planner;
-    struct str head = {(const char *)&node->strategy, sizeof node->strategy};
-    struct str devices = {(const char *)stage->devices, stage->n * sizeof *stage->devices};
+    struct str head = str_bytes(&node->strategy, sizeof node->strategy);
+    struct str devices = str_bytes(stage->devices, stage->n * sizeof *stage->devices);
     char *key = ARENA_ARRAY(&planner->arena, char, head.n + devices.n);
     if (!key)
         return NULL;

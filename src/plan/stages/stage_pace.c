@@ -86,8 +86,7 @@ static const int64_t *weighted(struct pacing *pacing, const int64_t *table, size
         const int64_t *table;
         int64_t n, weight;
     } key = {table, (int64_t)n, weight};
-    struct str text = tsr__arena_str(arena, (struct str){(const char *)&key, sizeof key});
-    void **kept = text.p ? tsr__map_at(&pacing->tables, text) : NULL;
+    void **kept = tsr__map_at_copy(&pacing->tables, str_bytes(&key, sizeof key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
     int64_t *copy = ARENA_ARRAY(arena, int64_t, n + 1);
