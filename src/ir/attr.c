@@ -2,7 +2,7 @@
 // attr.c - attributes of nodes: reading values, setting and removing them.
 //
 // An attribute that came from a file is decoded in two steps, each on the first question
-// (serde_lazy.c): its name and kind with all attributes of its node (N_ATTRS), its value when that
+// (serde/decode.c): its name and kind with all attributes of its node (N_ATTRS), its value when that
 // is asked for (`decoded`). One that a call made is decoded from the start. A reader sees no
 // difference, and a node that nobody asks about costs nothing.
 //

@@ -188,7 +188,7 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
 // ---- attributes -----------------------------------------------------------------------------
 
 // The value of an attribute that a call made, which is of one of few kinds (emit_new_attr in
-// serde_node.c lists them). Subgraphs are copied by the caller.
+// serde/write_node.c lists them). Subgraphs are copied by the caller.
 static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {
     tsr_model *model = copy->node->graph->model;

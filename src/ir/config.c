@@ -220,7 +220,7 @@ const char *tsr_config_device_name(const tsr_config *config, size_t i)
 }
 
 // Entries point at the object, so they need no change; that their bytes name the old one is seen
-// when the model is saved (touch_renamed in serde_save.c). 1 device and no names: check_new is
+// when the model is saved (touch_renamed in serde/save.c). 1 device and no names: check_new is
 // asked about the name alone.
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {

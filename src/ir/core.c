@@ -161,7 +161,7 @@ void tsr__name_seen(tsr_model *model, struct str name)
 
 // Only for reading a file: nothing has been removed yet, so the newest value of the graph can be
 // taken without a lookup. The stand-in is made in the graph that reads the name; settle_standins
-// (serde_read.c) moves its readers to an outer value that is defined further down.
+// (serde/read.c) moves its readers to an outer value that is defined further down.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)

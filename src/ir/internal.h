@@ -354,7 +354,7 @@ void tsr__node_unlink(tsr_node *node); // nor does the node
 void tsr__node_append(tsr_graph *graph, tsr_node *node);
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs);
-// The texts of a node that were changed, in a copy of it (serde_metadata.c). False: no memory.
+// The texts of a node that were changed, in a copy of it (serde/metadata.c). False: no memory.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from);
 void tsr__touch_node(tsr_node *node, uint32_t bits);
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits);
@@ -368,7 +368,7 @@ void *tsr__room(struct arena *arena, void *at, size_t n);
 size_t tsr__room_for(size_t n);                     // that power of two
 struct str tsr__graph_path(const tsr_graph *graph); // names.c
 
-// ---- serde_*.c, the only files that see wire ------------------------------------------------
+// ---- serde/, the only files that see wire --------------------------------------------------
 
 tsr_status tsr__serde_read(tsr_model *model) TSR_MUST_USE;   // from m->store
 void tsr__external_warn(tsr_model *model, const char *path); // data files that stay behind

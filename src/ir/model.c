@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // model.c - a model as a whole: loading, versions, operator sets, metadata, functions.
 //
-// Loading: the file is mapped, the store keeps the map, and serde_read.c makes objects that are
+// Loading: the file is mapped, the store keeps the map, and serde/read.c makes objects that are
 // views of it. Nothing of the model is valid after tsr_model_free but what a clone shares. Setting
 // what holds already changes nothing, here as everywhere in this room, so that a model that was not
 // really changed is saved with the same bytes.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_metadata.c - texts that a node carries besides what it computes (NodeProto.metadata_props). They stay bytes until one is
+// metadata.c - texts that a node carries besides what it computes (NodeProto.metadata_props). They stay bytes until one is
 // changed; then all of the node's are a list, and those that were not changed keep their bytes.
 #include "ir/internal.h"
-#include "ir/write.h"
+#include "ir/serde/write.h"
 
 #include "wire/wire.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_annotation.c - what a file says about devices: the model's configurations, and for each node the
+// decode_annotation.c - what a file says about devices: the model's configurations, and for each node the
 // entries with their shardings.
 //
 // Unlike attributes and types they are decoded when the model is loaded, because a spec points at values: its
@@ -8,7 +8,7 @@
 //
 // The loops compare the type of a field before its number. Compilers turn both in one condition into
 // one load of 8 bytes just after two stores of 4, and processors wait for such a load.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 // ---- configurations -------------------------------------------------------------------------
 

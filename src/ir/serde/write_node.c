@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_node.c - writing a node: its names, attributes and what it says about devices.
+// write_node.c - writing a node: its names, attributes and what it says about devices.
 //
 // A message is written as `managed` field numbers with the parts that they hold now, over the bytes
-// it came from (serde_parts.c). What is not managed, unknown fields included, stays where it is. A
+// it came from (write_parts.c). What is not managed, unknown fields included, stays where it is. A
 // list that changed in one entry is managed as a whole, but its other entries are views of the
 // file, so the output differs from the input by that entry.
 //
 //     a node of a file gets a second sharding: managed {device_configurations}, its one entry emitted;
 //     in that entry managed {configuration_id, sharding_spec, pipeline_stage}: id and stage kept as they
 //     stand, the first spec a view, the second emitted from the object
-#include "ir/write.h"
+#include "ir/serde/write.h"
 
 // ---- annotations ----------------------------------------------------------------------------
 

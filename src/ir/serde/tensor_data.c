@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_data.c - the elements of a constant as raw little-endian bytes, whatever field or file holds them.
+// tensor_data.c - the elements of a constant as raw little-endian bytes, whatever field or file holds them.
 // Sizes are checked against the shape before a byte is handed out.
 //
 // Where elements may lie, and what tsr_tensor_data gives:
@@ -7,9 +7,9 @@
 //     float_data packed    a view of the file, if it is one field; else a copy in the arena
 //     int32_data etc.      a copy: varints become elements of their width
 //     an external file     a map of that range, kept by the store
-//     a sparse tensor      a copy with its zeros (serde_sparse.c)
+//     a sparse tensor      a copy with its zeros (tensor_sparse.c)
 // Views are at no particular alignment. Texts have no such bytes and are asked for by tsr__tensor_texts.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 // ---- typed fields ---------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_write.c - writing a graph or a function. What was not changed is referred to, what was changed is
+// write_graph.c - writing a graph or a function. What was not changed is referred to, what was changed is
 // rewritten in its place, and names are taken from the objects at this moment.
 //
 // Example: one node of 1000 got a sharding. The graph is written in place: the bytes before the node's field as one
 // view of the file, the node rewritten (its other fields again views), the bytes behind it as one view.
 //
-// Every emitter writes one field, tag and all. Graphs hold nodes (serde_node.c), and nodes hold graphs in
+// Every emitter writes one field, tag and all. Graphs hold nodes (write_node.c), and nodes hold graphs in
 // their attributes: these two files call each other, as deep as the model is nested.
-#include "ir/write.h"
+#include "ir/serde/write.h"
 
 // ---- types, ports, value_info ---------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_training.c - names of the main graph in a model's training information, which is kept as bytes: the constants that
+// training.c - names of the main graph in a model's training information, which is kept as bytes: the constants that
 // are set at the start and after each step, and what its graphs, and those inside them, read of the main one. After a value
 // was renamed they are written anew; a name that such a graph, or one around it, defines is its own.
 //
 //     main graph: weight "w", renamed to "w2". Training info: update_binding {w: w_new}, algorithm graph with
 //     Sub(w, g) -> w_new. Written: update_binding {w2: w_new}, Sub(w2, g) -> w_new. Had the algorithm an input
 //     called w, its Sub would keep w.
-#include "ir/write.h"
+#include "ir/serde/write.h"
 
 struct scope {
     struct map own;            // names that the graph defines

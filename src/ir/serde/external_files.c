@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_external.c - the data files that a model names: bringing them along, and saying when they stay behind.
+// external_files.c - the data files that a model names: bringing them along, and saying when they stay behind.
 //
 // The names are found by a walk over the model's bytes, so every carrier counts: initializers, sparse ones,
 // attributes, functions, training graphs. A name from a model never leads out of the target folder.
@@ -7,7 +7,7 @@
 // tsr_model_copy_data serves `annotate --copy-data` and rooms that save a model elsewhere to run it;
 // tsr__external_warn runs in every save before the file is published. Both do nothing where the
 // model stays in its folder, and for a model that came from memory.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 #include <errno.h>
 #include <sys/stat.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_lazy.c - the parts of a file that are decoded when somebody asks: attributes and types.
+// decode.c - the parts of a file that are decoded when somebody asks: attributes and types.
 //
 // All of it was checked when the file was loaded, so decoding fails only for lack of memory (sticky
 // in the model's arena; the object then looks empty).
 //
 // What stays bytes: a model of 10 000 nodes of which one is annotated decodes the attributes of those that somebody
 // asks about, and no other; saving it refers to all of them as views of the file.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 // ---- attributes -----------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ static void decode_ints(tsr_attr *attr, struct str body)
 }
 
 // Decodes only what `kind` says. The other kinds (floats, strings, types ...) are read from the
-// bytes where somebody asks (serde_list.c), and graphs were read when the model was loaded.
+// bytes where somebody asks (attr_list.c), and graphs were read when the model was loaded.
 void tsr__attr_decode(tsr_attr *attr)
 {
     if (attr->decoded)

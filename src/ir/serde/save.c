@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_save.c - saving a model: what may not be written, what renames touch, the model's own
+// save.c - saving a model: what may not be written, what renames touch, the model's own
 // fields.
 //
 // Saving builds a rope over the bytes of the file (wire.h): views of what stays, new bytes for what
@@ -8,7 +8,7 @@
 //
 // Order: refuse what is not complete; raise the IR version where there are annotations; mark what
 // names something that was renamed (renaming itself marks only the value's graph); then write.
-#include "ir/write.h"
+#include "ir/serde/write.h"
 
 // ---- refusals -------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_list.c - attributes that are lists: how many entries, the floats of one, and keeping a range of them.
+// attr_list.c - attributes that are lists: how many entries, the floats of one, and keeping a range of them.
 //
 // Floats stand packed (one field with all their bytes) or one field each; both mean the same. A list that is
 // shortened is made of the bytes of the entries that stay, so texts and numbers keep their bits.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 // The result counts all of them; the first cap are written. A last float of fewer than 4 bytes is
 // left out.

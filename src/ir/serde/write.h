@@ -3,7 +3,7 @@
 #ifndef TSR_IR_WRITE_H
 #define TSR_IR_WRITE_H
 
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 struct parts {
     struct wire_part *at;
@@ -15,7 +15,7 @@ struct parts {
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \
     struct parts p = {p##_few, 0, PARTS_FEW, a}
-// serde_parts.c
+// write_parts.c
 void tsr__parts_reserve(struct parts *parts, size_t n); // room for that many more
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span);
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
@@ -27,18 +27,18 @@ void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number); /
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
                       const uint32_t *managed, size_t n, const struct parts *parts);
 
-// serde_training.c: the model's training information under the names that its values have now. False: there is none.
+// training.c: the model's training information under the names that its values have now. False: there is none.
 bool tsr__parts_of_training(struct parts *parts, const tsr_model *model);
 
-// serde_metadata.c: what a node carries besides what it computes.
+// metadata.c: what a node carries besides what it computes.
 void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node);
 
-// serde_write.c: a graph as a field of that number; true if it can be written where it stands.
+// write_graph.c: a graph as a field of that number; true if it can be written where it stands.
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
 void tsr__emit_function(struct rope *rope, void *function);
 bool tsr__graph_in_place(const tsr_graph *graph);
 
-// serde_node.c
+// write_node.c
 void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph
 void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
 // Marks what of the node names something that has another name now.

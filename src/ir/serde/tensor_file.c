@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_file.c - a file of ONNX test data: one TensorProto, or a SequenceProto or OptionalProto of them. Each tensor is
+// tensor_file.c - a file of ONNX test data: one TensorProto, or a SequenceProto or OptionalProto of them. Each tensor is
 // read as the one initializer of a model.
 //
 // The tensor's bytes get the two small heads in front that make them a model: field 7 (graph), in it field 5
 // (initializer). So everything that is checked and converted for initializers holds here too.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 #define MAX_TENSOR_FILE ((size_t)1 << 40)
 #define FIELD_GRAPH     (7 << 3 | 2)

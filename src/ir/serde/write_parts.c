@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_parts.c - lists of what is written in place of some fields of a message.
+// write_parts.c - lists of what is written in place of some fields of a message.
 //
 // A message that came from a file is written by tsr__rope_rewrite: fields whose numbers are `managed` go, the
 // parts of those numbers take their places, and all other fields, unknown ones too, stay as they are.
 // Example: an initializer {dims, name "w", raw_data} whose value is called "w2" now is written with
 // managed {name} and one part, the text "w2"; dims and raw_data are views of the file.
-#include "ir/write.h"
+#include "ir/serde/write.h"
 
 // Without memory the list stays as it is; the next part finds that out.
 void tsr__parts_reserve(struct parts *parts, size_t n)

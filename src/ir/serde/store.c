@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_store.c - the bytes that objects are views of: the model's file, and the data files that it names.
+// store.c - the bytes that objects are views of: the model's file, and the data files that it names.
 //
 // A store is counted: a model, its clones and models that copied constants from it hold it, and the last
 // one to let go closes it. Until then nothing of it moves, so a view of its bytes stays good. Data files
 // are mapped in windows or opened for copying when somebody asks; both lists only grow.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_read.c - bytes -> objects. The whole file was checked by wire before, so nothing here can
+// read.c - bytes -> objects. The whole file was checked by wire before, so nothing here can
 // be damaged.
 //
 // One pass over each graph: inputs and initializers define their names first, then nodes in file
 // order, then outputs and declared types. Subgraphs are built with their node, annotations last,
 // when every name is known. Attributes, types and tensors stay bytes until somebody asks
-// (serde_lazy.c).
+// (decode.c).
 //
 //     nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order, input x, output s (not sorted):
 //     x is defined; reading a links x, makes the stand-in y, defines s; reading b makes the stand-in t
@@ -16,7 +16,7 @@
 // protobuf allows, is checked as a whole first and merged. Findings are the same either way: on
 // damage the check with findings goes over the bad part again.
 #include "ir/internal.h"
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 // A node with annotations. They are decoded last, when all names are known.
 struct annotated {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_tensor.c - constants: type and shape, decoded when somebody asks, and the sizes that follow from them.
+// tensor.c - constants: type and shape, decoded when somebody asks, and the sizes that follow from them.
 // Nothing here looks at the elements.
 //
 //     TensorProto {dims [2,3], data_type 1, raw_data of 24 bytes}: rank 2, float, 6 elements, 24 bytes
 //     {dims [3], data_type 22 (int4)}: 3 elements of 4 bits, 2 bytes
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 static void decode_dims(tsr_tensor *tensor, struct str body, uint32_t number)
 {

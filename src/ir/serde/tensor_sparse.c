@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_sparse.c - sparse initializers as constants like any other: their elements written out, zeros included, when
+// tensor_sparse.c - sparse initializers as constants like any other: their elements written out, zeros included, when
 // somebody asks for them. In the file they stay as they are.
 //
 // Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor of which elements 1 and 7 (counted row by
 // row) are 1 and 2. Indices may also be rows of coordinates: [[0, 1], [1, 3]] says the same.
-#include "ir/serde.h"
+#include "ir/serde/serde.h"
 
 // A few bytes can stand for any number of zeros: more than this is not written out.
 #define DENSE_FREE   (64 << 20) // bytes
