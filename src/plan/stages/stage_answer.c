@@ -14,7 +14,7 @@
 // models at once, or no time left); else it is that of all stages together (stage_line.c, stage_pace.c). What is told of the plan,
 // latency, period and the stages' times, are those of the cut model (stage_clock.c): there parts are sent of what is counted whole here.
 //
-// Transfers are counted on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, what overlaps;
+// Transfers are counted on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, rules of the code;
 // tests/e2e/overlap.py sees it in traces). What overlaps are stages, each busy with another run.
 #include "plan/stages/stages.h"
 

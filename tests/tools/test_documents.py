@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks facts that the documents state about the source: test_documents.py BUILD
+
+Files that they name exist; ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short enough to
+be read; every environment variable of the command is in the man page; C programs in the documents compile.
+"""
+import glob
+import importlib.machinery
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging"
+MAX_LINES, MAX_COLUMNS = 150, 120  # of ARCHITECTURE.md
+TOLERANCE = 0.25  # of a line count: documents do not follow every commit
+failed = 0
+
+
+def text_of(path):
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+def check(name, wrong):
+    """Prints one case; `wrong` lists what the document says and the source does not."""
+    global failed
+    failed += bool(wrong)
+    print("not ok %s: %s" % (name, "; ".join(map(str, wrong))) if wrong else "ok %s" % name)
+
+
+def documents():
+    return sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("examples/**/*.md", recursive=True))
+
+
+def missing_files():
+    """`src/x.c` in any document, also with a star."""
+    for page in documents():
+        for name in re.findall(r"`((?:%s)/[\w./*-]+)`" % FOLDERS, text_of(page)):
+            if "NAME" not in name and not glob.glob(name):
+                yield "%s names %s" % (page, name)
+
+
+def lint_table():
+    """MAY_INCLUDE of tools/lint: the modules, lowest first."""
+    loader = importlib.machinery.SourceFileLoader("lint", "tools/lint")
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("lint", loader))
+    loader.exec_module(module)
+    return list(module.MAY_INCLUDE)
+
+
+def rows(page, heading):
+    """Cells of the first table below a heading, without its two head lines."""
+    lines = page.split("\n## " + heading + "\n", 1)[1].split("\n## ")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
+
+
+def wrong_modules(page):
+    """The table has each module once, and a module only uses those above it. Its order may differ from that of tools/lint."""
+    listed = [row[0].strip("`") for row in rows(page, "Modules")]
+    known = lint_table()
+    folders = {os.path.basename(os.path.dirname(path)) for path in glob.glob("src/*/")}
+    if sorted(listed) != sorted(known):
+        yield "lists %s, tools/lint has %s" % (sorted(set(listed) - set(known)), sorted(set(known) - set(listed)))
+    elif listed != known:
+        yield "has another order than tools/lint: %s" % next(a for a, b in zip(listed, known) if a != b)
+    if set(listed) != folders:
+        yield "src/ has %s" % sorted(folders ^ set(listed))
+
+
+def lines_of(where):
+    paths = [where] if os.path.isfile(where) else glob.glob(where) + glob.glob(where + "/**/*.[ch]", recursive=True)
+    return sum(text_of(path).count("\n") for path in paths if os.path.isfile(path))
+
+
+def wrong_counts(page):
+    for part, where, said, *_ in rows(page, "Own or borrowed"):
+        real = lines_of(where.strip("`"))
+        if abs(int(said.replace(",", "")) - real) > TOLERANCE * real:
+            yield "%s has %d lines, not %s" % (part, real, said)
+
+
+def wrong_size(page):
+    lines = page.splitlines()
+    if len(lines) > MAX_LINES:
+        yield "%d lines, at most %d" % (len(lines), MAX_LINES)
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield "line %d has %d columns" % (number, len(line))
+
+
+def undocumented_variables():
+    manual = text_of("tools/man")
+    for path in glob.glob("src/**/*.c", recursive=True):
+        for name in re.findall(r'getenv\("(TESSERA_\w+)"', text_of(path)):
+            if name not in manual:
+                yield "%s of %s" % (name, path)
+
+
+def broken_programs():
+    """Complete programs (with a main) compile against the public headers."""
+    for page in documents():
+        for code in re.findall(r"^```c\n(.*?)^```", text_of(page), flags=re.M | re.S):
+            if "int main(" not in code:
+                continue
+            with tempfile.NamedTemporaryFile("w", suffix=".c") as f:
+                f.write(code)
+                f.flush()
+                ended = subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "-Iinclude", f.name], capture_output=True, text=True)
+            if ended.returncode:
+                yield "%s: %s" % (page, ended.stderr.strip()[:300])
+
+
+def main():
+    os.chdir(ROOT)
+    page = text_of("ARCHITECTURE.md")
+    check("files that documents name exist", list(missing_files()))
+    check("ARCHITECTURE.md lists the modules", list(wrong_modules(page)))
+    check("ARCHITECTURE.md has true line counts", list(wrong_counts(page)))
+    check("ARCHITECTURE.md is short", list(wrong_size(page)))
+    check("the man page has all environment variables", list(undocumented_variables()))
+    check("programs in documents compile", list(broken_programs()))
+    sys.exit(1 if failed else 0)
+
+
+main()
