@@ -459,6 +459,32 @@ static bool can_travel(const struct item *it)
     return FIXED_BITS(tsr__carried(it->dtype)) || it->dtype == TSR_STRING;
 }
 
+// Converts every shard that the turns produced to these devices and joins them to the full tensor.
+// NULL: failed, diagnostic added.
+static struct form *join_shards(struct draft *draft, struct item *it, const int64_t *devices,
+                                size_t n, const tsr_node *reader)
+{
+    const struct tile_layout *sharding;
+    struct item **shards = tsr__turn_shards(draft, it, &sharding);
+    if (!shards)
+        return NULL;
+    struct step *st = tsr__step_make(draft, STEP_JOIN, (size_t)sharding->n_shards, 1);
+    if (!st)
+        return NULL;
+    for (size_t k = 0; k < st->n_inputs; k++) {
+        const struct tile_layout *whole = tsr__whole_on(draft, shards[k], devices, n);
+        st->inputs[k] = tsr__draft_convert(draft, shards[k], whole, reader);
+        if (!st->inputs[k])
+            return NULL;
+    }
+    struct form *full = tsr__form_new(draft, it, tsr__whole_on(draft, it, devices, n), FORM_MADE);
+    if (!full || !tsr__step_push(draft, st))
+        return NULL;
+    st->joined = sharding;
+    st->outputs[0] = full;
+    return full;
+}
+
 // Turns made the shards of the value, and no form has all of them: they are joined where they are wanted.
 static struct form *joined_form(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
@@ -471,7 +497,7 @@ static struct form *joined_form(struct draft *draft, struct item *it,
     }
     int64_t *devices;
     size_t n = tsr__layout_devices(draft->arena, want, &devices);
-    if (!turns || !tsr__draft_join(draft, it, devices, n, reader))
+    if (!turns || !join_shards(draft, it, devices, n, reader))
         return NULL;
     return tsr__draft_free(draft, it, want);
 }

@@ -38,9 +38,10 @@ struct form *tsr__draft_count(struct draft *draft, struct form *from, const stru
 // the node where there is only one; *done: there are no more turns. NULL: out of memory.
 const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_flow *nf, size_t turn,
                                        bool *done);
-// Joins the shards that the turns left to the full tensor, on these devices. NULL: failed, finding added.
-struct form *tsr__draft_join(struct draft *draft, struct item *it, const int64_t *devices, size_t n,
-                             const tsr_node *reader);
+// The shards that the turns produced, each as an item of its own, in the order of `sharding`.
+// NULL: no turn produced the item, or out of memory.
+struct item **tsr__turn_shards(struct draft *draft, struct item *it,
+                               const struct tile_layout **sharding);
 
 // windows.c: the windows that the node needs of its input. NULL: failed.
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,

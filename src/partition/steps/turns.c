@@ -105,30 +105,22 @@ static struct form *form_with(struct item *it, int64_t shard)
     return NULL;
 }
 
-struct form *tsr__draft_join(struct draft *draft, struct item *it, const int64_t *devices, size_t n,
-                             const tsr_node *reader)
+struct item **tsr__turn_shards(struct draft *draft, struct item *it,
+                               const struct tile_layout **sharding)
 {
-    struct form *first = it->first;
+    const struct form *first = it->first;
     while (first && !first->of_turn)
         first = first->next;
     if (!first)
         return NULL;
-    size_t n_shards = (size_t)first->layout->n_shards;
-    struct step *st = tsr__step_make(draft, STEP_JOIN, n_shards, 1);
-    for (size_t k = 0; st && k < n_shards; k++) {
-        struct form *form = form_with(it, (int64_t)k);
-        struct item *piece = form ? shard_item(draft, form, (int64_t)k) : NULL;
-        if (!piece)
-            return NULL;
-        st->inputs[k] =
-            tsr__draft_convert(draft, piece, tsr__whole_on(draft, piece, devices, n), reader);
-        if (!st->inputs[k])
+    int64_t n = first->layout->n_shards;
+    struct item **shards = ARENA_ARRAY(draft->arena, struct item *, (size_t)n + 1);
+    for (int64_t k = 0; shards && k < n; k++) {
+        struct form *form = form_with(it, k);
+        shards[k] = form ? shard_item(draft, form, k) : NULL;
+        if (!shards[k])
             return NULL;
     }
-    struct form *full = tsr__form_new(draft, it, tsr__whole_on(draft, it, devices, n), FORM_MADE);
-    if (!st || !full || !tsr__step_push(draft, st))
-        return NULL;
-    st->joined = first->layout;
-    st->outputs[0] = full;
-    return full;
+    *sharding = first->layout;
+    return shards;
 }
