@@ -74,28 +74,32 @@ static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, 
     }
 }
 
-// The bytes are in the rank file itself. Read here and now: a failure of the source ends the draft with its status.
-static tsr_value *add_inside(struct part *part, struct form *form, const struct tile_piece *piece,
+// Stores the bytes in the rank file itself. Fails if the data of the constant cannot be read.
+static tsr_status add_inside(struct part *part, struct form *form, const struct tile_piece *piece,
                              const int64_t *dims, int64_t bytes, struct str name)
 {
     struct item *it = form->item;
-    if (tsr__layout_is_whole(form->layout))
-        return tsr__graph_copy_initializer(part->graph, it->value, name.p);
+    tsr_value **local = &form->local[part->rank];
+    if (tsr__layout_is_whole(form->layout)) {
+        *local = tsr__graph_copy_initializer(part->graph, it->value, name.p);
+        return made(*local);
+    }
     const void *whole;
     size_t n;
-    unsigned char *local = ARENA_ARRAY(part->draft->arena, unsigned char, (size_t)bytes + 1);
-    part->draft->status = tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n);
-    if (!local || part->draft->status != TSR_OK)
-        return NULL;
+    unsigned char *copy = ARENA_ARRAY(part->draft->arena, unsigned char, (size_t)bytes + 1);
+    tsr_status st = tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n);
+    if (!copy || st != TSR_OK)
+        return copy ? st : TSR_NOMEM;
     struct runs runs;
     tsr__runs_begin(&runs, piece, it->shape);
-    copy_piece(&runs, whole, tsr_dtype_bits(it->dtype), local);
-    return tsr_graph_add_initializer(part->graph, name.p, it->dtype, it->rank, dims, local,
-                                     (size_t)bytes);
+    copy_piece(&runs, whole, tsr_dtype_bits(it->dtype), copy);
+    *local = tsr_graph_add_initializer(part->graph, name.p, it->dtype, it->rank, dims, copy,
+                                       (size_t)bytes);
+    return made(*local);
 }
 
 // A place in a data file, which is filled later. The common file's was fixed before any rank was looked at.
-static tsr_value *add_outside(struct part *part, struct form *form, const int64_t *dims,
+static tsr_status add_outside(struct part *part, struct form *form, const int64_t *dims,
                               int64_t bytes, struct str name)
 {
     struct item *it = form->item;
@@ -107,9 +111,10 @@ static tsr_value *add_outside(struct part *part, struct form *form, const int64_
     form->stored[part->rank] = 1;
     part->uses_common |= form->common;
     if (!file)
-        return NULL;
-    return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims, file, at,
-                                   (uint64_t)bytes);
+        return TSR_NOMEM;
+    form->local[part->rank] = tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank,
+                                                      dims, file, at, (uint64_t)bytes);
+    return made(form->local[part->rank]);
 }
 
 // Strings and other constants without a fixed size per element: as they stand.
@@ -156,20 +161,11 @@ static tsr_status place_on(struct part *part, struct form *form)
         return TSR_NOMEM;
     // Who only looks needs no data, which may not even be there.
     bool absent = part->draft->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
-    tsr_value *value;
-    if (stays_inside(it, bytes) && !absent)
-        value = add_inside(part, form, piece, dims, bytes, name);
-    else
-        value = add_outside(part, form, dims, bytes, name);
-    form->local[part->rank] = value;
     part->weights += elements;
     part->weight_bytes += bytes;
-    if (value)
-        return TSR_OK;
-    tsr_status why = draft_status(part->draft);
-    if (why == TSR_OK)
-        return TSR_NOMEM;
-    return why;
+    if (stays_inside(it, bytes) && !absent)
+        return add_inside(part, form, piece, dims, bytes, name);
+    return add_outside(part, form, dims, bytes, name);
 }
 
 // In the order of the draft, so that the same model gives the same files.
