@@ -13,40 +13,50 @@
 #include <limits.h>
 #include <unistd.h>
 
+// A call of tsr_partition, with what all its steps ask for.
+struct request {
+    tsr_model *model;
+    tsr_session *session;
+    struct place at;    // the model's file, for diagnostics
+    const char *folder; // NULL: nothing is written
+    tsr_partition_options options;
+    tsr_partition_summary *summary; // or NULL
+};
+
 // ---- the configuration -------------------------------------------------------------------------
 
-// Which of three things is wrong: it has no usable number of devices, no name fits, or there is none.
-static void refuse_config(tsr_model *model, const char *name, const tsr_config *config)
+// Reports why there is no configuration to use: no usable number of devices, an unknown name, or none
+// at all.
+static tsr_status refuse_config(const struct request *request, const tsr_config *config)
 {
-    tsr_session *session = tsr_model_session(model);
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(model));
     static const char hint[] =
         "let `tessera plan --devices N` make one, give --devices N here, or declare it with "
         "`tessera annotate --config NAME:N`";
+    const char *name = request->options.config;
+    struct place at = request->at;
     if (name)
         at.configuration = str_of(name);
     if (config)
-        tsr__diag(session, DIAG_partition_no_configuration, &at, hint,
+        tsr__diag(request->session, DIAG_partition_no_configuration, &at, hint,
                   "device configuration \"%s\" has no usable number of devices",
                   tsr_config_name(config));
     else if (name)
-        tsr__diag(session, DIAG_partition_no_configuration, &at, hint,
+        tsr__diag(request->session, DIAG_partition_no_configuration, &at, hint,
                   "the model declares no device configuration \"%s\"", name);
     else
-        tsr__diag(session, DIAG_partition_no_configuration, &at, hint,
+        tsr__diag(request->session, DIAG_partition_no_configuration, &at, hint,
                   "the model declares no device configuration");
+    return TSR_INVALID;
 }
 
-// The named configuration, or the only one.
-static tsr_status choose_config(tsr_model *model, const char *name, const tsr_config **out)
+// Finds the named configuration, or the only one.
+static tsr_status choose_config(const struct request *request, const tsr_config **out)
 {
-    tsr_session *session = tsr_model_session(model);
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(model));
+    const tsr_model *model = request->model;
+    const char *name = request->options.config;
     size_t n = tsr_model_config_count(model);
     if (!name && n > 1) {
-        tsr__diag(session, DIAG_partition_several_configurations, &at,
+        tsr__diag(request->session, DIAG_partition_several_configurations, &request->at,
                   "choose one with --config NAME",
                   "the model declares %zu device configurations: %s, %s%s", n,
                   tsr_config_name(tsr_model_config(model, 0)),
@@ -62,33 +72,32 @@ static tsr_status choose_config(tsr_model *model, const char *name, const tsr_co
     if (config && tsr_config_devices(config) >= 1 &&
         tsr_config_devices(config) <= MANIFEST_MAX_RANKS)
         return TSR_OK;
-    refuse_config(model, name, config);
-    return TSR_INVALID;
+    return refuse_config(request, config);
 }
 
-// The checker has said what is wrong, each thing at its place; this says that nothing was written.
-static tsr_status refuse_errors(tsr_model *model, const tsr_config *config)
+// Checks the annotations. The checker reports each error; one more diagnostic says that nothing was
+// written.
+static tsr_status refuse_errors(const struct request *request, const tsr_config *config)
 {
-    tsr_session *session = tsr_model_session(model);
-    size_t before = tsr__diag_errors(session);
-    tsr_status st = tsr__check(model, tsr_config_name(config), false);
-    if (st != TSR_OK || tsr__diag_errors(session) == before)
+    size_t before = tsr__diag_errors(request->session);
+    tsr_status st = tsr__check(request->model, tsr_config_name(config), false);
+    size_t errors = tsr__diag_errors(request->session) - before;
+    if (st != TSR_OK || errors == 0)
         return st;
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(model));
+    struct place at = request->at;
     at.configuration = str_of(tsr_config_name(config));
-    tsr__diag(session, DIAG_partition_refused, &at, "see the findings above",
-              "the annotations have %zu errors", tsr__diag_errors(session) - before);
+    tsr__diag(request->session, DIAG_partition_refused, &at, "see the findings above",
+              "the annotations have %zu errors", errors);
     return TSR_INVALID;
 }
 
-// What tsr__flow_visit hands through.
+// What tsr__flow_visit passes on.
 struct refusal {
     tsr_session *session;
     tsr_status status;
 };
 
-// With --strict: a node that was meant to be cut and is not.
+// With --strict: reports a node that has a sharding and is replicated.
 static void refuse_node(void *data, const struct node_flow *nf)
 {
     struct refusal *refusal = data;
@@ -101,7 +110,7 @@ static void refuse_node(void *data, const struct node_flow *nf)
     refusal->status = TSR_UNSUPPORTED;
 }
 
-// All such nodes are told before it is refused.
+// Reports all such nodes before it fails.
 static tsr_status refuse_replicated(const struct draft *draft)
 {
     struct refusal refusal = {draft->session, TSR_OK};
@@ -162,53 +171,52 @@ static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_conf
     return TSR_OK;
 }
 
-// "data" or "safetensors".
-static tsr_status choose_weights(const tsr_model *model, const char *format, struct draft *draft)
+// ---- options about files -----------------------------------------------------------------------
+
+static tsr_status refuse_option(const struct request *request, const char *hint, const char *format,
+                                const char *value)
 {
-    draft->as_safetensors = strcmp(format, "safetensors") == 0;
-    if (draft->as_safetensors || strcmp(format, "data") == 0)
-        return TSR_OK;
     struct place at = PLACE_NONE;
-    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at, "data or safetensors",
-              "weights cannot be written as '%s'", format);
+    tsr__diag(request->session, DIAG_partition_layout, &at, hint, format, value);
     return TSR_UNSUPPORTED;
 }
 
-static tsr_status refuse_layout(const tsr_model *model, const char *layout)
+// Which transport the node of a wrapped model uses. Other folders are given a transport when they are run.
+static tsr_status choose_transport(const struct request *request, struct draft *draft)
 {
-    struct place at = PLACE_NONE;
-    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at,
-              "wrapped is one, and genai of a generation folder", "no layout '%s' is known",
-              layout);
-    return TSR_UNSUPPORTED;
-}
-
-// Who runs the ranks of a wrapped model. Of other folders that is said to whoever runs them.
-static tsr_status choose_transport(const tsr_model *model, const char *layout,
-                                   const char *transport, struct draft *draft)
-{
-    struct place at = PLACE_NONE;
-    if (!layout) {
-        tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at,
-                  "with the layout wrapped, or give the transport to tessera run",
-                  "the files do not say how ranks communicate");
-        return TSR_UNSUPPORTED;
-    }
+    const char *transport = request->options.transport;
+    if (!request->options.layout)
+        return refuse_option(request,
+                             "with the layout wrapped, or give the transport to tessera run",
+                             "the files do not say how ranks communicate%s", "");
     draft->processes = strcmp(transport, "shm") == 0;
     if (draft->processes || strcmp(transport, "threads") == 0)
         return TSR_OK;
-    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at, "threads or shm",
-              "a wrapped partition does not run over '%s'", transport);
-    return TSR_UNSUPPORTED;
+    return refuse_option(request, "threads or shm", "a wrapped partition does not run over '%s'",
+                         transport);
 }
 
-static tsr_status choose_layout(const tsr_model *model, const char *layout, struct draft *draft)
+// Reads the options about files; unknown formats and layouts are refused.
+static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
-    if (strcmp(layout, "wrapped") != 0)
-        return refuse_layout(model, layout);
-    draft->wrapped = true;
-    return TSR_OK;
+    const tsr_partition_options *options = &request->options;
+    draft->as_safetensors = options->weights && strcmp(options->weights, "safetensors") == 0;
+    if (options->weights && !draft->as_safetensors && strcmp(options->weights, "data") != 0)
+        return refuse_option(request, "data or safetensors", "weights cannot be written as '%s'",
+                             options->weights);
+    tsr_status st = TSR_OK;
+    if (options->transport)
+        st = choose_transport(request, draft);
+    if (st != TSR_OK || !options->layout)
+        return st;
+    draft->wrapped = strcmp(options->layout, "wrapped") == 0;
+    if (draft->wrapped)
+        return TSR_OK;
+    return refuse_option(request, "wrapped is one, and genai of a generation folder",
+                         "no layout '%s' is known", options->layout);
 }
+
+// ---- building and writing ----------------------------------------------------------------------
 
 // For who simulates or measures: the graphs as they would be written.
 static tsr_status show_parts(const struct draft *draft, const struct part *parts)
@@ -296,35 +304,9 @@ free_parts:
     return st;
 }
 
-// What is asked for.
-struct request {
-    tsr_model *model;
-    const char *folder; // NULL: the parts are only looked at
-    tsr_partition_options options;
-    tsr_partition_summary *summary; // or NULL
-};
-
-// Reads the options about files; unknown formats and layouts are refused.
-static tsr_status choose_files(const struct request *request, struct draft *draft)
-{
-    const tsr_partition_options *options = &request->options;
-    tsr_status st = TSR_OK;
-    if (options->weights)
-        st = choose_weights(request->model, options->weights, draft);
-    if (st != TSR_OK)
-        return st;
-    if (options->transport)
-        st = choose_transport(request->model, options->layout, options->transport, draft);
-    if (st != TSR_OK)
-        return st;
-    if (options->layout)
-        return choose_layout(request->model, options->layout, draft);
-    return TSR_OK;
-}
-
 // A copy of the model is cut where functions were replaced (inlined) or nodes were (draft->expanded).
-static tsr_status cut_model(const struct request *request, const tsr_config *config,
-                            struct draft *draft)
+static tsr_status partition_model(const struct request *request, const tsr_config *config,
+                                  struct draft *draft)
 {
     tsr_model *model = request->model, *inlined = NULL;
     tsr_status st = choose_files(request, draft);
@@ -345,46 +327,45 @@ free_models:
     return st;
 }
 
-// The arena holds all that is planned; only the summary, in the session, outlives it.
-static tsr_status cut(const struct request *request, struct draft draft)
+// Everything that is planned is in the arena; only the summary, owned by the session, outlives it.
+static tsr_status partition(struct request *request, struct draft draft)
 {
     const tsr_config *config;
-    tsr_status st = choose_config(request->model, request->options.config, &config);
+    request->session = tsr_model_session(request->model);
+    request->at = PLACE_NONE;
+    request->at.file = str_of(tsr_model_path(request->model));
+    tsr_status st = choose_config(request, &config);
     if (st != TSR_OK)
         return st;
-    st = refuse_errors(request->model, config);
+    st = refuse_errors(request, config);
     if (st != TSR_OK)
         return st;
     struct arena arena;
-    tsr__arena_init(&arena, tsr_model_session(request->model));
+    tsr__arena_init(&arena, request->session);
     draft.arena = &arena;
-    st = cut_model(request, config, &draft);
+    st = partition_model(request, config, &draft);
     tsr__arena_free(&arena);
     return st;
 }
 
-// Callers may have been built with fewer options: those that they do not know are zero.
+// Callers built against an older header pass fewer options; the missing ones are zero.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options, bool undigested,
                           tsr_partition_summary *summary)
 {
     struct request request = {.model = model, .folder = folder, .summary = summary};
-    size_t known = sizeof(request.options);
-    if (options && options->size < known)
-        known = options->size;
     if (options)
-        memcpy(&request.options, options, known);
+        memcpy(&request.options, options, size_min(options->size, sizeof(request.options)));
     if (!folder && !request.options.dry_run)
         return tsr__missing(tsr_model_session(model), "folder");
-    return cut(&request, (struct draft){.undigested = undigested});
+    return partition(&request, (struct draft){.undigested = undigested});
 }
 
-// No folder, no digest of the model, no summary.
 tsr_status tsr__partition_look(tsr_model *model, const char *config,
                                const struct partition_look *look)
 {
     struct request request = {.model = model, .options = {.config = config, .dry_run = true}};
-    return cut(&request, (struct draft){.look = look});
+    return partition(&request, (struct draft){.look = look});
 }
 
 tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,
