@@ -13,6 +13,15 @@
 //         both lie as {1,1,2}; after a run each rank has its half of present, and that is its past in the next run
 #include "internal.h"
 
+// What is asked for while the ports are read.
+struct ports {
+    struct draft *draft;
+    const struct tile_layout *
+        *needed;        // by value id: how readers need an input; NULL until asked for
+    struct map outputs; // name -> output of the model
+    size_t n_mapped;    // outputs that are in the map
+};
+
 // ---- names -------------------------------------------------------------------------------------
 
 // present.* with the rest "0.key" is present.0.key.
@@ -37,13 +46,17 @@ static tsr_status refuse(struct draft *draft, struct str name, const char *hint,
     return TSR_INVALID;
 }
 
-static tsr_value *find_output(const struct draft *draft, struct str name)
+// The model's output of that name, or NULL.
+static tsr_value *find_output(struct ports *ports, struct str name)
 {
-    tsr_graph *graph = tsr_model_graph(draft->model);
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        if (str_eq(tsr__value_str(tsr_graph_output(graph, i)), name))
-            return tsr_graph_output(graph, i);
-    return NULL;
+    tsr_graph *graph = tsr_model_graph(ports->draft->model);
+    for (; ports->n_mapped < tsr_graph_output_count(graph); ports->n_mapped++) {
+        tsr_value *output = tsr_graph_output(graph, ports->n_mapped);
+        void **slot = tsr__map_at(&ports->outputs, tsr__value_str(output));
+        if (slot && !*slot)
+            *slot = output;
+    }
+    return tsr__map_get(&ports->outputs, name);
 }
 
 // ---- layouts -----------------------------------------------------------------------------------
@@ -57,23 +70,37 @@ static bool can_keep(struct draft *draft, const tsr_value *value, const struct t
             (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
 }
 
-// As the first reader that has it cut needs it; else as the first reader does.
-static const struct tile_layout *needed_layout(struct draft *draft, const tsr_value *value)
+// Notes in which layout the reader needs the input, if no earlier reader needs it sharded.
+static void note_reader(struct ports *ports, const tsr_value *value,
+                        const struct tile_layout *layout)
 {
-    const struct tile_layout *first = NULL;
+    const struct tile_layout **needed = &ports->needed[tsr__value_id(value)];
+    if (*needed && (!tsr__layout_is_whole(*needed) || tsr__layout_is_whole(layout)))
+        return;
+    if (can_keep(ports->draft, value, layout))
+        *needed = layout;
+}
+
+// The layout in which the first reader that has the input sharded needs it; else that of the first
+// reader. NULL: there is no reader that needs it in a layout that can be kept.
+static const struct tile_layout *needed_layout(struct ports *ports, const tsr_value *value)
+{
+    const struct draft *draft = ports->draft;
+    if (ports->needed)
+        return ports->needed[tsr__value_id(value)];
+    ports->needed = ARENA_ARRAY(draft->arena, const struct tile_layout *,
+                                tsr__model_value_ids(draft->model) + 1);
+    if (!ports->needed)
+        return NULL;
     for (size_t i = 0; i < draft->flow->n_nodes; i++) {
         const struct node_flow *nf = &draft->flow->nodes[i];
         for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
-            const struct tile_layout *layout = nf->inputs[k];
-            if (tsr_node_input(nf->node, k) != value || !can_keep(draft, value, layout))
-                continue;
-            if (!tsr__layout_is_whole(layout))
-                return layout;
-            if (!first)
-                first = layout;
+            const tsr_value *input = tsr_node_input(nf->node, k);
+            if (input && nf->inputs[k] && tsr_value_is_input(input))
+                note_reader(ports, input, nf->inputs[k]);
         }
     }
-    return first;
+    return ports->needed[tsr__value_id(value)];
 }
 
 // From now on the value lies so, as an input or as an output.
@@ -132,8 +159,9 @@ static void keep_if_cut(struct draft *draft, const tsr_value *value,
 
 // Inputs and outputs whose names match stay cut: the caller brings or gets pieces. An output lies as its maker has
 // it, an input as its reader needs it. One that lies whole is kept so only if the node that makes it says where.
-static tsr_status keep_cut(struct draft *draft, struct str pattern)
+static tsr_status keep_cut(struct ports *ports, struct str pattern)
 {
+    struct draft *draft = ports->draft;
     const tsr_graph *graph = tsr_model_graph(draft->model);
     size_t found = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -143,7 +171,7 @@ static tsr_status keep_cut(struct draft *draft, struct str pattern)
             !tsr__star_matches(pattern, tsr__value_str(value), &rest))
             continue;
         found++;
-        keep_if_cut(draft, value, needed_layout(draft, value));
+        keep_if_cut(draft, value, needed_layout(ports, value));
     }
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
@@ -164,32 +192,30 @@ static tsr_status keep_cut(struct draft *draft, struct str pattern)
 }
 
 // An output that every rank gives: whole on all devices, instead of on the one that gives outputs.
-static tsr_status give_everywhere(struct draft *draft, struct str name)
+static tsr_status give_everywhere(struct ports *ports, struct str name)
 {
-    tsr_graph *graph = tsr_model_graph(draft->model);
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        tsr_value *value = tsr_graph_output(graph, i);
-        if (!str_eq(tsr__value_str(value), name))
-            continue;
-        int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
-        keep(draft, value,
-             tsr__layout_whole(draft->arena, rank, draft->all_devices, (size_t)draft->n_ranks));
-        return TSR_OK;
-    }
-    return refuse(draft, name, "name an output of the model",
-                  "the model has no output of this name");
+    struct draft *draft = ports->draft;
+    tsr_value *value = find_output(ports, name);
+    if (!value)
+        return refuse(draft, name, "name an output of the model",
+                      "the model has no output of this name");
+    int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
+    keep(draft, value,
+         tsr__layout_whole(draft->arena, rank, draft->all_devices, (size_t)draft->n_ranks));
+    return TSR_OK;
 }
 
 // Both ends of a state lie alike, as the next run reads it, so that nothing moves between runs.
-static tsr_status add_state(struct draft *draft, tsr_value *past, tsr_value *present)
+static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *present)
 {
+    struct draft *draft = ports->draft;
     struct shape a = tsr__shapes_of(draft->flow->shapes, past),
                  b = tsr__shapes_of(draft->flow->shapes, present);
     if (a.dtype != b.dtype || (a.rank >= 0 && b.rank >= 0 && a.rank != b.rank))
         return refuse(draft, tsr__value_str(present),
                       "name the output that takes the input's place",
                       "an output of another type or rank cannot become the input of the next run");
-    const struct tile_layout *layout = needed_layout(draft, past);
+    const struct tile_layout *layout = needed_layout(ports, past);
     if (!layout) // nobody reads it: it stays where outputs are
         layout = tsr__layout_whole(draft->arena, a.rank, draft->all_devices, 1);
     struct draft_state *slot = vec_push(draft->arena, &draft->states);
@@ -203,19 +229,20 @@ static tsr_status add_state(struct draft *draft, tsr_value *past, tsr_value *pre
 
 // All inputs that match the one pattern and whose output, by the other, there is: of past.* and present.*, past.0.key
 // and present.0.key.
-static tsr_status keep_states(struct draft *draft, struct str past, struct str present,
+static tsr_status keep_states(struct ports *ports, struct str past, struct str present,
                               size_t *found)
 {
+    struct draft *draft = ports->draft;
     tsr_graph *graph = tsr_model_graph(draft->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         struct str rest;
         if (tsr_value_initializer(value) || !tsr__star_matches(past, tsr__value_str(value), &rest))
             continue;
-        tsr_value *output = find_output(draft, fill_star(draft->arena, present, rest));
+        tsr_value *output = find_output(ports, fill_star(draft->arena, present, rest));
         if (!output)
             continue;
-        tsr_status st = add_state(draft, value, output);
+        tsr_status st = add_state(ports, value, output);
         if (st != TSR_OK)
             return st;
         (*found)++;
@@ -224,18 +251,19 @@ static tsr_status keep_states(struct draft *draft, struct str past, struct str p
 }
 
 // PAST=PRESENT. The first = that gives names of the model is the one that is meant.
-static tsr_status keep_state(struct draft *draft, struct str text)
+static tsr_status keep_state(struct ports *ports, struct str text)
 {
     for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
         struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1};
         size_t found = 0;
         if (text.p[at] != '=')
             continue;
-        tsr_status st = keep_states(draft, past, present, &found);
+        tsr_status st = keep_states(ports, past, present, &found);
         if (st != TSR_OK || found)
             return st;
     }
-    return refuse(draft, text, "give INPUT=OUTPUT; one * on each side stands for the same text",
+    return refuse(ports->draft, text,
+                  "give INPUT=OUTPUT; one * on each side stands for the same text",
                   "the model has no such input and output");
 }
 
@@ -313,15 +341,15 @@ static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 }
 
 // Lines of a text of the metadata.
-static tsr_status each_line(struct draft *draft, const char *key,
-                            tsr_status (*take)(struct draft *, struct str))
+static tsr_status each_line(struct ports *ports, const char *key,
+                            tsr_status (*take)(struct ports *, struct str))
 {
-    const char *text = tsr_model_metadata(draft->model, key);
+    const char *text = tsr_model_metadata(ports->draft->model, key);
     while (text && *text) {
         size_t n = strcspn(text, "\n");
         tsr_status st = TSR_OK;
         if (n)
-            st = take(draft, (struct str){text, n});
+            st = take(ports, (struct str){text, n});
         if (st != TSR_OK)
             return st;
         text += n + (text[n] == '\n');
@@ -330,11 +358,11 @@ static tsr_status each_line(struct draft *draft, const char *key,
 }
 
 // The same for texts that the caller gives.
-static tsr_status each_text(struct draft *draft, const char *const *texts, size_t n,
-                            tsr_status (*take)(struct draft *, struct str))
+static tsr_status each_text(struct ports *ports, const char *const *texts, size_t n,
+                            tsr_status (*take)(struct ports *, struct str))
 {
     for (size_t i = 0; i < n; i++) {
-        tsr_status st = take(draft, str_of(texts[i]));
+        tsr_status st = take(ports, str_of(texts[i]));
         if (st != TSR_OK)
             return st;
     }
@@ -349,19 +377,21 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
                               tsr__model_value_ids(draft->model) + 1);
     if (!draft->kept)
         return TSR_NOMEM;
-    tsr_status st = each_line(draft, META_KEEP_CUT, keep_cut);
+    struct ports ports = {.draft = draft};
+    tsr__map_init(&ports.outputs, draft->arena, 16);
+    tsr_status st = each_line(&ports, META_KEEP_CUT, keep_cut);
     if (st != TSR_OK)
         return st;
-    st = each_text(draft, options->keep_cut, options->n_keep_cut, keep_cut);
+    st = each_text(&ports, options->keep_cut, options->n_keep_cut, keep_cut);
     if (st != TSR_OK)
         return st;
-    st = each_line(draft, META_STATE, keep_state);
+    st = each_line(&ports, META_STATE, keep_state);
     if (st != TSR_OK)
         return st;
-    st = each_text(draft, options->state, options->n_state, keep_state);
+    st = each_text(&ports, options->state, options->n_state, keep_state);
     if (st != TSR_OK)
         return st;
-    st = each_text(draft, options->everywhere, options->n_everywhere, give_everywhere);
+    st = each_text(&ports, options->everywhere, options->n_everywhere, give_everywhere);
     if (st != TSR_OK)
         return st;
     st = give_outputs(draft);
