@@ -38,7 +38,7 @@ if ALL:
     sys.argv.pop()
 
 _failed = _ran = 0
-_only_checks = False  # PATTERN names checks, not functions
+_only_checks = bool(PATTERN)  # outside of functions that PATTERN names, it names checks
 _lock = threading.Lock()
 
 
@@ -67,11 +67,11 @@ def skip(name, reason):
         print("ok %s # SKIP %s" % (name, reason), flush=True)
 
 
-def _run_one(name, function, arguments):
+def _run_one(name, function, arguments, folder):
     before = _ran
     try:
-        with tempfile.TemporaryDirectory(prefix="tessera-test-") as folder:
-            reason = function(folder, *arguments)
+        with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="tessera-test-") as own:
+            reason = function(own, *arguments)
         if isinstance(reason, str):
             print("ok %s # SKIP %s" % (name, reason), flush=True)
         elif _ran == before and not _only_checks and reason is not False:  # a function that made checks of its own is no further case
@@ -80,20 +80,24 @@ def _run_one(name, function, arguments):
         _result(name, False, traceback.format_exc())
 
 
-def run(cases, *arguments, at_a_time=1):
+def run(cases, *arguments, at_a_time=1, folder=None):
     """Runs cases, each a function or (name, function, argument...), and prints a line for each.
 
-    A case is called as function(folder, argument..., *arguments). at_a_time > 1 runs them side by side in threads, for cases
-    that mostly wait; they must not make checks of their own then."""
+    A case is called as function(folder, argument..., *arguments), with `folder` for all cases, or an empty folder for each.
+    at_a_time > 1 runs them side by side in threads, for cases that mostly wait; they must not make checks of their own then."""
     global _only_checks
     rows = [(case.__name__, case, ()) if callable(case) else (case[0], case[1], case[2:]) for case in cases]
     found = [row for row in rows if matches(row[0])]
     _only_checks = bool(PATTERN) and not found and at_a_time == 1
     rows = rows if _only_checks else found
-    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
-        go = pool.submit if at_a_time > 1 else lambda function, *rest: function(*rest)
+    if at_a_time > 1:
+        with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+            for name, function, more in rows:
+                pool.submit(_run_one, name, function, (*more, *arguments), folder)
+    else:
         for name, function, more in rows:
-            go(_run_one, name, function, (*more, *arguments))
+            _run_one(name, function, (*more, *arguments), folder)
+    _only_checks = bool(PATTERN)
 
 
 def side_by_side(function, rows, at_a_time=WAITING):

@@ -4,30 +4,23 @@ with branches, If, Loop, sequences, values that skip stages and outputs on sever
 are right, runs in flight do not deadlock.
 
 usage: affinity.py TESSERA GRAPHS SEED"""
-import json, os, random, subprocess, sys, tempfile
+import json, os, random, subprocess, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 NAMES = ["CPU", "NPU", "GPU", "DSP"]
 MAP = [w for name in NAMES[1:] for w in ("--map-device", name + "=CPU")]
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e affinity %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-900:])
+case = harness.check
 
 
 def tessera(*words):
     try:
-        p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=100)
-        return p.returncode, p.stdout, p.stderr
+        return harness.call(TESSERA, *words, timeout=100)
     except subprocess.TimeoutExpired:
         return -1, "", "does not end: " + " ".join(map(str, words))
 
@@ -165,7 +158,6 @@ def random_graphs(d, count, seed):
         check_model("graph %d" % k, d, save(f, nodes, outputs, devices, stages), f)
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-affinity-") as folder:
-    rules_of_stages(folder)
-    random_graphs(folder, int(sys.argv[2]), int(sys.argv[3]))
-sys.exit(1 if failed else 0)
+harness.run([rules_of_stages])
+harness.run([random_graphs], int(sys.argv[2]), int(sys.argv[3]))
+harness.finish()

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How `verify` judges numbers, and what docs/numbers.md promises where cut and whole may differ.
 
-usage: compared.py TESSERA [CASE...]"""
-import json, os, subprocess, sys, tempfile
+usage: compared.py TESSERA"""
+import json, os, subprocess, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
+
+import harness
 
 info, tensor, node = helper.make_tensor_value_info, numpy_helper.from_array, helper.make_node
 rng = np.random.default_rng(5)
@@ -221,18 +223,6 @@ def inputs_that_are_known_to_fit(p):
     assert p.call("verify", p.at + "/a.onnx", "--inputs", folder)[0] == 7
 
 
-def main():
-    failed, names = 0, sys.argv[2:] or list(CASES)
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="tessera-numbers-") as folder:
-            try:
-                CASES[name](Program(sys.argv[1], folder))
-                print("ok " + name)
-            except Exception as x:
-                failed += 1
-                print("not ok %s\n# %s: %s" % (name, type(x).__name__, str(x)[:1500].replace("\n", "\n# ")))
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    harness.run([(name, lambda folder, case: case(Program(sys.argv[1], folder)), case) for name, case in CASES.items()])
+    harness.finish()

@@ -4,11 +4,11 @@ not divide (4 over 3 devices), fewer key heads than devices (2 over 4: each on t
 (queries, keys and values side by side: equal shares of each), an embedding table cut by rows.
 
 usage: decoders.py TESSERA MODELS"""
-import json, os, sys, tempfile
+import json, os, sys
 
 import onnx
 
-import evaluator
+import harness
 
 TESSERA, MODELS = sys.argv[1], sys.argv[2]
 
@@ -36,9 +36,9 @@ def check(d, name, edits_of, n, want):
     path = os.path.join(MODELS, name, "model.onnx")
     edits, layers = edits_of(onnx.load(path, load_external_data=False), n)
     cut = os.path.join(d, "cut.onnx")
-    rc, _, err = evaluator.call(TESSERA, "annotate", path, "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)], "-o", cut)
+    rc, _, err = harness.call(TESSERA, "annotate", path, "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)], "-o", cut)
     assert rc == 0, err
-    rc, out, err = evaluator.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"), "--json")
+    rc, out, err = harness.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"), "--json")
     assert out.startswith("{"), err
     doc = json.loads(out)
     assert rc == 0 and doc["ok"] and doc["recorded"] and not doc["replicated"], doc
@@ -49,16 +49,8 @@ def main():
     two = lambda layers: {"AllReduce": 2 * layers}
     jobs = [("llama_tiny", llama, n, two) for n in (2, 3, 4)] + [("gpt2_tiny", gpt2, n, two) for n in (2, 3, 4)]
     jobs += [("llama_tiny", embedding, n, lambda layers: {"AllReduce": 1}) for n in (2, 3)]
-    bad = 0
-    with tempfile.TemporaryDirectory() as d:
-        for job in jobs:
-            try:
-                check(d, *job)
-            except AssertionError as e:
-                bad += 1
-                print("%s %s on %d: %s" % (job[0], job[1].__name__, job[2], str(e)[:600]))
-    print("%d of %d hold" % (len(jobs) - bad, len(jobs)))
-    return bad != 0
+    harness.run([("%s %s on %d" % (name, edits.__name__, n), check, name, edits, n, want) for name, edits, n, want in jobs])
+    harness.finish()
 
 
-sys.exit(main())
+main()

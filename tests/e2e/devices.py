@@ -3,12 +3,12 @@
 with processes too; each device has its own nodes and nothing else.
 
 usage: devices.py TESSERA EXAMPLE USER_OPS"""
-import json, os, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 
-import evaluator
+import harness
 
 TESSERA, EXAMPLE, OPS = sys.argv[1:4]
 STAND_INS = ["--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--ort-ops", OPS]
@@ -24,7 +24,7 @@ def parts_of(folder):
 
 
 def check(d):
-    rc, out, err = evaluator.call(EXAMPLE, OPS, d)
+    rc, out, err = harness.call(EXAMPLE, OPS, d)
     assert rc == 0, "exit %d: %s" % (rc, err)
     lines = out.splitlines()
     assert lines[0].split() == ["embed", "->", "CPU"] and lines[11].split() == ["lm_head", "->", "GPU"] and lines[1].split()[-1] == "NPU", out
@@ -39,18 +39,17 @@ def check(d):
                                "lm_head.weight": rng.standard_normal((24, 50)).astype("f4")})
     results = []
     for transport in ("threads", "shm"):
-        rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", transport, *STAND_INS)
+        rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", transport, *STAND_INS)
         assert rc == 0, "%s: exit %d %s" % (transport, rc, err)
         results.append(np.load(d + "/out.npz")["logits"])
     assert results[0].shape == (3, 5, 50) and (results[0] == results[1]).all()
-    rc, out, err = evaluator.call(TESSERA, "verify", d + "/decoder.onnx", "--inputs", d + "/in.npz", "--json", *STAND_INS)
+    rc, out, err = harness.call(TESSERA, "verify", d + "/decoder.onnx", "--inputs", d + "/in.npz", "--json", *STAND_INS)
     assert rc == 0 and json.loads(out)["ok"] and json.loads(out)["collectives"] == {"Send": 2}, err
-    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--ort-ops", OPS)
+    rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--ort-ops", OPS)
     assert rc == 7 and "NPU" in err, "without stand-ins: exit %d %s" % (rc, err)
-    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", *STAND_INS[:4])
+    rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", *STAND_INS[:4])
     assert rc == 7 and "DecoderLayer" in err and "--ort-ops" in err, "without the operator: exit %d %s" % (rc, err)
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-devices-") as d:
-    check(d)
-print("ok - devices")
+harness.run([("devices", check)])
+harness.finish()

@@ -4,12 +4,14 @@ without a seed: what it drew is read cut by rows and cut by columns, and the dif
 process may draw the same by luck (the engine has one seed for each process), so the files are looked at too: without a seed, one
 alone has the operator.
 
-usage: draws.py TESSERA [CASE...]"""
-import os, subprocess, sys, tempfile
+usage: draws.py TESSERA"""
+import subprocess, sys, tempfile
 
 import numpy as np
 import onnx, onnxruntime
 from onnx import TensorProto as T, helper, numpy_helper
+
+import harness
 
 info, tensor = helper.make_tensor_value_info, numpy_helper.from_array
 MY = helper.make_opsetid("my", 1)
@@ -135,25 +137,15 @@ def engine_takes(m):
         return False
 
 
-def main():
-    tessera, wanted, fell = sys.argv[1], sys.argv[2:], 0
-    with tempfile.TemporaryDirectory() as d:
-        for op in DRAWS:
-            for way in WAYS:
-                for seed in (False, True):
-                    name = "%s, %s%s" % (op, way, ", seed" if seed else "")
-                    if wanted and name not in wanted:
-                        continue
-                    attributes = {"seed": 7 if op.startswith("Dropout") else 7.0} if seed else {}
-                    m = build(op, way, attributes)
-                    if not engine_takes(m):
-                        print("ok %s # SKIP the engine does not take it whole" % name)
-                        continue
-                    wrong = run(tessera, d, m, 3)
-                    fell += bool(wrong)
-                    print("not ok %s\n# %s" % (name, wrong.replace("\n", "\n# ")) if wrong else "ok " + name)
-    return fell > 0
+def compare(d, op, way, seed):
+    attributes = {"seed": 7 if op.startswith("Dropout") else 7.0} if seed else {}
+    m = build(op, way, attributes)
+    if not engine_takes(m):
+        return "the engine does not run the unsharded model"
+    wrong = run(sys.argv[1], d, m, 3)
+    assert not wrong, wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run([("%s, %s%s" % (op, way, ", seed" if seed else ""), compare, op, way, seed) for op in DRAWS for way in WAYS for seed in (False, True)])
+    harness.finish()

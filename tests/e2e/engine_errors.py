@@ -3,28 +3,21 @@
 reads, Splits of one value that it takes for each other. And a rank that one branch of an If alone has, which is not believed.
 
 usage: engine_errors.py TESSERA"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 rng = np.random.default_rng(5)
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e engine errors %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-1200:])
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=100)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def info(name, shape, kind=T.FLOAT):
@@ -120,8 +113,5 @@ def branches(d):
         case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-engine-") as folder:
-    moe(folder)
-    splits(folder)
-    branches(folder)
-sys.exit(1 if failed else 0)
+harness.run([moe, splits, branches])
+harness.finish()

@@ -3,13 +3,13 @@
 operator and both versions. With whatever ONNX Runtime there is (TESSERA_ORT, as `make compat` sets it, or the usual one).
 
 usage: engines.py TESSERA"""
-import json, re, sys, tempfile
+import json, re, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
-import evaluator
+import harness
 
 TESSERA = sys.argv[1]
 rng = np.random.default_rng(5)
@@ -34,11 +34,11 @@ def lowered(d):
     weights = dict(k=f4(8, 3, 3, 3), w=f4(8, 6), to=np.array([2, 8, 16], np.int64))
     for opset in (21, 22, 23, 25):
         save(d + "/m.onnx", nodes, dict(x=[2, 3, 4, 4]), dict(y=[2, 16, 6]), weights, opset)
-        rc, _, err = evaluator.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:2", "--shard", "mm:w={1,2}", "--shard", "conv:k={2,1,1,1}", "-o", d + "/cut.onnx")
+        rc, _, err = harness.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:2", "--shard", "mm:w={1,2}", "--shard", "conv:k={2,1,1,1}", "-o", d + "/cut.onnx")
         assert rc == 0, err
-        rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--force")
+        rc, _, err = harness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--force")
         assert rc == 0 and opsets(d + "/parts", 2) == {17}, (rc, err, opsets(d + "/parts", 2))
-        rc, out, err = evaluator.call(TESSERA, "verify", d + "/cut.onnx", "--inputs", "random:1", "--json")
+        rc, out, err = harness.call(TESSERA, "verify", d + "/cut.onnx", "--inputs", "random:1", "--json")
         assert rc == 0 and json.loads(out)["ok"], "opset %d: exit %d %s" % (opset, rc, err)
 
 
@@ -50,39 +50,31 @@ def kept(d):
     pool = [helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[2], strides=[2], ceil_mode=1)]
     save(d + "/p.onnx", pool, dict(x=[2, 3, 7]), dict(y=[2, 3, 4]), {}, 22)
     for model, edit, want in ((d + "/m.onnx", "cast:x={2,1}", 21), (d + "/p.onnx", "pool:x={2,1,1}", 17)):
-        rc, _, err = evaluator.call(TESSERA, "annotate", model, "--config", "c:2", "--shard", edit, "-o", d + "/cut.onnx")
+        rc, _, err = harness.call(TESSERA, "annotate", model, "--config", "c:2", "--shard", edit, "-o", d + "/cut.onnx")
         assert rc == 0, err
-        rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--force")
+        rc, _, err = harness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--force")
         assert rc == 0 and opsets(d + "/parts", 2) == {want}, (rc, err, opsets(d + "/parts", 2))
 
 
 def refused(d):
     """What no lower version has: the message names it, what it needs and what there is."""
-    rc, out, _ = evaluator.call(TESSERA, "doctor")
+    rc, out, _ = harness.call(TESSERA, "doctor")
     version = re.search(r"ONNX Runtime\s+ok\s+(1\.\d+\.\d+)", out).group(1)
     new = int(version.split(".")[1]) >= 23
     node = helper.make_node("LinearAttention" if new else "Attention", ["x", "x", "x"], ["y"], name="attend", q_num_heads=2, kv_num_heads=2)
     opset = 27 if new else 23
     save(d + "/m.onnx", [node, helper.make_node("Relu", ["y"], ["z"], name="relu")], dict(x=[2, 3, 8]), dict(z=[2, 3, 8]), {}, opset)
-    rc, _, err = evaluator.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:2", "--shard", "relu:y={2,1,1}", "-o", d + "/cut.onnx")
+    rc, _, err = harness.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:2", "--shard", "relu:y={2,1,1}", "-o", d + "/cut.onnx")
     assert rc == 0, err
-    rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts")
+    rc, _, err = harness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts")
     assert rc == 0 and opsets(d + "/parts", 2) == {opset}, err
-    rc, _, err = evaluator.call(TESSERA, "run", d + "/parts", "--inputs", "random:1")
+    rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", "random:1")
     words = ("engine-opset", "%s 'attend'" % node.op_type, "operator set", " %d" % opset, version)
     assert rc == 7 and all(w in err for w in words), "exit %d: %s" % (rc, err)
     assert re.search(r"knows operator set \d+ of ai.onnx at most, and this file needs %d" % opset, err), err
-    rc, _, err = evaluator.call(TESSERA, "run", d + "/m.onnx", "--inputs", "random:1")
+    rc, _, err = harness.call(TESSERA, "run", d + "/m.onnx", "--inputs", "random:1")
     assert rc == 7 and "engine-opset" in err, "whole: exit %d: %s" % (rc, err)
 
 
-bad = 0
-for case in (lowered, kept, refused):
-    with tempfile.TemporaryDirectory() as d:
-        try:
-            case(d)
-            print("ok - engines", case.__name__)
-        except AssertionError as e:
-            bad += 1
-            print("not ok - engines", case.__name__, str(e)[:2000])
-sys.exit(bad > 0)
+harness.run([lowered, kept, refused])
+harness.finish()

@@ -2,7 +2,7 @@
 """An independent reader of partitions: runs the rank files in onnx's reference evaluator, one thread per rank, with the
 communication operators written from docs/formats.md alone. No code of Tessera takes part, so what it and Tessera's
 own run agree on is what the files say."""
-import glob, hashlib, itertools, json, os, subprocess, threading, warnings
+import hashlib, itertools, json, os, threading, warnings
 
 import numpy as np
 import onnx
@@ -328,21 +328,3 @@ def recorded(model):
     at = os.path.join(os.path.dirname(model), "test_data_set_0")
     load = lambda kind, vs: {v.name: numpy_helper.to_array(onnx.load_tensor("%s/%s_%d.pb" % (at, kind, k))) for k, v in enumerate(vs)}
     return load("input", m.graph.input), load("output", m.graph.output)
-
-
-def environment():
-    """For programs that are started: ONNX Runtime's library is the one of this Python, unless something else is said."""
-    env = dict(os.environ)
-    if not env.get("TESSERA_ORT"):
-        import onnxruntime
-        found = sorted(glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime.so*")))
-        if found:
-            env["TESSERA_ORT"] = found[-1]
-    return env
-
-
-def call(*args, timeout=120, **more):
-    """Runs a program: (exit code, stdout, stderr)."""
-    p = subprocess.run(list(map(str, args)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                       timeout=timeout, env={**environment(), **more})
-    return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")

@@ -3,18 +3,17 @@
 type no rule gives, CNNs in blocked layout, quantized Gemm.
 
 usage: exported.py TESSERA"""
-import json, os, platform, sys, tempfile
+import json, os, platform, sys
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T, helper, numpy_helper
 
-import evaluator
+import harness
 
 TESSERA = sys.argv[1]
 rng = np.random.default_rng(5)
-failed = 0
 
 
 def save(path, nodes, inputs, outputs, weights, domains=("com.microsoft",)):
@@ -27,7 +26,7 @@ def save(path, nodes, inputs, outputs, weights, domains=("com.microsoft",)):
 
 
 def tessera(*words, want=0):
-    rc, out, err = evaluator.call(TESSERA, *words)
+    rc, out, err = harness.call(TESSERA, *words)
     assert rc == want, "exit %d: %s %s" % (rc, out[-600:], err[-1200:])
     return out, err
 
@@ -115,7 +114,7 @@ def domain_not_imported(d):
     staged = annotate(path, "--config", "c:2", "--stage", "gelu=0", "--stage", "tanh=1")
     assert json.loads(tessera("verify", staged, "--json")[0])["ok"]
     crossed = annotate(path, "--config", "c:2", "--shard", "gelu:x={2,1:0,1}", "--shard", "gelu:q={1,2:0,1}")
-    rc, out, err = evaluator.call(TESSERA, "verify", crossed, "--json")
+    rc, out, err = harness.call(TESSERA, "verify", crossed, "--json")
     assert rc == 2 or json.loads(out)["ok"], "exit %d: %s %s" % (rc, out, err)
 
 
@@ -189,12 +188,6 @@ def data_of_a_branch(d):
     assert not os.path.exists(d + "/p")
 
 
-for case in (data_of_a_branch, unshared_packing, unknown_type, untyped_by_hand, blocked_layout, domain_not_imported, said_of_nodes, quantized_gemm, forest):
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            case(folder)
-            print("ok e2e exported", case.__name__)
-        except AssertionError as error:
-            failed += 1
-            print("not ok e2e exported %s\n# %s" % (case.__name__, error))
-sys.exit(failed > 0)
+harness.run([data_of_a_branch, unshared_packing, unknown_type, untyped_by_hand, blocked_layout, domain_not_imported, said_of_nodes,
+             quantized_gemm, forest])
+harness.finish()

@@ -15,24 +15,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = 256, 4, 2, 64, 2, 256, 1024
 if sys.argv[1] == "make":
     HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = map(int, sys.argv[3:])
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e genai %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-800:])
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def decoder():
@@ -276,10 +269,10 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     except ImportError:
         missing = "this Python has no onnxruntime-genai"
     if missing:
-        print("ok e2e genai a stock onnxruntime-genai generates with it # SKIP " + missing)
+        harness.skip("a stock onnxruntime-genai generates with it", missing)
     else:
         want, err = generated([], whole)
         got, said = generated([mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"], d + "/cut")
         case("a stock onnxruntime-genai generates with it", bool(want) and len(want[0]) > 2 and [g[0] for g in got] == ["0", "1"] and all(g[1:] == want[0][1:] for g in got),
              "%s, expected %s %s" % (got, want, err + said))
-sys.exit(1 if failed else 0)
+harness.finish()

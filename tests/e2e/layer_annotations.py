@@ -2,28 +2,21 @@
 """ONNX Runtime's layer annotations become stages: rules as its session option has them, and every annotation by itself.
 
 usage: layer_annotations.py TESSERA"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys, tempfile
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 LAYERS = ["embed", "layers.0", "layers.1", "norm", "head"]
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e layer annotations %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-600:])
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def make(path):
@@ -68,4 +61,4 @@ with tempfile.TemporaryDirectory(prefix="tessera-layers-") as d:
     for rules, code in (("gpu", 2), ("gpu()x", 2), ("(a)", 2), ("gpu(=)", 2), ("", 2), ("gpu(nothing)", 1)):
         rc, out, err = tessera("annotate", d + "/m.onnx", "--layers=" + rules, "-o", d + "/no.onnx")
         case("refuses '%s'" % rules, rc == code and not os.path.exists(d + "/no.onnx"), "exit %d %s" % (rc, err))
-sys.exit(1 if failed else 0)
+harness.finish()

@@ -2,28 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/e2e/overlap.py TESSERA - what runs at the same time, in real runs and in simulated ones: a rank computes nothing while a
 transfer of its is under way; ranks of different stages compute for different requests. Prices of stages say the same."""
-import bisect, json, os, subprocess, sys, tempfile
+import bisect, json, sys, tempfile
 
 import numpy as np
 import onnx
 from onnx import helper as h
 from onnx import numpy_helper as nh
 
+import harness
+
 TESSERA = sys.argv[1]
 ROWS, OWN = 1024, 192
-failed = 0
-
-
-def case(name, ok, what=""):
-    global failed
-    failed += not ok
-    print("%s %s%s" % ("ok" if ok else "FAILED", name, "" if ok else ": %s" % (what,)))
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *[str(w) for w in words]], capture_output=True, text=True, timeout=120)
-    case("tessera " + words[0], p.returncode == 0, p.stderr)
-    return p.stdout
+    harness.good(TESSERA, *words)
 
 
 def make(path):
@@ -85,7 +79,7 @@ def main():
         check("bench, 3 in flight", d + "/bench.json", True)
         tessera("simulate", d + "/parts", "--devices", 2, "--requests", 4, "--trace", d + "/simulated.json")
         check("simulate, 4 requests", d + "/simulated.json", True)
-    sys.exit(failed > 0)
+    harness.finish()
 
 
 if __name__ == "__main__":

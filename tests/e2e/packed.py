@@ -3,13 +3,13 @@
 stored as the heads need them, and no activation moves: the only communication is the sum behind the output projection.
 
 usage: packed.py TESSERA"""
-import json, sys, tempfile
+import json, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
-import evaluator
+import harness
 
 TESSERA = sys.argv[1]
 HIDDEN, HEADS, KV, EACH = 24, 8, 4, 16
@@ -51,14 +51,14 @@ def attention(d, projection):
 
 
 def verify(d, n, edits):
-    rc, _, err = evaluator.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:%d" % n, *edits, "-o", d + "/cut.onnx")
+    rc, _, err = harness.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:%d" % n, *edits, "-o", d + "/cut.onnx")
     assert rc == 0, err
-    rc, out, err = evaluator.call(TESSERA, "verify", d + "/cut.onnx", "--inputs", d + "/m.npz", "--json")
+    rc, out, err = harness.call(TESSERA, "verify", d + "/cut.onnx", "--inputs", d + "/m.npz", "--json")
     doc = json.loads(out) if out.startswith("{") else {}
     assert rc == 0 and doc["ok"], "exit %d %s %s" % (rc, doc, err)
     found = doc["collectives"]
     assert found == {"AllReduce": 1} or found == {"Reduce": 1}, "something moves: %s" % found
-    rc, _, err = evaluator.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--force")
+    rc, _, err = harness.call(TESSERA, "partition", d + "/cut.onnx", "-o", d + "/parts", "--force")
     assert rc == 0, err
 
 
@@ -107,19 +107,11 @@ def also_read_whole(d):
     m.graph.node.append(node("Relu", ["qkv"], ["z"], name="other"))
     m.graph.output.append(helper.make_tensor_value_info("z", T.FLOAT, [2, 3, (HEADS + 2 * KV) * EACH]))
     onnx.save(m, d + "/m.onnx")
-    rc, _, err = evaluator.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:2", "--shard", "attend:qkv={1,1,2}", "--shard", "proj:w={1,2}", "-o", d + "/cut.onnx")
+    rc, _, err = harness.call(TESSERA, "annotate", d + "/m.onnx", "--config", "c:2", "--shard", "attend:qkv={1,1,2}", "--shard", "proj:w={1,2}", "-o", d + "/cut.onnx")
     assert rc == 0, err
-    rc, out, err = evaluator.call(TESSERA, "verify", d + "/cut.onnx", "--inputs", d + "/m.npz", "--json")
+    rc, out, err = harness.call(TESSERA, "verify", d + "/cut.onnx", "--inputs", d + "/m.npz", "--json")
     assert rc == 0 and json.loads(out)["ok"] and "HaloExchange" in json.loads(out)["collectives"], (out, err)
 
 
-bad = 0
-for case in (grouped, split, also_read_whole):
-    with tempfile.TemporaryDirectory() as d:
-        try:
-            case(d)
-            print("ok - packed", case.__name__)
-        except AssertionError as e:
-            bad += 1
-            print("not ok - packed", case.__name__, str(e)[:1500])
-sys.exit(bad > 0)
+harness.run([grouped, split, also_read_whole])
+harness.finish()

@@ -4,13 +4,15 @@ mark is reached by keyboard and by touch and tells what it is, nothing is loaded
 TESSERA_PICTURES=FOLDER keeps a picture of each page.
 
 usage: page.py TESSERA MODELS"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import browser, layers
+
+import harness
 
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
 EVIL = ['<script>window.evil=1</script>', '"onmouseover="window.evil=1', "'><img src=x onerror=window.evil=1>", "</title></style></script><script>window.evil=1</script>",
@@ -19,9 +21,7 @@ ARROWS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Ta
 
 
 def good(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
-    assert p.returncode == 0, (words, p.returncode, p.stderr[:2000])
-    return p.stdout
+    return harness.good(TESSERA, *words)
 
 
 def sized(chromium, path, name):
@@ -163,19 +163,12 @@ def hostile(chromium, d):
     tab.close()
 
 
-cases = (llama, large, hostile)
+CASES = (llama, large, hostile)
 if not browser.program():
-    for case in cases:
-        print("ok %s # SKIP no Chromium here (apt-get install chromium)" % case.__name__)
+    for case in CASES:
+        harness.skip(case.__name__, "no Chromium here (apt-get install chromium)")
     sys.exit(0)
-failed, chromium = 0, browser.Browser()
-for case in cases:
-    with tempfile.TemporaryDirectory(prefix="tessera-page-") as folder:
-        try:
-            case(chromium, folder)
-            print("ok %s" % case.__name__)
-        except Exception as x:
-            failed += 1
-            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
+chromium = browser.Browser()
+harness.run([(case.__name__, lambda folder, case: case(chromium, folder), case) for case in CASES])
 chromium.close()
-sys.exit(1 if failed else 0)
+harness.finish()

@@ -3,13 +3,13 @@
 rows than devices, several tiles on one device, a model that a launcher's ranks cut together.
 
 usage: pipelines.py TESSERA SLOW_OPS"""
-import glob, json, os, shutil, subprocess, sys, tempfile, traceback
+import glob, json, os, shutil, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h
 
-import evaluator
+import evaluator, harness
 
 TESSERA, SLOW_OPS = sys.argv[1:3]
 PAUSE_S = 0.03  # of an operator in SLOW_OPS
@@ -17,14 +17,11 @@ os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to t
 
 
 def tessera(*args, launch=()):
-    p = subprocess.run([*launch, TESSERA, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *args, launch=launch)
 
 
-def good(*args, **more):
-    rc, out, err = tessera(*args, **more)
-    assert rc == 0, (rc, out, err, args)
-    return out
+def good(*args, **how):
+    return harness.good(TESSERA, *args, **how)
 
 
 def line(path, operators):
@@ -282,22 +279,9 @@ def unequal_shares(d):
     assert "ReduceScatter" in ops and "AllReduce" not in ops, ops
 
 
-CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, sums_in_unequal_parts, sums_in_unequal_groups, a_model_under_a_launcher, stages_overlap]
-
-
-def main():
-    failed = 0
-    for case in CASES:
-        with tempfile.TemporaryDirectory(prefix="tessera-pipelines-") as d:
-            try:
-                case(d)
-                print("ok", case.__name__)
-            except Exception:
-                failed += 1
-                print("not ok", case.__name__)
-                traceback.print_exc(file=sys.stdout)
-    sys.exit(1 if failed else 0)
-
+CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, sums_in_unequal_parts, sums_in_unequal_groups,
+         a_model_under_a_launcher, stages_overlap]
 
 if __name__ == "__main__":
-    main()
+    harness.run(CASES)
+    harness.finish()

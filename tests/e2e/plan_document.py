@@ -3,29 +3,22 @@
 agree with the shardings in the planned model and with the collectives of the plan, and a replay ignores them.
 
 usage: plan_document.py TESSERA MODELS"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys, tempfile
 from collections import Counter
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
+import harness
+
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
 REDUCTIONS = ("AllReduce", "ReduceScatter", "Reduce")
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e plan document %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-900:])
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=100)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def mlp(path, last):
@@ -77,4 +70,4 @@ with tempfile.TemporaryDirectory(prefix="tessera-plan-document-") as folder:
         words = [w for dim in dims for w in ("--dim", dim)]
         check(model, folder, "%s/%s/model.onnx" % (MODELS, model), "--devices", 3, *words)
     check("stages", folder, MODELS + "/bert_tiny/model.onnx", "--devices", 4, "--stages", 2, "--dim", "batch=4", "--dim", "seq=64")
-sys.exit(1 if failed else 0)
+harness.finish()

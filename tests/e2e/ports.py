@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-import spine, evaluator
+import evaluator, harness, spine
 
 VOCABULARY, WIDTH, HEADS, HEAD, LAYERS = 48, 32, 4, 8, 2
 
@@ -83,13 +83,13 @@ def cuts(n):
 
 
 def tokens(decode, *args):
-    rc, text, err = evaluator.call(decode, *args)
+    rc, text, err = harness.call(decode, *args)
     assert rc == 0, "decode: exit %d %s" % (rc, err)
     return text.split()
 
 
 def call(tessera, *args, expect=0):
-    rc, text, err = evaluator.call(tessera, *args)
+    rc, text, err = harness.call(tessera, *args)
     assert rc == expect, "%s: exit %d %s" % (args[0], rc, err)
     return text, err
 
@@ -160,7 +160,7 @@ def runs_once(tessera, folder):
     for launcher in launchers:
         rc, got, said = spine.run(tessera, parts, data, out, launcher)
         assert rc == 0 and evaluator.apart(got, want) <= 5e-5, "%s: exit %d %s" % (launcher, rc, said)
-    rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--json")
+    rc, text, err = harness.call(tessera, "verify", cut, "--inputs", data, "--json")
     assert rc == 0 and json.loads(text)["ok"], err
 
 
@@ -225,16 +225,11 @@ def dry(tessera, folder):
 
 def main():
     tessera, decode = sys.argv[1:3]
-    failed = 0
+    case = lambda folder, function, *args: function(tessera, *args, folder)
     with tempfile.TemporaryDirectory(prefix="tessera-ports-") as folder:
-        for what, args in ((decodes, (decode,)), (is_planned, (decode,)), (runs_once, ()), (any_batch, ()), (size_alone, ()), (is_refused, ()), (dry, ())):
-            try:
-                what(tessera, *args, folder)
-            except Exception as x:
-                failed += 1
-                print("%s: %s" % (what.__name__, str(x)[:2000]))
-    print("%d failed" % failed)
-    sys.exit(1 if failed else 0)
+        with_decoder = [(f.__name__, case, f, decode) for f in (decodes, is_planned)]
+        harness.run(with_decoder + [(f.__name__, case, f) for f in (runs_once, any_batch, size_alone, is_refused, dry)], folder=folder)
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -5,27 +5,19 @@ Small models give their recorded outputs, the trace has OpenVINO's nodes on its 
 OpenVINO for the NPU. tools/setup fetches the wheel (84 MB, 250 MB unpacked) into .deps; without it all is left out.
 
 usage: providers.py TESSERA EXAMPLE USER_OPS"""
-import collections, glob, json, os, subprocess, sys, tempfile
+import collections, glob, json, os, sys, tempfile
+
+import harness
 
 TESSERA, EXAMPLE, OPS = sys.argv[1:4]
 MODELS = ("bert_tiny", "gpt2_tiny", "llama_tiny", "vit_tiny")
 found = glob.glob(os.environ.get("TESSERA_OPENVINO", ".deps/openvino") + "/onnxruntime/capi/libonnxruntime.so.1.*")
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    print("%s %s" % ("ok" if ok else "not ok", name), flush=True)
-    if not ok:
-        failed += 1
-        print("# " + str(why).replace("\n", "\n# "))
+case = harness.check
 
 
 def call(*words):
     engine = os.path.abspath(found[0])
-    env = {**os.environ, "TESSERA_ORT": engine, "LD_LIBRARY_PATH": os.path.dirname(engine)}
-    p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(*words, TESSERA_ORT=engine, LD_LIBRARY_PATH=os.path.dirname(engine))
 
 
 def providers_of(trace):
@@ -79,10 +71,10 @@ def check_decoder(folder):
 
 
 if not found:
-    print("ok providers # SKIP no onnxruntime-openvino in .deps/openvino (tools/setup fetches it)")
+    harness.skip("providers", "no onnxruntime-openvino in .deps/openvino (tools/setup fetches it)")
     sys.exit(0)
 with tempfile.TemporaryDirectory(prefix="tessera-providers-") as d:
     for name in MODELS:
         check_model(name, d)
     check_decoder(d)
-sys.exit(failed > 0)
+harness.finish()

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
-import evaluator
+import harness
 
 info = helper.make_tensor_value_info
 
@@ -188,9 +188,9 @@ def trial(tessera, seed, folder):
     edits = maker.edits(devices)
     for attempt in range(6):
         words = [w for at, text in edits.items() for w in ("--shard", "%s=%s" % (at, text))]
-        rc, out, err = evaluator.call(tessera, "annotate", plain, "--config", "c:%d" % devices, *words, "-o", cut)
+        rc, out, err = harness.call(tessera, "annotate", plain, "--config", "c:%d" % devices, *words, "-o", cut)
         assert rc == 0, "annotate: exit %d %s" % (rc, err)
-        rc, out, err = evaluator.call(tessera, "check", cut, "--json")
+        rc, out, err = harness.call(tessera, "check", cut, "--json")
         if rc == 0:
             break
         for f in json.loads(out)["findings"]:  # contradictions: take one of them away
@@ -198,14 +198,14 @@ def trial(tessera, seed, folder):
                 edits = {k: v for k, v in edits.items() if not k.endswith(":" + f["value"])}
     assert rc == 0, "check: exit %d %s" % (rc, out)
     inferred = cut + ".inferred"
-    rc, out, err = evaluator.call(tessera, "infer", cut, "-o", inferred)
+    rc, out, err = harness.call(tessera, "infer", cut, "-o", inferred)
     assert rc == 0, "infer: exit %d %s" % (rc, err)
-    rc, out, err = evaluator.call(tessera, "check", inferred)
+    rc, out, err = harness.call(tessera, "check", inferred)
     assert rc == 0, "check of what was inferred: exit %d %s" % (rc, err)
-    rc, out, err = evaluator.call(tessera, "infer", inferred, "-o", inferred + "2")
+    rc, out, err = harness.call(tessera, "infer", inferred, "-o", inferred + "2")
     assert rc == 0, "infer again: exit %d %s" % (rc, err)
     assert open(inferred, "rb").read() == open(inferred + "2", "rb").read(), "inferring twice changes something"
-    rc, out, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--json", "--timeout", "20")
+    rc, out, err = harness.call(tessera, "verify", cut, "--inputs", data, "--json", "--timeout", "20")
     if rc != 0 or not json.loads(out)["ok"]:
         onnx.save(m, os.path.join(os.environ["KEEP"], "failed_%d.onnx" % seed)) if os.environ.get("KEEP") else None
         raise AssertionError("verify: exit %d %s %s\n%d devices %s" % (rc, out[:600], err if len(err) < 4000 else err[:2400] + " ... " + err[-1500:], devices, edits))
@@ -215,15 +215,15 @@ def trial(tessera, seed, folder):
 def drawn(tessera, seed, folder):
     """The program's own random ways, which cut inside of bodies too and sometimes have stages; written as edits, they mean the same."""
     plain, data, script, cut = (os.path.join(folder, f) for f in ("plain.onnx", "in.npz", "edits.txt", "drawn.onnx"))
-    rc, out, err = evaluator.call(tessera, "verify", plain, "--inputs", data, "--random", "2", "--seed", seed, "--devices", 2 + seed % 3, "--json", "--timeout", "20")
+    rc, out, err = harness.call(tessera, "verify", plain, "--inputs", data, "--random", "2", "--seed", seed, "--devices", 2 + seed % 3, "--json", "--timeout", "20")
     assert rc == 0, "drawn: exit %d %s" % (rc, err[:2000])
     stages = 0
     for t in json.loads(out)["trials"]:
         with open(script, "w") as f:
             f.write("\n".join(t["sharding"]) + "\n")
-        rc, _, err = evaluator.call(tessera, "annotate", plain, "--script", script, "-o", cut)
+        rc, _, err = harness.call(tessera, "annotate", plain, "--script", script, "-o", cut)
         assert rc == 0, "edits: exit %d %s\n%s" % (rc, err, t["sharding"])
-        rc, again, err = evaluator.call(tessera, "partition", cut, "-o", os.path.join(folder, "parts"), "--force", "--json")
+        rc, again, err = harness.call(tessera, "partition", cut, "-o", os.path.join(folder, "parts"), "--force", "--json")
         assert rc == 0 and json.loads(again)["cut_nodes"] == t["cut_nodes"] and json.loads(again)["collectives"] == t["collectives"], (again, err)
         stages += any("--stage" in e for e in t["sharding"])
     return any(" > " in e for t in json.loads(out)["trials"] for e in t["sharding"]), stages

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import evaluator
+import evaluator, harness
 
 F, I = TensorProto.FLOAT, TensorProto.INT64
 
@@ -182,13 +182,13 @@ def trial(tessera, seed, folder, counts):
     plain, cut, data = (os.path.join(folder, f) for f in ("plain.onnx", "cut.onnx", "in.npz"))
     onnx.save(model, plain)
     e = edits(rng, m, n, sizes)
-    rc, _, err = evaluator.call(tessera, "annotate", plain, *e, "-o", cut)
+    rc, _, err = harness.call(tessera, "annotate", plain, *e, "-o", cut)
     if rc:
         return "annotate %s: exit %d %s" % (e, rc, err)
     r = np.random.default_rng(seed)
     ins = {i.name: r.standard_normal([sizes(d) for d in m.shape[i.name]]).astype("f4") for i in m.inputs}
     np.savez(data, **ins)
-    rc, out, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--json")
+    rc, out, err = harness.call(tessera, "verify", cut, "--inputs", data, "--json")
     if rc == 1 and '"ok"' not in out and "partition-refused" in err + out:
         counts["refused"] = counts.get("refused", 0) + 1
         return None
@@ -204,7 +204,7 @@ def trial(tessera, seed, folder, counts):
         counts[op] = counts.get(op, 0) + k
     if seed % 4 == 0:  # what the files say, by somebody else
         parts = os.path.join(folder, "parts")
-        rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts, "--force")
+        rc, _, err = harness.call(tessera, "partition", cut, "-o", parts, "--force")
         if rc:
             return "partition: exit %d %s" % (rc, err)
         from onnx.reference import ReferenceEvaluator

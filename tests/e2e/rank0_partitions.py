@@ -3,30 +3,22 @@
 A rank that dies, or that makes another call, gives the others an error; none hangs.
 
 usage: rank0_partitions.py TESSERA EXAMPLE GROUP_CALLS"""
-import os, shutil, signal, subprocess, sys, tempfile, time
+import os, shutil, subprocess, sys, tempfile, time
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
-import evaluator
+import harness
 
 TESSERA, EXAMPLE, CALLS = map(os.path.abspath, sys.argv[1:4])
 BUILD = os.path.dirname(TESSERA)
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e rank0 partitions %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-1200:])
+case = harness.check
 
 
 def start(words, **variables):
-    return subprocess.Popen([str(w) for w in words], env={**evaluator.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([str(w) for w in words], env={**harness.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def ends(processes, timeout=60):
@@ -121,4 +113,4 @@ with tempfile.TemporaryDirectory(prefix="tessera-group-") as folder:
             check("%s %d" % (name, n), folder, want, begin(n, port), n)
     faults(folder)
     rank_0_fails(folder)
-sys.exit(1 if failed else 0)
+harness.finish()

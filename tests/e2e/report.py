@@ -3,7 +3,7 @@
 model become a part of the page. Needs no engine.
 
 usage: report.py TESSERA MODELS"""
-import base64, hashlib, html.parser, json, os, re, subprocess, sys, tempfile
+import base64, hashlib, html.parser, json, os, re, subprocess, sys
 
 import numpy as np
 import onnx
@@ -11,20 +11,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 import layers
 
+import harness
+
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
 VOID = {"meta", "br", "input"}
 EVIL = ['<script>alert(1)</script>', '"onmouseover="alert(1)', "'><img src=x onerror=alert(1)>", "</title></style></script>", "a&amp;b", "]]>", "bad\x7fname\tx"]
 
 
 def call(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def good(*words):
-    rc, out, err = call(*words)
-    assert rc == 0, (words, rc, err[:2000])
-    return out
+    return harness.good(TESSERA, *words)
 
 
 class Page(html.parser.HTMLParser):
@@ -315,13 +314,5 @@ def study_of_the_documents(_):
         assert made == open(root + "/docs/" + name).read(), "run tools/study %s docs/scale.md docs/%s" % (way, name)
 
 
-failed = 0
-for case in (numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces, study, study_of_the_documents):
-    with tempfile.TemporaryDirectory(prefix="tessera-report-") as folder:
-        try:
-            case(folder)
-            print("ok %s" % case.__name__)
-        except Exception as x:
-            failed += 1
-            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
-sys.exit(1 if failed else 0)
+harness.run([numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces, study, study_of_the_documents])
+harness.finish()

@@ -3,22 +3,24 @@
 without what they rely on is refused with its place, and nothing is written then.
 
 usage: reseal.py TESSERA [LIBTESSERA_OPS]"""
-import json, os, shutil, subprocess, sys, tempfile, traceback
+import json, os, shutil, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
+import harness
+
 TESSERA = sys.argv[1]
 LIBRARY = sys.argv[2] if len(sys.argv) > 2 else None
 
 
-def tessera(*args):
-    p = subprocess.run([TESSERA, *map(str, args)], capture_output=True, text=True, timeout=120)
-    return p.returncode, p.stdout, p.stderr
+def tessera(*words):
+    return harness.call(TESSERA, *words)
 
 
 def good(*args):
+    """Runs the command, which must succeed: all that it printed."""
     rc, out, err = tessera(*args)
     assert rc == 0, (args, rc, out, err)
     return out + err
@@ -182,14 +184,5 @@ def shared_file(d):
     assert rc == 0 and json.loads(out)["resealed"] == ["rank0.onnx"], (rc, out, err)
 
 
-failed = 0
-for f in (accepted, optimised_by_onnxruntime, refused, shared_file):
-    try:
-        with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
-            f(d)
-        print("ok - " + f.__name__, flush=True)
-    except Exception:
-        failed += 1
-        print("not ok - " + f.__name__, flush=True)
-        traceback.print_exc()
-sys.exit(1 if failed else 0)
+harness.run([accepted, optimised_by_onnxruntime, refused, shared_file])
+harness.finish()

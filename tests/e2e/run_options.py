@@ -3,23 +3,25 @@
 user's own operators, the trace of all ranks.
 
 usage: run_options.py TESSERA USER_OPS"""
-import glob, json, os, shutil, subprocess, sys, tempfile, time, traceback
+import glob, json, os, shutil, subprocess, sys, time
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+import harness
 
 TESSERA, USER_OPS = sys.argv[1:3]
 os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
 
 
 def tessera(*args, launch=()):
-    p = subprocess.run([*launch, TESSERA, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *args, launch=launch)
 
 
-def good(*args, **k):
-    rc, out, err = tessera(*args, **k)
+def good(*args, **how):
+    """Runs the command, which must succeed: all that it printed."""
+    rc, out, err = tessera(*args, **how)
     assert rc == 0, (args, rc, out, err)
     return out + err
 
@@ -397,16 +399,6 @@ def turned_weights(d):
     assert meta["ai.tessera.shared"].split() == ["w%d" % k for k in given], meta
 
 
-failed = 0
-for f in (alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told, planned_devices, own_operators, trace, long_trace):
-    if len(sys.argv) > 3 and f.__name__ not in sys.argv[3:]:
-        continue
-    try:
-        with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
-            f(d)
-        print("ok - " + f.__name__, flush=True)
-    except Exception:
-        failed += 1
-        print("not ok - " + f.__name__, flush=True)
-        traceback.print_exc()
-sys.exit(1 if failed else 0)
+harness.run([alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
+             planned_devices, own_operators, trace, long_trace])
+harness.finish()

@@ -5,19 +5,20 @@ program given is one that runs on it, and must be found to saturate if it is Has
 where qemu is there.
 
 usage: saturation.py TESSERA [CPU]"""
-import json, os, shutil, subprocess, sys, tempfile
+import json, os, shutil, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
+
+import harness
 
 CPU = "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm"  # without what qemu says that it cannot do
 rng = np.random.default_rng(2)
 
 
 def call(tessera, *words):
-    p = subprocess.run([*tessera, *words], capture_output=True, text=True, timeout=300)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(*tessera, *words, timeout=300)
 
 
 def product(folder, tessera, largest):
@@ -49,24 +50,20 @@ def check(folder, tessera, must):
     return rc
 
 
+def saturates(folder, words, must):
+    rc = check(folder, words, must)
+    assert not must or rc == 1, "saturated products did not differ"
+
+
 def main():
     tessera, cpu = [sys.argv[1]], sys.argv[2] if len(sys.argv) > 2 else None
     cases = {"this CPU" if not cpu else cpu: (tessera, True if cpu == "Haswell" else None)}
     if not cpu and shutil.which("qemu-x86_64") and os.uname().machine == "x86_64":
         cases["an emulated Haswell"] = (["qemu-x86_64", "-cpu", CPU] + tessera, True)
-    failed = 0
-    for name, (words, must) in cases.items():
-        with tempfile.TemporaryDirectory(prefix="tessera-saturation-") as folder:
-            try:
-                rc = check(folder, words, must)
-                assert not must or rc == 1, "saturated products did not differ"
-                print("ok " + name)
-            except Exception as x:
-                failed = 1
-                print("not ok %s\n# %s" % (name, str(x)[:1500].replace("\n", "\n# ")))
+    harness.run([(name, saturates, words, must) for name, (words, must) in cases.items()])
     if not cpu and len(cases) == 1:
-        print("ok an emulated Haswell # SKIP there is no qemu-x86_64: tools/setup emulate")
-    sys.exit(failed)
+        harness.skip("an emulated Haswell", "there is no qemu-x86_64: tools/setup emulate")
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -3,25 +3,24 @@
 and what it is given wrongly is refused. Needs no engine: nothing is run.
 
 usage: simulate.py TESSERA MODELS"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+import harness
 
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
 ODD = 'evil"\\</script>\n<b>'
 
 
 def call(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def good(*words):
-    rc, out, err = call(*words)
-    assert rc == 0, (words, rc, err[:2000])
-    return out
+    return harness.good(TESSERA, *words)
 
 
 def doc(*words):
@@ -208,13 +207,5 @@ def refused(d):
     assert good("simulate", d + "/r4.onnx", "--quiet") and "plan4" in good("info", d + "/r4.onnx")
 
 
-failed = 0
-for case in (with_the_plan, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused):
-    with tempfile.TemporaryDirectory(prefix="tessera-simulate-") as folder:
-        try:
-            case(folder)
-            print("ok %s" % case.__name__)
-        except Exception as x:
-            failed += 1
-            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
-sys.exit(1 if failed else 0)
+harness.run([with_the_plan, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused])
+harness.finish()

@@ -3,11 +3,13 @@
 """Sizes that are not what they look like: small models cut by hand and run, held against ONNX Runtime without optimisation.
 
 Usage: sizes.py TESSERA"""
-import os, subprocess, sys, tempfile
+import os, sys
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T, helper, numpy_helper
+
+import harness
 
 info, node = helper.make_tensor_value_info, helper.make_node
 rng = np.random.default_rng(3)
@@ -33,8 +35,8 @@ def whole(m, feeds):
 
 
 def call(tessera, *words):
-    p = subprocess.run([tessera] + [str(w) for w in words], capture_output=True, text=True, timeout=60)
-    return p.returncode, p.stdout + p.stderr
+    code, out, err = harness.call(tessera, *words)
+    return code, out + err
 
 
 def run(tessera, folder, m, shards, feeds, devices=2):
@@ -165,21 +167,16 @@ def two_sizes(tessera, folder):
     return same(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(7, 6), "z": f4(7, 6)})
 
 
-def main(tessera):
-    bad, total = 0, 0
-    with tempfile.TemporaryDirectory(prefix="tessera-sizes-") as folder:
-        trials = [(name, lambda m=m, shards=shards, feeds=feeds: same(tessera, folder, m, shards, feeds))
-                  for group in (reshapes, slices, stale, old_sets, nothing, turns_of_nothing, of_four_bits) for name, m, shards, feeds in group()]
-        trials.append(("two sizes for one name", lambda: two_sizes(tessera, folder)))
-        for name, trial in trials:
-            total += 1
-            wrong = trial()
-            if wrong:
-                bad += 1
-                print("%s: %s" % (name, wrong[:600]))
-    print("%s - %d of %d hold" % ("not ok" if bad else "ok", total - bad, total))
-    return 1 if bad else 0
+def none_wrong(folder, check, *arguments):
+    wrong = check(sys.argv[1], folder, *arguments)
+    assert not wrong, wrong
+
+
+def main():
+    groups = (reshapes, slices, stale, old_sets, nothing, turns_of_nothing, of_four_bits)
+    harness.run([(name, none_wrong, same, m, shards, feeds) for group in groups for name, m, shards, feeds in group()] + [("two sizes for one name", none_wrong, two_sizes)])
+    harness.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main()

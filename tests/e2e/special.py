@@ -3,14 +3,14 @@
 partitions) and against the whole model in ONNX Runtime (tessera verify).
 
 usage: special.py TESSERA"""
-import json, os, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-import evaluator
+import evaluator, harness
 
 info, tensor = helper.make_tensor_value_info, numpy_helper.from_array
 rng = np.random.default_rng(7)
@@ -737,7 +737,8 @@ def statistics_that_are_constant():
     return training(True)
 
 
-def check(tessera, name, folder):
+def check(folder, name):
+    tessera = sys.argv[1]
     m, devices, shards, ins, collectives, *more = CASES[name]()
     options = more[0] if more else {}
     plain, cut, full, parts, data = (os.path.join(folder, f) for f in ("plain.onnx", "cut.onnx", "full.onnx", "parts", "in.npz"))
@@ -748,13 +749,13 @@ def check(tessera, name, folder):
         edits += ["--shard", "%s=%s" % (at, text)]
     for at, stage in options.get("stages", {}).items():
         edits += ["--stage", "%s=%d" % (at, stage)]
-    rc, out, err = evaluator.call(tessera, "annotate", plain, *edits, "-o", cut)
+    rc, out, err = harness.call(tessera, "annotate", plain, *edits, "-o", cut)
     assert rc == 0, "annotate: %s" % err
-    rc, out, err = evaluator.call(tessera, "infer", cut, "-o", full)
+    rc, out, err = harness.call(tessera, "infer", cut, "-o", full)
     assert rc == 0, "infer: exit %d %s" % (rc, err)
-    rc, out, err = evaluator.call(tessera, "check", full)
+    rc, out, err = harness.call(tessera, "check", full)
     assert rc == 0, "what infer wrote, check refuses: %s" % out
-    rc, out, err = evaluator.call(tessera, "partition", cut, "-o", parts)
+    rc, out, err = harness.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0 and "error" not in err, "partition: exit %d %s" % (rc, err)
     assert options.get("says", "") in err, "partition says %r" % err
     with open(os.path.join(parts, "manifest.json")) as f:
@@ -769,10 +770,9 @@ def check(tessera, name, folder):
         assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
     np.savez(data, **ins)
     level = ["--optimize", str(options["optimize"])] if "optimize" in options else []
-    rc, out, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--json", *level)
+    rc, out, err = harness.call(tessera, "verify", cut, "--inputs", data, "--json", *level)
     if rc == 7 and os.environ.get("TESSERA_ORT") and "model.onnx: error[engine-refused]" in err:
-        print("%s: left out, this engine does not run the whole model" % name)
-        return
+        return "this engine does not run the unsharded model"
     assert rc == 0 and json.loads(out)["ok"], "verify: exit %d %s %s" % (rc, out, err)
 
 
@@ -783,17 +783,8 @@ def defaults(m):
 
 
 def main():
-    failed = 0
-    names = sys.argv[2:] or list(CASES)
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="tessera-special-") as folder:
-            try:
-                check(sys.argv[1], name, folder)
-            except Exception as x:
-                failed += 1
-                print("%s: %s: %s" % (name, type(x).__name__, str(x)[:1500]))
-    print("%d of %d hold" % (len(names) - failed, len(names)))
-    sys.exit(1 if failed else 0)
+    harness.run([(name, check, name) for name in CASES])
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 threads and as MPI processes of every family there is, against the recorded outputs. One all-reduce per block, nothing else.
 
 usage: spine.py TESSERA MODELS [threads|mpi]"""
-import json, os, shutil, sys, tempfile
+import json, os, shutil, sys
 
 import numpy as np
 import onnx
 
-import evaluator
+import evaluator, harness
 
 TOLERANCE = 5e-5  # of the largest magnitude
 ELEMENTWISE = "Add Mul Div Erf Tanh Pow Relu Gelu Sigmoid Sub Sqrt Cast Reshape".split()
@@ -64,19 +64,20 @@ def families():
 def run(tessera, parts, data, out, launcher=()):
     if os.path.exists(out):
         os.remove(out)
-    rc, said, err = evaluator.call(*launcher, tessera, "run", parts, "--inputs", data, "--outputs", out, timeout=300)
+    rc, said, err = harness.call(*launcher, tessera, "run", parts, "--inputs", data, "--outputs", out, timeout=300)
     return rc, dict(np.load(out)) if os.path.exists(out) else {}, said + err
 
 
-def check(tessera, model, n, folder, mpi):
+def check(folder, model, n, mpi):
+    tessera = sys.argv[1]
     m = onnx.load(model)
     found = blocks(m)
     cut, parts, data, out = (os.path.join(folder, f) for f in ("cut.onnx", "parts", "in.npz", "out.npz"))
     ins, want = evaluator.recorded(model)
     np.savez(data, **ins)
-    rc, _, err = evaluator.call(tessera, "annotate", model, *edits(m, n), "-o", cut)
+    rc, _, err = harness.call(tessera, "annotate", model, *edits(m, n), "-o", cut)
     assert found and rc == 0, "annotate: exit %d %s" % (rc, err)
-    rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts)
+    rc, _, err = harness.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0, "partition: exit %d %s" % (rc, err)
     rc, got, said = run(tessera, parts, data, out)
     assert rc == 0 and evaluator.apart(got, want) <= TOLERANCE, "threads: exit %d %s" % (rc, said)
@@ -89,7 +90,7 @@ def check(tessera, model, n, folder, mpi):
     manifest = evaluator.check_folder(parts)
     assert [c["op"] for c in manifest["collectives"]] == ["AllReduce"] * len(found), manifest["collectives"]
     assert evaluator.apart(evaluator.run(parts, ins), want) <= TOLERANCE, "the independent reader differs"
-    rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = harness.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     doc = json.loads(text)
     assert rc == 0 and doc["ok"] and doc["recorded"] and doc["devices"] == n, "verify: exit %d %s %s" % (rc, text, err)
     assert doc["collectives"] == {"AllReduce": len(found)}, doc["collectives"]
@@ -103,21 +104,13 @@ def check(tessera, model, n, folder, mpi):
 
 
 def main():
-    tessera, models, mpi = sys.argv[1], sys.argv[2], sys.argv[3:] == ["mpi"]
+    models, mpi = sys.argv[2], sys.argv[3:] == ["mpi"]
     if mpi and not families():
         print("no MPI launcher here")
         sys.exit(77)
-    failed = 0
-    for name in NAMES:
-        for n in (2, 4) if mpi else (2, 3, 4):
-            with tempfile.TemporaryDirectory(prefix="tessera-spine-") as folder:
-                try:
-                    check(tessera, os.path.join(models, name, "model.onnx"), n, folder, mpi)
-                except Exception as x:
-                    failed += 1
-                    print("%s on %d: %s" % (name, n, str(x)[:2000]))
-    print("%d of %d hold" % (len(NAMES) * (2 if mpi else 3) - failed, len(NAMES) * (2 if mpi else 3)))
-    sys.exit(1 if failed else 0)
+    jobs = [(name, n) for name in NAMES for n in ((2, 4) if mpi else (2, 3, 4))]
+    harness.run([("%s on %d" % job, check, os.path.join(models, job[0], "model.onnx"), job[1], mpi) for job in jobs])
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 each stage. The answer is the recorded one, nodes lie only on the devices of their stage, weights only where they are used.
 
 usage: stages.py TESSERA MODELS"""
-import json, os, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 
-import spine, evaluator
+import evaluator, harness, spine
 
 TOLERANCE = 5e-5
 
@@ -67,17 +67,18 @@ def check_weights(m, devices, ranks):
             assert t.name not in names or r in readers[t.name], "rank %d has %s and no use for it" % (r, t.name)
 
 
-def check(tessera, model, devices, folder):
+def check(folder, model, devices):
+    tessera = sys.argv[1]
     m = onnx.load(model)
     cut, parts = os.path.join(folder, "cut.onnx"), os.path.join(folder, "parts")
     words, cuts = edits(m, devices)
-    rc, _, err = evaluator.call(tessera, "annotate", model, *words, "-o", cut)
+    rc, _, err = harness.call(tessera, "annotate", model, *words, "-o", cut)
     assert rc == 0, "annotate: exit %d %s" % (rc, err)
-    rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
+    rc, text, err = harness.call(tessera, "verify", cut, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
     doc = json.loads(text) if text else {}
     assert rc == 0 and doc["ok"] and doc["recorded"], "verify: exit %d %s %s" % (rc, text, err)
     assert doc["collectives"].get("AllReduce", 0) == cuts, doc["collectives"]
-    rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts)
+    rc, _, err = harness.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0, "partition: exit %d %s" % (rc, err)
     manifest = evaluator.check_folder(parts)
     ranks = parts_of(parts, manifest)
@@ -92,9 +93,10 @@ def check(tessera, model, devices, folder):
     return cuts
 
 
-def unknown_operator(tessera, folder):
+def unknown_operator(folder):
     """An operator without a rule is placed whole: on the device of its stage, its result handed over with whatever shape it
     has; without a stage it runs on all devices. Devices that are not here are stood in for."""
+    tessera = sys.argv[1]
     info = onnx.helper.make_tensor_value_info
     nodes = [onnx.helper.make_node("Relu", ["x"], ["a"], name="first"),
              onnx.helper.make_node("Inverse", ["a"], ["b"], name="odd", domain="com.microsoft"),
@@ -106,11 +108,11 @@ def unknown_operator(tessera, folder):
     np.savez(data, x=(np.eye(4) * 3 + np.arange(16).reshape(4, 4) / 16).astype("f4"))
     stages = ["--stage", "first=0", "--stage", "odd=1", "--stage", "last=2"]
     for words, where in ((stages, {1}), ([], {0})):  # of those without a stage, rank 0 alone is asked for the result
-        rc, _, err = evaluator.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
+        rc, _, err = harness.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
         assert rc == 0, err
-        rc, text, err = evaluator.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")
+        rc, text, err = harness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")
         assert rc == 0 and json.loads(text)["ok"], "verify: exit %d %s %s" % (rc, text, err)
-        rc, _, err = evaluator.call(tessera, "partition", cut, "-o", parts, "--force")
+        rc, _, err = harness.call(tessera, "partition", cut, "-o", parts, "--force")
         assert rc == 0, err
         ranks = parts_of(parts, evaluator.check_folder(parts))
         assert {r for r, p in enumerate(ranks) if any(n.op_type == "Inverse" for n in p.graph.node)} == where, where
@@ -120,26 +122,9 @@ CASES = [[[0], [1]], [[0], [1], [2]], [[0, 1], [2, 3, 4]], [[2, 3], [0], [1, 4, 
 
 
 def main():
-    tessera, models = sys.argv[1:3]
-    failed = total = cuts = 0
-    for name in spine.NAMES:
-        for devices in CASES:
-            total += 1
-            with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
-                try:
-                    cuts += check(tessera, os.path.join(models, name, "model.onnx"), devices, folder)
-                except Exception as x:
-                    failed += 1
-                    print("%s on %s: %s" % (name, devices, str(x)[:2000]))
-    total += 1
-    with tempfile.TemporaryDirectory(prefix="tessera-stages-") as folder:
-        try:
-            unknown_operator(tessera, folder)
-        except Exception as x:
-            failed += 1
-            print("an unknown operator: %s" % str(x)[:2000])
-    print("%d of %d hold, with %d blocks cut" % (total - failed, total, cuts))
-    sys.exit(1 if failed or not cuts else 0)
+    models = sys.argv[2]
+    harness.run([("%s on %s" % (name, devices), check, os.path.join(models, name, "model.onnx"), devices) for name in spine.NAMES for devices in CASES] + [unknown_operator])
+    harness.finish()
 
 
 if __name__ == "__main__":

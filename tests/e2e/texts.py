@@ -3,11 +3,13 @@
 Each operator that moves texts is also cut in random ways (strided, uneven, on meshes).
 
 usage: texts.py TESSERA"""
-import glob, json, os, shutil, subprocess, sys, tempfile, traceback
+import glob, json, os, shutil, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+import harness
 
 TESSERA = sys.argv[1]
 os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
@@ -53,10 +55,8 @@ MOVERS = [
 ]
 
 
-def tessera(*args, launch=()):
-    p = subprocess.run([*launch, TESSERA, *args], capture_output=True, text=True, errors="replace", timeout=120)
-    assert p.returncode == 0, (args, p.returncode, p.stdout, p.stderr)
-    return p.stdout
+def tessera(*args, **how):
+    return harness.good(TESSERA, *args, **how)
 
 
 def make(d, sizes):
@@ -141,26 +141,9 @@ def check_any_rank(d):
     assert "Broadcast" in [n.op_type for n in part.node], part
 
 
-failed = 0
-CHECKS = [("%s of texts, cut at random" % case[0], check_mover, case) for case in MOVERS] + [("opset 8", check_old, ()), ("any rank", check_any_rank, ())]
-for name, function, arguments in CHECKS:
-    try:
-        with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
-            function(d, *arguments)
-        print("ok - " + name, flush=True)
-    except Exception:
-        failed += 1
-        print("not ok - " + name, flush=True)
-        traceback.print_exc()
+harness.run([("%s of texts, sharded at random" % case[0], check_mover, *case) for case in MOVERS] + [("opset 8", check_old), ("any rank", check_any_rank)])
 for name, (n, edits) in CASES.items():
-    strided = "*" in str(edits)  # such a cut is proven by sizes that are known
+    strided = "*" in str(edits)  # such a sharding is only possible with known sizes
     for sizes in [SIZES] if strided else [SIZES, ["rows", "columns"]]:
-        try:
-            with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
-                check(d, name, n, edits, sizes)
-            print("ok - %s, sizes %s" % (name, "known" if sizes == SIZES else "not known"), flush=True)
-        except Exception:
-            failed += 1
-            print("not ok - %s, sizes %s" % (name, sizes), flush=True)
-            traceback.print_exc()
-sys.exit(1 if failed else 0)
+        harness.run([("%s, sizes %s" % (name, "known" if sizes == SIZES else "not known"), check, name, n, edits, sizes)])
+harness.finish()

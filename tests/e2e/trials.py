@@ -5,26 +5,21 @@ cut in random valid ways and run against the whole. Also that the printed edits 
 gives the same from the same seed, and that nothing is left open where it should not be.
 
 usage: trials.py TESSERA TRIALS [FOLDER]"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys, tempfile
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 TRIALS = int(sys.argv[2])
-failed = 0
+check = harness.check
 
 
-def call(*args, timeout=3600):
-    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)
-    return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
-
-
-def check(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("ok %s" % name if ok else "not ok %s: %s" % (name, str(why)[:1500]), flush=True)
+def call(*args):
+    return harness.call(TESSERA, *args, timeout=3600)
 
 
 class Net:
@@ -126,7 +121,7 @@ def experts():
     return m, {"x": np.random.default_rng(6).standard_normal((7, 12)).astype("f4")}
 
 
-def judge(name, rc, doc, err, cut=4):
+def check_trials(name, rc, doc, err, cut=4):
     trials = doc.get("trials", []) if doc else []
     bad = [t for t in trials if not t["ok"] or t["recorded"] is False]
     check(name, rc == 0 and doc and doc["ok"] and len(trials) == TRIALS and not bad,
@@ -228,7 +223,7 @@ def main():
             np.savez(set_, **inputs)
             for n in (2, 3, 4) if TRIALS < 50 else (2, 3, 4, 5, 6, 8):
                 rc, out, err = call("verify", path, "--devices", n, "--random", TRIALS, "--seed", 100 * n, "--inputs", set_, "--json")
-                trials = judge("%s on %d" % (make.__name__, n), rc, json.loads(out) if out else None, err)
+                trials = check_trials("%s on %d" % (make.__name__, n), rc, json.loads(out) if out else None, err)
                 if n == 4 and trials:
                     repeat(d, path, set_, n, trials[0])
             if make is transformer:
@@ -242,10 +237,10 @@ def main():
             for n in (2, 3, 4, 6, 8) if os.path.exists(path) else ():
                 rc, out, err = call("verify", path, "--devices", n, "--random", TRIALS, "--seed", 1000 * n, "--inputs", set_, "--json")
                 if rc == 7:
-                    print("ok %s on %d # SKIP ONNX Runtime refuses the whole model" % (name, n))
+                    harness.skip("%s on %d" % (name, n), "ONNX Runtime refuses the unsharded model")
                     continue
-                judge("%s on %d" % (name, n), rc, json.loads(out) if out else None, err, 2)
-    sys.exit(1 if failed else 0)
+                check_trials("%s on %d" % (name, n), rc, json.loads(out) if out else None, err, 2)
+    harness.finish()
 
 
 main()

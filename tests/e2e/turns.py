@@ -7,28 +7,23 @@ Part 2: random groups. Every shard of one input is on random devices; the node m
 result in the same sharding or in another one.
 
 usage: turns.py TESSERA [DRAWS [SEED]]"""
-import json, os, random, subprocess, sys, tempfile
+import json, os, random, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
+import harness
+
 TESSERA = sys.argv[1]
 DRAWS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-failed = 0
+check = harness.check
 node = helper.make_node
 
 
-def check(what, ok, why=""):
-    global failed
-    failed += not ok
-    print("ok" if ok else "not ok", what, "" if ok else why, flush=True)
-
-
 def call(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=120)
-    return p.returncode, p.stdout, p.stderr
+    return harness.call(TESSERA, *words)
 
 
 def save(d, nodes, inputs, outputs, weights=(), opset=18):
@@ -186,11 +181,5 @@ def draw(d, seed):
     check("draw %d: %s %s" % (seed, name, " ".join(shards)), rc == 0 and doc["ok"] and not doc["replicated"] and inferred, (rc, doc.get("replicated"), inferred, err))
 
 
-with tempfile.TemporaryDirectory() as d:
-    fixed(d)
-    joined(d)
-    sums(d)
-    for k in range(DRAWS):
-        draw(d, SEED * 1000 + k)
-print("%d failed" % failed)
-sys.exit(failed > 0)
+harness.run([fixed, joined, sums, *(("draw %d" % k, draw, SEED * 1000 + k) for k in range(DRAWS))])
+harness.finish()

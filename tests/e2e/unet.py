@@ -3,13 +3,13 @@
 in space from one end to the other: neighbours exchange the rows that they need, nothing is brought together before the end.
 
 usage: unet.py TESSERA"""
-import json, sys, tempfile
+import json, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
-import evaluator
+import harness
 
 TESSERA = sys.argv[1]
 node = helper.make_node
@@ -47,24 +47,20 @@ def check(d, grow, n, axis):
     cut = "{1,1,%s}" % ("%d,1" % n if axis == 2 else "1,%d" % n)
     for args in (["annotate", d + "/m.onnx", "--config", "c:%d" % n, "--shard", "conv_a:ca=" + cut, "-o", d + "/cut.onnx"],
                  ["infer", d + "/cut.onnx", "--propagate", "-o", d + "/all.onnx"]):
-        rc, _, err = evaluator.call(TESSERA, *args)
+        rc, _, err = harness.call(TESSERA, *args)
         assert rc == 0, err
-    rc, out, err = evaluator.call(TESSERA, "verify", d + "/all.onnx", "--inputs", "random:1", "--json")
+    rc, out, err = harness.call(TESSERA, "verify", d + "/all.onnx", "--inputs", "random:1", "--json")
     doc = json.loads(out) if out.startswith("{") else {}
     assert rc == 0 and doc["ok"], "%s in %d: exit %d %s %s" % (grow, n, rc, doc, err)
     assert doc["cut_nodes"] == doc["nodes"] and not doc["replicated"], doc
     assert set(doc["collectives"]) == {"HaloExchange", "Reshard"} and doc["collectives"]["Reshard"] == 1, doc["collectives"]
 
 
-bad = 0
-for grow in ("2", "4", "linear"):
-    with tempfile.TemporaryDirectory() as d:
-        onnx.save(network(grow, np.random.default_rng(3)), d + "/m.onnx")
-        for n, axis in ((2, 2), (3, 3), (4, 2)):
-            try:
-                check(d, grow, n, axis)
-                print("ok - %s, axis %d in %d" % (grow, axis, n))
-            except AssertionError as e:
-                bad += 1
-                print("not ok - %s, axis %d in %d: %s" % (grow, axis, n, str(e)[:1500]))
-sys.exit(bad > 0)
+def upscaled(d, grow):
+    onnx.save(network(grow, np.random.default_rng(3)), d + "/m.onnx")
+    for n, axis in ((2, 2), (3, 3), (4, 2)):
+        check(d, grow, n, axis)
+
+
+harness.run([("upscaling %s" % grow, upscaled, grow) for grow in ("2", "4", "linear")])
+harness.finish()

@@ -3,31 +3,26 @@
 error where nothing can be sharded.
 
 usage: verdicts.py TESSERA MODELS VARYING_OPS"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T, helper, numpy_helper
 
+import harness
+
 TESSERA, MODELS, VARYING_OPS = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 BERT = os.path.join(MODELS, "bert_tiny", "model.onnx")
-failed = 0
+check = harness.check
 
 
-def call(*args, env=None):
-    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=env)
-    return p.returncode, p.stdout, p.stderr
+def call(*args, **variables):
+    return harness.call(TESSERA, *args, **variables)
 
 
 def document(*args):
     rc, out, err = call(*args, "--json")
     return rc, json.loads(out) if out.strip() else {}, err
-
-
-def check(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("ok %s" % name if ok else "not ok %s: %s" % (name, str(why)[:1500]), flush=True)
 
 
 def save(path, nodes, inputs, outputs, weights=(), opsets=(("", 18),)):
@@ -158,7 +153,5 @@ def test_engine_varies(d):
     check("the unsharded model is refused too", rc == 7 and "verify-reference" in err and "unsharded model is refused too" in err, (rc, err))
 
 
-with tempfile.TemporaryDirectory() as folder:
-    for test in (test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies):
-        test(folder)
-sys.exit(failed > 0)
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies])
+harness.finish()

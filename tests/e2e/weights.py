@@ -3,29 +3,23 @@
 pieces that plain data files hold.
 
 usage: weights.py TESSERA PLUGIN"""
-import json, os, subprocess, sys, tempfile
+import json, os, sys, tempfile
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+import harness
+
 TESSERA, PLUGIN = map(os.path.abspath, sys.argv[1:3])
 MODELS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models")
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e weights %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-600:])
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
-    return p.returncode, p.stderr
+    code, _, err = harness.call(TESSERA, *words)
+    return code, err
 
 
 def entries(path):
@@ -101,7 +95,7 @@ def check(d, name, path, inputs, edits):
     try:
         from safetensors import safe_open
     except ImportError:
-        print("ok e2e weights %s: Python's safetensors reads it # SKIP not installed" % name)
+        harness.skip("%s: Python's safetensors reads it" % name, "not installed")
         return
     good = 0
     for rank in range(2):
@@ -119,4 +113,4 @@ with tempfile.TemporaryDirectory(prefix="tessera-weights-") as d:
     check(d, "odd sizes", odd_model(d), "random:3", ["--shard", "b:b={1,2}", "--shard", "y:y={1,2}"])
     rc, err = tessera("partition", bert, "--devices", 2, "--weights", "gguf", "-o", d + "/no")
     case("refuses other formats", rc == 5 and "partition-layout" in err and not os.path.exists(d + "/no"), "exit %d %s" % (rc, err))
-sys.exit(1 if failed else 0)
+harness.finish()

@@ -17,25 +17,19 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+import harness
+
 TESSERA, PLUGIN = map(os.path.abspath, sys.argv[1:3])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODELS = os.path.join(ROOT, "tests/models")
 DECODER = os.path.join(ROOT, "tests/folders/genai_tiny/model.onnx")
 PROMPT = [1, 7, 11]
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s e2e wrapped %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", why)
+case = harness.check
 
 
 def tessera(*words):
-    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
-    return p.returncode, p.stderr
+    code, _, err = harness.call(TESSERA, *words)
+    return code, err
 
 
 def session(folder, plugin=PLUGIN):
@@ -249,7 +243,7 @@ def java(d, want):
     """examples/Wrapped.java: two sessions in turns, then a handle of the past."""
     jar = os.path.join(ROOT, ".deps/onnxruntime.jar")
     if not shutil.which("javac") or not os.path.exists(jar):
-        print("ok e2e wrapped from Java # SKIP no JDK, or no .deps/onnxruntime.jar (tools/setup)")
+        harness.skip("from Java", "no JDK, or no .deps/onnxruntime.jar (tools/setup)")
         return
     words = ["java", "-cp", jar, ROOT + "/examples/Wrapped.java", d + "/decoder/model.onnx", PLUGIN, "2", "16", ",".join(map(str, PROMPT))]
     p = subprocess.run(words, capture_output=True, text=True, timeout=200)
@@ -319,4 +313,4 @@ with tempfile.TemporaryDirectory(prefix="tessera-wrapped-") as d:
     case("refuses sequences, and writes nothing", rc == 5 and "partition-layout" in err and not os.path.exists(d + "/lists"), "exit %d %s" % (rc, err))
     rc, err = tessera("partition", bert, "--devices", 2, "--layout", "folded", "-o", d + "/folded")
     case("refuses other layouts", rc == 5 and "partition-layout" in err and not os.path.exists(d + "/folded"), "exit %d %s" % (rc, err))
-sys.exit(1 if failed else 0)
+harness.finish()

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-import spine, evaluator
+import evaluator, harness, spine
 
 
 class Case:
@@ -25,9 +25,9 @@ class Case:
         return os.path.join(self.folder, name)
 
     def partition(self, name, cut, n):
-        rc, _, err = evaluator.call(self.tessera, "annotate", self.model, *spine.edits(onnx.load(self.model), n), "-o", cut)
+        rc, _, err = harness.call(self.tessera, "annotate", self.model, *spine.edits(onnx.load(self.model), n), "-o", cut)
         assert rc == 0, err
-        rc, _, err = evaluator.call(self.tessera, "partition", cut, "-o", self.at(name))
+        rc, _, err = harness.call(self.tessera, "partition", cut, "-o", self.at(name))
         assert rc == 0, err
         return self.at(name)
 
@@ -36,7 +36,7 @@ class Case:
         return shutil.copytree(self.parts, self.at(name))
 
     def run(self, parts, *more, launcher=()):
-        rc, out, err = evaluator.call(*launcher, self.tessera, "run", parts, "--inputs", self.data, *more)
+        rc, out, err = harness.call(*launcher, self.tessera, "run", parts, "--inputs", self.data, *more)
         return rc, out + err
 
 
@@ -81,10 +81,10 @@ def another_plan(c):
     assert mine == theirs, "the same edits give another plan"
     m = onnx.load(c.cut)
     down = spine.blocks(m)[0][1]
-    rc, _, err = evaluator.call(c.tessera, "annotate", c.cut, "--config", "tp", "--unshard", "%s:%s" % (down.name, down.input[1]), "-o", c.at("less.onnx"))
+    rc, _, err = harness.call(c.tessera, "annotate", c.cut, "--config", "tp", "--unshard", "%s:%s" % (down.name, down.input[1]), "-o", c.at("less.onnx"))
     assert rc == 0, err
     less = c.at("less")
-    rc, _, err = evaluator.call(c.tessera, "partition", c.at("less.onnx"), "-o", less)
+    rc, _, err = harness.call(c.tessera, "partition", c.at("less.onnx"), "-o", less)
     assert rc == 0, err
     assert json.load(open(os.path.join(less, "manifest.json")))["plan"] != mine
     for family, launcher in spine.families():
@@ -93,50 +93,37 @@ def another_plan(c):
             f.write('#!/bin/sh\nr=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nfolder="%s"\n[ "$r" = 2 ] && folder="%s"\n'
                     'exec "%s" run "$folder" --inputs "%s"\n' % (c.parts, less, c.tessera, c.data))
         os.chmod(script, 0o755)
-        rc, out, err = evaluator.call(*launcher, "-n", 4, script)
+        rc, out, err = harness.call(*launcher, "-n", 4, script)
         assert rc != 0 and "plan" in out + err, "another plan, %s: exit %d %s" % (family, rc, (out + err)[:1500])
 
 
 def comparisons(c):
     set0 = os.path.join(os.path.dirname(c.model), "test_data_set_0")
-    rc, out, err = evaluator.call(c.tessera, "verify", c.cut, "--inputs", set0, "--tolerance", "1e-15")
+    rc, out, err = harness.call(c.tessera, "verify", c.cut, "--inputs", set0, "--tolerance", "1e-15")
     expect("no tolerance", (rc, out + err), 1, "verify-different", "logits")
     wrong = c.at("test_data_set_9")
     shutil.copytree(set0, wrong)
     t = numpy_helper.to_array(onnx.load_tensor(os.path.join(wrong, "output_0.pb")))
     with open(os.path.join(wrong, "output_0.pb"), "wb") as f:
         f.write(numpy_helper.from_array(t + 1, "logits").SerializeToString())
-    rc, out, err = evaluator.call(c.tessera, "verify", c.cut, "--inputs", wrong)
+    rc, out, err = harness.call(c.tessera, "verify", c.cut, "--inputs", wrong)
     expect("other recording", (rc, out + err), 0, "verify-recorded")
     left = [f for f in os.listdir(c.folder) if f.startswith("tessera-verify")]
     assert not left, left
 
 
 def refusals(c):
-    rc, out, err = evaluator.call(c.tessera, "partition", c.model, "-o", c.at("none"))
+    rc, out, err = harness.call(c.tessera, "partition", c.model, "-o", c.at("none"))
     expect("no configuration", (rc, out + err), 1, "partition-no-configuration")
-    rc, out, err = evaluator.call(c.tessera, "partition", c.cut, "-o", c.parts)
+    rc, out, err = harness.call(c.tessera, "partition", c.cut, "-o", c.parts)
     expect("folder exists", (rc, out + err), 8, "output-exists")
-    rc, out, err = evaluator.call(c.tessera, "verify", c.cut, TESSERA_ORT=c.at("no-engine.so"))
+    rc, out, err = harness.call(c.tessera, "verify", c.cut, TESSERA_ORT=c.at("no-engine.so"))
     expect("no engine", (rc, out + err), 7, "engine-absent")
     assert not os.path.exists(c.at("none"))
 
 
-def main():
-    failed = 0
-    cases = [damaged_files, wrong_number_of_ranks, another_plan, comparisons, refusals]
-    with tempfile.TemporaryDirectory(prefix="tessera-wrong-") as folder:
-        os.environ["TMPDIR"] = folder
-        c = Case(sys.argv[1], sys.argv[2], folder)
-        for case in cases:
-            try:
-                case(c)
-            except Exception as x:
-                failed += 1
-                print("%s: %s" % (case.__name__, x))
-    print("%d of %d hold" % (len(cases) - failed, len(cases)))
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()
+with tempfile.TemporaryDirectory(prefix="tessera-wrong-") as shared:
+    os.environ["TMPDIR"] = tempfile.tempdir = shared
+    c = Case(sys.argv[1], sys.argv[2], shared)
+    harness.run([(case.__name__, lambda _, case: case(c), case) for case in (damaged_files, wrong_number_of_ranks, another_plan, comparisons, refusals)])
+harness.finish()
