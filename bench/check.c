@@ -4,7 +4,7 @@
 // measured is the check alone, by processor time on one core, best of some rounds; the model is in memory. The yardstick
 // is a copy of the same model, made in turns on the same core, so that the goal means the same on every machine. Prints one
 // line for each figure: name, ours, the yardstick, ratio, goal, ok or short.
-#include "tessera.h"
+#include "tessera_graph.h"
 #include "help.h"
 
 #include <stdio.h>

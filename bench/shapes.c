@@ -3,7 +3,7 @@
 // program): 100,000 nodes as an exporter writes them, without any stored shape. Both have the model in memory and
 // write what they find into it. Processor time, best of some rounds, taken in turns with the peer. Prints one line:
 // name, ours, peer, ratio, goal, ok or short.
-#include "tessera.h"
+#include "tessera_graph.h"
 #include "help.h"
 
 #include <libgen.h>

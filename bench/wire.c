@@ -5,7 +5,7 @@
 // encoding are counted in processor time, which other work on the machine does not spoil; opening and saving
 // by the clock. Memory is the process's largest. Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
 #include "wire_models.h"
-#include "tessera.h"
+#include "tessera_graph.h"
 #include "help.h"
 
 #include <fcntl.h>

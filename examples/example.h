@@ -4,7 +4,7 @@
 #ifndef TESSERA_EXAMPLE_H
 #define TESSERA_EXAMPLE_H
 
-#include <tessera.h>
+#include <tessera_graph.h>
 
 #include <stdio.h>
 #include <stdlib.h>

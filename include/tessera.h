@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tessera.h - the whole public interface of libtessera, and its manual.
+ * tessera.h - the interface of libtessera for applications, and its manual. Walking, editing and
+ * annotating graphs is in tessera_graph.h.
  *
- * Tessera takes an ONNX model, decides or is told how every tensor is cut over many devices, checks
- * that the cut is right, writes one ordinary ONNX file per device and runs them together.
+ * Tessera takes an ONNX model, picks or is given a sharding for every tensor, checks it, writes one
+ * ordinary ONNX file per device and runs them together.
  *
  * The parts, in the order of the data flow:
- *   1 basics         status, session, memory, findings
+ *   1 basics         status, session, memory, diagnostics
  *   2 models         load, save, clone
- *   3 graphs         graphs, nodes, values, attributes, tensors; walking and editing
- *   4 devices        configurations, sharding specs, pipeline stages, bound to objects
- *   5 shardings      the compact notation {2,1:0,1}; tiles of a shape
- *   6 check, infer   findings about annotations; completing them
- *   7 plan           a sharding for every node: least time that fits the memory
- *   8 partition      one ONNX file per device
- *   9 run, verify    ONNX Runtime on many ranks; cut against whole
- *  10 text           JSON writer, used by the command and free to use
- *  11 topology       devices, links, and the price of moving bytes between them
- *  12 simulate       what a run would take on devices that are not there; a report as one page
- *  13 folders        generation folders of onnxruntime-genai and Optimum
+ *   3 types          element types, dimensions
+ *   4 check, infer   diagnostics about annotations; completing them
+ *   5 plan           a sharding for every node: the fastest that fits the memory
+ *   6 partition      one ONNX file per device
+ *   7 run, verify    ONNX Runtime on several ranks; sharded against unsharded
+ *   8 topology       devices and the links between them
+ *   9 simulate       predicted times on devices that need not exist; a report as one page
+ *  10 folders        generation folders of onnxruntime-genai and Optimum
  *
  * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
  * configurations, texts). Pointers stay valid until tsr_model_free; removed objects stay readable until
@@ -110,20 +108,6 @@ TSR_API void tsr_session_free(tsr_session *session);
  * TSR_CANCELLED. on false takes it back. */
 TSR_API void tsr_session_cancel(tsr_session *session, bool on);
 
-/* The whole of a regular file of at most `limit` bytes as text, with a zero behind it; owned by the session until the next call. A
- * pipe, a device, a folder, a read error and a file that is too large are TSR_IO. */
-TSR_API tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit,
-                                    const char **text, size_t *bytes);
-/* A new folder for temporary files under base (NULL: /tmp). It goes with the session, or when tsr_session_sweep is called. */
-TSR_API tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path);
-/* Removes all temporary files and folders that the session has at this moment, outputs that are not complete included. For
- * signal handlers that end the process: it uses system calls alone. The session can do no more than be freed afterwards. */
-TSR_API void tsr_session_sweep(tsr_session *session);
-
-/* Makes the n-th allocation (kind 0), read (1), write (2), send (3), receive (4), start (5) from now fail,
- * and with sticky all after it. n 0 turns it off. For tests of error paths. */
-TSR_API void tsr_session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
-
 typedef enum tsr_severity {
     TSR_ERROR = 0,
     TSR_WARNING = 1,
@@ -161,24 +145,12 @@ TSR_API bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, co
 /* ---- 2 models -------------------------------------------------------------------------------- */
 
 typedef struct tsr_model tsr_model;
-typedef struct tsr_graph tsr_graph;
-typedef struct tsr_node tsr_node;
-typedef struct tsr_value tsr_value;
-typedef struct tsr_attr tsr_attr;
-typedef struct tsr_tensor tsr_tensor;
-typedef struct tsr_function tsr_function;
-typedef struct tsr_config tsr_config;           /* a device configuration of the model */
-typedef struct tsr_node_config tsr_node_config; /* what one node says for one configuration */
-typedef struct tsr_spec tsr_spec;               /* how one value is cut at one node */
 
 /* Maps the file; strings and weights stay views into it. Every readable model can be loaded, valid or not. */
 TSR_API tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out);
 /* From memory that must outlive the model. Such a model has no folder, so no external data. */
 TSR_API tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n,
                                         tsr_model **out);
-/* An empty model with an empty main graph of that name. */
-TSR_API tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
-                                 tsr_model **out);
 TSR_API void tsr_model_free(tsr_model *model); /* NULL is fine */
 /* A deep copy whose references point into the copy (weights are shared views). */
 TSR_API tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out);
@@ -196,28 +168,10 @@ TSR_API void tsr_bytes_free(tsr_session *session, void *bytes, size_t n);
  * that a model saved there finds them. A folder that is the model's own needs nothing. */
 TSR_API tsr_status tsr_model_copy_data(tsr_model *model, const char *path);
 
-/* What the model says about itself. The i-th of something that there are fewer of: NULL or 0. Setting what is there already
- * changes nothing; TSR_NOMEM is the only failure. */
 TSR_API tsr_session *tsr_model_session(const tsr_model *model);
 TSR_API const char *tsr_model_path(const tsr_model *model); /* "" if not from a file */
-TSR_API int64_t tsr_model_ir_version(const tsr_model *model);
-TSR_API tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version);
-TSR_API const char *tsr_model_producer(const tsr_model *model);
-TSR_API size_t tsr_model_opset_count(const tsr_model *model);
-TSR_API const char *tsr_model_opset_domain(const tsr_model *model, size_t i);
-TSR_API int64_t tsr_model_opset_version(const tsr_model *model, size_t i);
-TSR_API tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version);
-TSR_API tsr_graph *tsr_model_graph(const tsr_model *model);
-TSR_API size_t tsr_model_function_count(const tsr_model *model);
-TSR_API tsr_function *tsr_model_function(const tsr_model *model, size_t i);
-TSR_API const char *tsr_function_name(const tsr_function *function);
-TSR_API const char *tsr_function_domain(const tsr_function *function);
-TSR_API tsr_graph *tsr_function_graph(const tsr_function *function); /* its body */
-/* Text under key of metadata_props, or NULL. Setting NULL removes. */
-TSR_API const char *tsr_model_metadata(const tsr_model *model, const char *key);
-TSR_API tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value);
 
-/* ---- 3 graphs -------------------------------------------------------------------------------- */
+/* ---- 3 types -------------------------------------------------------------------------------- */
 
 /* ONNX element types keep their ONNX numbers. */
 typedef enum tsr_dtype {
@@ -265,359 +219,27 @@ typedef struct tsr_dim {
     const char *symbol;
 } tsr_dim;
 
-/* Walking. The i-th of something that there are fewer of is NULL. */
-TSR_API const char *tsr_graph_name(const tsr_graph *graph);
-TSR_API tsr_model *tsr_graph_model(const tsr_graph *graph);
-/* The node whose attribute this subgraph is, or NULL. */
-TSR_API tsr_node *tsr_graph_owner(const tsr_graph *graph);
-TSR_API size_t tsr_graph_node_count(const tsr_graph *graph);
-/* Nodes form a list, in file order. Removing a node keeps its own next pointer, so a walk survives it. */
-TSR_API tsr_node *tsr_graph_first(const tsr_graph *graph);
-TSR_API tsr_node *tsr_node_next(const tsr_node *node);
-TSR_API size_t tsr_graph_input_count(const tsr_graph *graph);
-TSR_API tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i);
-TSR_API size_t tsr_graph_output_count(const tsr_graph *graph);
-TSR_API tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i);
-/* Constants of the graph: dense ones, then sparse ones. */
-TSR_API size_t tsr_graph_initializer_count(const tsr_graph *graph);
-TSR_API tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i);
-/* Value of that name in this graph (not in outer scopes), or NULL. */
-TSR_API tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name);
-/* Every node of the model, subgraphs right after their node, then functions: start with NULL. */
-TSR_API tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after);
-
-TSR_API const char *tsr_node_name(const tsr_node *node);
-TSR_API const char *tsr_node_op(const tsr_node *node);
-TSR_API const char *tsr_node_domain(const tsr_node *node); /* "" for ai.onnx */
-TSR_API tsr_graph *tsr_node_graph(const tsr_node *node);
-TSR_API int64_t tsr_node_index(const tsr_node *node); /* position in its graph; -1: removed */
-TSR_API size_t tsr_node_input_count(const tsr_node *node);
-/* NULL: an optional input that is left out, or past the end; so for outputs. */
-TSR_API tsr_value *tsr_node_input(const tsr_node *node, size_t i);
-TSR_API size_t tsr_node_output_count(const tsr_node *node);
-TSR_API tsr_value *tsr_node_output(const tsr_node *node, size_t i);
-TSR_API size_t tsr_node_attr_count(const tsr_node *node);
-TSR_API tsr_attr *tsr_node_attr(const tsr_node *node, size_t i);
-TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name); /* NULL: absent */
-/* Text under key of the node's own metadata_props, or NULL. Setting NULL removes. The i-th of them; false past the end. */
-TSR_API const char *tsr_node_metadata(const tsr_node *node, const char *key);
-TSR_API tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value);
-TSR_API bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key,
-                                  const char **value);
-
-typedef enum tsr_attr_kind {
-    TSR_ATTR_UNDEFINED = 0,
-    TSR_ATTR_FLOAT = 1,
-    TSR_ATTR_INT = 2,
-    TSR_ATTR_STRING = 3,
-    TSR_ATTR_TENSOR = 4,
-    TSR_ATTR_GRAPH = 5,
-    TSR_ATTR_FLOATS = 6,
-    TSR_ATTR_INTS = 7,
-    TSR_ATTR_STRINGS = 8,
-    TSR_ATTR_TENSORS = 9,
-    TSR_ATTR_GRAPHS = 10,
-    TSR_ATTR_SPARSE_TENSOR = 11,
-    TSR_ATTR_SPARSE_TENSORS = 12,
-    TSR_ATTR_TYPE = 13,
-    TSR_ATTR_TYPES = 14
-} tsr_attr_kind;
-TSR_API const char *tsr_attr_name(const tsr_attr *attr);
-TSR_API tsr_attr_kind tsr_attr_kind_of(const tsr_attr *attr);
-/* The value; `otherwise` for an attribute that is NULL, of another kind, or without a value. */
-TSR_API int64_t tsr_attr_int(const tsr_attr *attr, int64_t otherwise);
-TSR_API float tsr_attr_float(const tsr_attr *attr, float otherwise);
-TSR_API const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes); /* NULL: no string */
-/* Values of an INTS attribute (0 and NULL for others). */
-TSR_API size_t tsr_attr_ints(const tsr_attr *attr, const int64_t **out);
-TSR_API size_t tsr_attr_graph_count(const tsr_attr *attr);
-TSR_API tsr_graph *tsr_attr_graph(const tsr_attr *attr, size_t i);
-TSR_API const tsr_tensor *tsr_attr_tensor(const tsr_attr *attr); /* NULL: no tensor */
-
-TSR_API const char *tsr_value_name(const tsr_value *value);
-/* The graph that defines it. NULL: nothing does, the value stands in for a name that is only read. */
-TSR_API tsr_graph *tsr_value_graph(const tsr_value *value);
-/* The node that makes it. NULL: an input, an initializer, or nothing does. */
-TSR_API tsr_node *tsr_value_producer(const tsr_value *value);
-TSR_API size_t tsr_value_use_count(const tsr_value *value); /* node input slots that read it */
-/* Calls f for each use until it returns false. */
-TSR_API void tsr_value_uses(const tsr_value *value,
-                            bool (*f)(void *data, tsr_node *node, size_t input), void *data);
-TSR_API bool tsr_value_is_input(const tsr_value *value);
-TSR_API bool tsr_value_is_output(const tsr_value *value);
-TSR_API const tsr_tensor *tsr_value_initializer(const tsr_value *value); /* NULL: not constant */
-/* The declared type; of an initializer without one, that of its tensor. TSR_UNDEFINED: not known, or no tensor. */
-TSR_API tsr_dtype tsr_value_dtype(const tsr_value *value);
-TSR_API int tsr_value_rank(const tsr_value *value); /* -1: not known */
-/* Unknown (-1, "") outside of the rank. The symbol is valid until the type is set again. */
-TSR_API tsr_dim tsr_value_dim(const tsr_value *value, int axis);
-/* The name by which tsr_dim_size sets an open dimension: its symbol; for an input of the model that leaves the dimension
- * unnamed, INPUT.AXIS ("x.0"). NULL: the dimension has a fixed size, or cannot be set. */
-TSR_API const char *tsr_value_dim_name(const tsr_value *value, int axis);
-/* Declares a tensor type: rank -1 leaves the shape open, dims are copied. TSR_INVALID: no such type or rank. */
-TSR_API tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank,
-                                      const tsr_dim *dims);
-
-/* A constant: its type and shape, which cost no look at its data. */
-TSR_API tsr_dtype tsr_tensor_dtype(const tsr_tensor *tensor);
-TSR_API int tsr_tensor_rank(const tsr_tensor *tensor);
-TSR_API const int64_t *tsr_tensor_dims(const tsr_tensor *tensor);
-TSR_API int64_t tsr_tensor_elements(const tsr_tensor *tensor); /* -1: overflow or negative dims */
-TSR_API int64_t tsr_tensor_bytes(const tsr_tensor *tensor);    /* as raw_data; -1: not known */
-TSR_API bool tsr_tensor_is_external(const tsr_tensor *tensor);
-/* The elements as raw little-endian bytes: a view where stored so, a converted copy (in the model's memory)
- * where stored in typed fields, a map where external. Fails for strings and for data that does not fit the
- * shape; a finding says what is wrong. */
-TSR_API tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n);
-
-/* Editing. Each call checks first and then keeps uses, producers and specs consistent. What is refused (a name that is taken or
- * empty, a value that cannot be seen there, a node that was removed) is TSR_INVALID with a finding, or NULL where a value or
- * node is returned, and changes nothing. */
-TSR_API tsr_status tsr_value_rename(tsr_value *value, const char *name);
-TSR_API tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name);
-TSR_API tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value);
-/* A constant that copies n raw bytes; dims may be NULL for a scalar. */
-TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type,
-                                             int rank, const int64_t *dims, const void *bytes,
-                                             size_t n);
-/* Appends a node; outputs are made with the given names ("" or NULL: unused). inputs may hold NULL. */
-TSR_API tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op,
-                                     const char *name, tsr_value *const *inputs, size_t n_inputs,
-                                     const char *const *outputs, size_t n_outputs);
-/* Before another node of its graph; NULL: to the end. The caller answers for the order. */
-TSR_API tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before);
-/* Sets an attribute, in place of one of that name of any kind; texts and lists are copied. Removing one that is absent is
- * TSR_INVALID. */
-TSR_API tsr_status tsr_node_set_int(tsr_node *node, const char *name, int64_t value);
-TSR_API tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values,
-                                     size_t count);
-TSR_API tsr_status tsr_node_set_float(tsr_node *node, const char *name, float value);
-TSR_API tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *value);
-TSR_API tsr_status tsr_node_remove_attr(tsr_node *node, const char *name);
-/* Input i reads the value from now on. The spec of the old value moves to it if the old one is no longer used by
- * this node and the new one has none; otherwise it stays, or is dropped when its value is gone. */
-TSR_API tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value);
-/* Everywhere: node inputs (with their specs) and, with outputs, the graph's outputs too. */
-TSR_API tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs);
-/* Gives the node that many outputs. Those that go must be unused (finding node-still-used), and their specs go with them; new
- * ones are left out. */
-TSR_API tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count);
-/* Takes the node out. Its outputs must be unused, else finding node-still-used. */
-TSR_API tsr_status tsr_node_remove(tsr_node *node);
-/* Replaces the calls of a model-local function by its body. The call's placement goes to the body's nodes where
- * they say nothing themselves; specs are rebound to the caller's values. */
-TSR_API tsr_status tsr_node_inline(tsr_node *call);
-
-/* ---- 4 devices ------------------------------------------------------------------------------- */
-
-/* Declares a configuration. devices may be NULL; else n texts, and count may be 0 to mean n. */
-TSR_API tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
-                                        const char *const *devices, size_t n, tsr_config **out);
-TSR_API size_t tsr_model_config_count(const tsr_model *model);
-TSR_API tsr_config *tsr_model_config(const tsr_model *model, size_t i);
-/* The first of that name; NULL: absent. */
-TSR_API tsr_config *tsr_model_find_config(const tsr_model *model, const char *name);
-/* Takes it off the model. Without cascade, node entries stay bound to it and the checker finds them; with
- * cascade, every node entry (graphs, subgraphs, functions) bound to this object goes too. */
-TSR_API tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade);
-/* By name: the first of that name; cascade also takes entries bound to other objects of that name. */
-TSR_API tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade);
-TSR_API const char *tsr_config_name(const tsr_config *config);
-/* Entries of nodes follow, since they point at it. TSR_INVALID: the name is empty or taken. */
-TSR_API tsr_status tsr_config_rename(tsr_config *config, const char *name);
-TSR_API int64_t tsr_config_devices(const tsr_config *config);
-TSR_API size_t tsr_config_device_name_count(const tsr_config *config);
-TSR_API const char *tsr_config_device_name(const tsr_config *config, size_t i);
-
-/* Cuts value (an input or output of the node) along axis into count shards, under a configuration. Repeated calls
- * on one value add axes to the same spec, first call outermost; device lists are united. stage -1: not given.
- * Refused at once, each with its own finding: value not of this node, axis outside the rank, axis already cut,
- * count < 1 or above the dimension, device outside the configuration, configuration not of this model,
- * stage conflict. */
-TSR_API tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config,
-                                  int64_t axis, int64_t count, const int64_t *devices,
-                                  size_t n_devices, int64_t stage);
-/* Takes the node's shardings of the value away, under one configuration or (NULL) all. TSR_INVALID: there is none. */
-TSR_API tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config);
-/* Replaces the stage, making the entry if there is none; takes it away (TSR_INVALID: there is none). */
-TSR_API tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage);
-TSR_API tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config);
-
-/* What the node says, an entry for each configuration; NULL: there is none. */
-TSR_API size_t tsr_node_config_count(const tsr_node *node);
-TSR_API tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i);
-TSR_API tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config);
-TSR_API tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc);
-/* NULL: the id was absent. A name that the model does not declare gives a stand-in with 0 devices. */
-TSR_API tsr_config *tsr_node_config_config(const tsr_node_config *nc);
-TSR_API bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage); /* false: none */
-TSR_API size_t tsr_node_config_spec_count(const tsr_node_config *nc);
-TSR_API tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i);
-/* The i-th spec over all configurations that cuts the value at the node; NULL past the end. */
-TSR_API tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i);
-
-/* The raw fields of a spec, in file order. */
-TSR_API tsr_value *tsr_spec_value(const tsr_spec *spec); /* NULL: absent */
-/* Device ids or keys of groups: their number, and in *out the list, which is the spec's. */
-TSR_API size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out);
-TSR_API size_t tsr_spec_group_count(const tsr_spec *spec);
-/* The key of group i, and its members. */
-TSR_API int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n);
-TSR_API size_t tsr_spec_dim_count(const tsr_spec *spec);
-TSR_API int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i);
-TSR_API size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i);
-/* Factor k of dimension entry i: its size (value -1, symbol "" if absent); returns num_shards. */
-TSR_API int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *size);
-
-/* Full control: an empty spec for the value (which may be NULL), then its parts. Nothing is validated here; check says. Lists are
- * copied. NULL: a handle of another model (finding argument-invalid), or out of memory; removing twice is TSR_INVALID. */
-TSR_API tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value);
-TSR_API tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n);
-TSR_API tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members,
-                                      size_t n);
-/* Adds a dimension entry with n factors. sizes may be NULL (all absent). */
-TSR_API tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
-                                    const int64_t *shards, size_t n);
-TSR_API tsr_status tsr_spec_remove(tsr_spec *spec);
-
-/* ---- 5 shardings ----------------------------------------------------------------------------- */
-
-/* Puts a sharding in the compact notation on a value at a node: {2,1:0,1}, {2,1:(0,1),(2,3)}, {1:0,1},
- * {4/2*16,1:0,1}, {2,...:0,1}; over a mesh S0,R@2x2, S0R@2x2, ({0},{})@2x2, where without @ the mesh is the grid of the
- * configuration's topology, or all its devices in a line (SR). Replaces a spec that the value has there. The whole text is validated against value and
- * configuration first. A text that does not parse: TSR_MALFORMED; one that does not fit: TSR_INVALID. */
-TSR_API tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
-                                       const char *text);
-/* The spec in that notation; tsr_node_shard_text reads it again as the same sharding. All dimensions are written: the rank is
- * that of its value, as declared or as the operators give it. Where neither tells, axes that are counted from the front stand
- * before "...": {2,...:0,1}. "": the spec says nothing. */
-TSR_API tsr_status tsr_spec_text(const tsr_spec *spec, const char **out);
-typedef enum tsr_notation {
-    TSR_NOTATION_TILES = 0, /* {2,1:(0,1),(2,3)} */
-    TSR_NOTATION_MESH = 1,  /* S0,R@2x2; over one axis SR@4 */
-    TSR_NOTATION_SETS = 2,  /* ({0},{})@2x2 */
-} tsr_notation;
-/* The same over a mesh: the grid of the configuration's topology if that gives it, else one of its own. What no mesh gives
- * (factors, unlike groups, unknown ranks) is written as tiles. */
-TSR_API tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out);
-
-/* Writes what each node says about devices into its metadata too (ai.tessera.sharding.NAME of configuration NAME), where viewers such
- * as Netron show it; takes away labels of what is no longer said, or all of them. Labels are for people: nothing reads them. */
-TSR_API tsr_status tsr_model_label(tsr_model *model, bool wanted);
-TSR_API bool tsr_model_labelled(const tsr_model *model); /* some node has a label */
-
-/* One piece of a tensor on one device: [start, stop) in each dimension. */
-typedef struct tsr_box {
-    int64_t device;
-    const int64_t *start, *stop; /* rank entries each */
-} tsr_box;
-/* What a sharding does to a shape; boxes are owned by the session until the next call. devices 0: as many as
- * the text names. */
-TSR_API tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
-                             int64_t devices, const tsr_box **out, size_t *n);
-
-/* A tensor dictionary: the pieces of one tensor, keyed by device. A device that holds several tiles has a piece for each,
- * in the order of the tiles. */
-typedef struct tsr_pieces tsr_pieces;
-typedef struct tsr_piece {
-    int64_t device, tile; /* tiles are numbered row-major */
-    int rank;
-    const int64_t *dims; /* of the piece */
-    void *data;          /* its elements, row-major, owned by the dictionary */
-    size_t bytes;
-} tsr_piece;
-/* Cuts a tensor by a sharding in the compact notation; data NULL: pieces of zeros, to be filled. Elements must take whole
- * bytes (TSR_UNSUPPORTED otherwise). */
-TSR_API tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type,
-                                  int rank, const int64_t *shape, const void *data,
-                                  tsr_pieces **out);
-TSR_API void tsr_pieces_free(tsr_pieces *pieces);          /* NULL is fine */
-TSR_API size_t tsr_pieces_count(const tsr_pieces *pieces); /* pieces, by device and then tile */
-TSR_API tsr_piece tsr_pieces_at(const tsr_pieces *pieces, size_t i);
-/* The k-th piece of a device, or the k-th holder of a tile; -1: none. */
-TSR_API int64_t tsr_pieces_find(const tsr_pieces *pieces, int64_t device, size_t k);
-TSR_API int64_t tsr_pieces_find_tile(const tsr_pieces *pieces, int64_t tile, size_t k);
-/* Puts the tensor together again. Tiles that no device holds (-1) are zeros. Copies of one tile that differ are refused
- * (finding pieces-differ). out has room for the whole tensor. */
-TSR_API tsr_status tsr_pieces_join(const tsr_pieces *pieces, void *out);
-
-/* One step of a resharding. Bytes are exact, for uneven and strided pieces too: what must arrive, not what a protocol adds. */
 typedef struct tsr_group {
     const int64_t *devices;
     size_t n;
 } tsr_group;
-typedef struct tsr_step {
-    /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast,
-     * scatter, gather, exchange */
-    const char *op;
-    /* along which is gathered (-1: several, or none); all-to-all: cut before, cut after */
-    int axis, to_axis;
-    int64_t received;     /* the most bytes that one device takes in */
-    int64_t sent;         /* the most that one gives out */
-    int64_t total;        /* taken in by all together */
-    const char *sharding; /* after the step */
-    /* that work side by side; of reduce, broadcast, scatter, gather the centre comes first */
-    const tsr_group *groups;
-    size_t n_groups;
-} tsr_step;
-/* The cheapest steps from one sharding of a tensor to another, in the compact notation; none if nothing is to be done. pending:
- * NULL, or "sum", "max", "min", "prod": the owners of each tile hold parts of it that are still to be combined. An
- * exchange of overlaps is always possible, so no pair is refused, unless the target needs a tile that no device of the source holds
- * (finding reshard-source). Elements must take whole bytes. Steps are owned by the session until the next call. */
-TSR_API tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
-                                    const char *pending, tsr_dtype type, int rank,
-                                    const int64_t *shape, const tsr_step **out, size_t *n);
 
-/* Predicted time of these steps, in picoseconds, on a topology whose devices 0 .. n-1 hold the tensor. */
-typedef struct tsr_topology tsr_topology; /* section 11 */
-TSR_API tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
-                                    const char *pending, tsr_dtype type, int rank,
-                                    const int64_t *shape, tsr_topology *topology, int64_t *out);
+typedef struct tsr_topology tsr_topology; /* section 8 */
 
 /* A size for an open dimension: "batch" = 1, or "x.0" = 1 where the model leaves it unnamed (tsr_value_dim_name). */
 typedef struct tsr_dim_size {
     const char *name;
     int64_t size;
 } tsr_dim_size;
-/* TSR_USAGE (dim-unknown, dim-size) if the model has no dimension of a name, or a size is less than 1. Calls that take sizes
- * check them likewise. */
-TSR_API tsr_status tsr_model_check_dims(tsr_model *model, const tsr_dim_size *sizes, size_t n);
-/* Puts a random valid sharding on every node, of bodies too, that its rule allows to be cut, in place of what the node says
- * under the configuration: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
- * than they come; now and then stages. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
- * elements: symbolic ones only where sizes (the least that they will have) say how many. */
-TSR_API tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
-                                          const tsr_dim_size *sizes, size_t n);
-/* What the nodes say under the configuration, as lines that `tessera annotate --script` takes. Owned by the session until the
- * next call. */
-TSR_API tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out);
 
-/* ---- 6 check, infer -------------------------------------------------------------------------- */
+/* ---- 4 check, infer ------------------------------------------------------------------------- */
 
-/* How an operator may be cut: one row of the table of rules. Texts are never NULL. */
-typedef struct tsr_rule {
-    size_t size;
-    const char *op, *domain; /* domain "" for ai.onnx */
-    int64_t since;           /* first opset that it holds for */
-    /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
-    const char *rule;
-    const char *note;
-    const char *whole; /* not empty: never cut, and why */
-    /* the row in words, a line for each thing; owned by the session until the next call */
-    const char *words;
-    bool bodies; /* control flow: the nodes of its bodies are cut */
-    /* why factors that the rule keeps whole (_: dimensions that have none) are, in pairs: "t: each step needs the one
-     * before; f c: ..."; owned as words are */
-    const char *stays;
-} tsr_rule;
 /* Adds rows for operators of one's own, for everything that the session does from now on: a line each, as `tessera rules` prints
  * them: "Twice my.ops 1 [A*] -> [A*]"; # begins a comment. All or none are taken. An operator that has a rule keeps it.
  * TSR_MALFORMED: a line is no row (finding rule-text). Of the clauses red, rep, blk, gen, drop, shape, once and attr are known. */
 TSR_API tsr_status tsr_rules_add(tsr_session *session, const char *rows);
 /* The same from a file. */
 TSR_API tsr_status tsr_rules_read(tsr_session *session, const char *path);
-/* The i-th row of the table; false past the end. Rows are ordered by operator, then by domain and opset. */
-TSR_API bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out);
 
 typedef struct tsr_shapes_summary {
     size_t size;
@@ -654,7 +276,7 @@ TSR_API tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool pro
  * demand. A model in which tsr_check_formalism finds errors is refused (TSR_INVALID) and not changed. */
 TSR_API tsr_status tsr_infer_formalism(tsr_model *model, const char *config);
 
-/* ---- 7 plan ---------------------------------------------------------------------------------- */
+/* ---- 5 plan --------------------------------------------------------------------------------- */
 
 typedef struct tsr_collective_count {
     const char *op;
@@ -799,7 +421,7 @@ typedef struct tsr_plan_summary {
     int64_t used_devices; /* so many work, the others are idle */
     int64_t copies;       /* blocks of devices that do the same, each with a share of the batch */
     bool stopped;         /* by its seconds or by tsr_session_cancel, before the budget was spent */
-    /* Of a topology with choices (tsr_topology_choose): what each of them would take. */
+    /* Of a topology with choices: what each of them would take. */
     const tsr_plan_count *tried;
     size_t n_tried;
     bool assumed;        /* as tsr_topology_is_assumed; true for a number of devices */
@@ -823,31 +445,7 @@ TSR_API tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *optio
  * or tsr_config_edits. */
 TSR_API tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out);
 
-typedef struct tsr_plan_side {
-    const char *model, *sha256, *config; /* sha256 "": the model was in no file */
-    int64_t devices, cost;
-    int64_t memory; /* bytes on the fullest device */
-    const tsr_collective_count *collectives;
-    size_t n_collectives;
-} tsr_plan_side;
-/* A node whose shardings differ; "": it has none, and runs whole. */
-typedef struct tsr_plan_difference {
-    int64_t node_index;
-    const char *node;
-    const char *choice[2];
-} tsr_plan_difference;
-typedef struct tsr_plan_comparison {
-    size_t size;
-    bool same_model;
-    tsr_plan_side side[2];
-    const tsr_plan_difference *differences; /* in the order of the nodes */
-    size_t n_differences;
-} tsr_plan_comparison;
-/* Two documents of tsr_plan_save side by side. Owned by the session until the next call of this or tsr_plan. */
-TSR_API tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
-                                    tsr_plan_comparison *out);
-
-/* ---- 8 partition ----------------------------------------------------------------------------- */
+/* ---- 6 partition ---------------------------------------------------------------------------- */
 
 typedef struct tsr_partition_options {
     size_t size;
@@ -903,13 +501,6 @@ TSR_API tsr_status tsr_partition(tsr_model *model, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary);
 
-/* Takes rank files that others have changed (an optimiser, say) into the manifest again: their digests and those of the data files
- * that they name now are renewed, after it was proved that each still has its inputs and outputs, by name, type and sizes, and all
- * of its communications, in their order, on the chain of tokens, as the other ranks have them; else TSR_INVALID, one finding for
- * each breach, and nothing is written. *files: those that were renewed, owned by the session until the next partition. */
-TSR_API tsr_status tsr_partition_reseal(tsr_session *session, const char *folder,
-                                        const char *const **files, size_t *n);
-
 /* What the manifest of a partition says. No other file is read; all texts and lists live as long as it does. */
 typedef struct tsr_manifest tsr_manifest;
 TSR_API tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manifest **out);
@@ -952,7 +543,7 @@ typedef struct tsr_manifest_device {
 } tsr_manifest_device;
 TSR_API bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out);
 
-/* ---- 9 run, verify --------------------------------------------------------------------------- */
+/* ---- 7 run, verify -------------------------------------------------------------------------- */
 
 /* A set of named tensors in memory: inputs, outputs, recorded data. A sequence of tensors is an entry too: rank -1, no data,
  * its elements a set of their own. So is an optional without a value: rank -1 and no elements either. */
@@ -1041,7 +632,7 @@ typedef struct tsr_run_options {
     int rank, ranks;
     /* name by which such ranks find each other, the same for all of a job; NULL: "" */
     const char *meet;
-    /* what a run makes of a state is written where it was, see tsr_cache_has_room */
+    /* what a run makes of a state is written where it was */
     bool states_in_place;
     bool facts; /* tsr_run and tsr_run_model keep what each rank was, for tsr_run_rank */
     /* with ranks, of the transport ucx: "a:4,b:4", the hosts of those ranks, rank 0's first; NULL: all
@@ -1058,23 +649,10 @@ typedef struct tsr_run_options {
      * of this host, at most 64; below 0: any number */
     int most_ranks;
 } tsr_run_options;
-/* TSR_UNSUPPORTED (tensor-kind) if an input or output of the model is no tensor and no sequence of tensors: such a model can be
- * sharded, but not run. */
-TSR_API tsr_status tsr_model_check_ports(const tsr_model *model);
-/* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
- * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
- * wherever the system puts it. *threads, if not NULL: of each rank by default. */
-TSR_API int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads);
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
 TSR_API tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                                    const char **version);
-/* *out: this engine loses digits of products of 8-bit numbers on this CPU (one of x86 without VNNI), see
- * `tessera explain engine-saturates`. Runs a small model, which is written below the folder work (NULL: /tmp) and taken away. */
-TSR_API tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out);
-/* What a device of that name is on this machine: by kind ("GPU:1" -> "CUDA:1", "NPU" -> "QNN") or as ONNX Runtime's provider is
- * called ("CPU"). Fills at most cap bytes; false: the ONNX Runtime of this session has nothing for it (or none is opened). */
-TSR_API bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t cap);
 /* Runs a whole model on one device. */
 TSR_API tsr_status tsr_run_model(tsr_session *session, const char *path,
                                  const tsr_run_options *options, const tsr_tensors *inputs,
@@ -1082,28 +660,6 @@ TSR_API tsr_status tsr_run_model(tsr_session *session, const char *path,
 /* Runs a partition: all ranks as threads, or this process's rank under MPI (then rank 0 alone gets outputs). */
 TSR_API tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                            const tsr_tensors *inputs, tsr_tensors *outputs);
-
-/* Ranks that a rank communicates with, and how: "threads", "shm" (shared memory), "mpi"; where they are on GPUs "own" (they read each
- * other's memory), "ipc" (the same, between processes), "nccl", or "host" (in chunks through pinned memory). */
-typedef struct tsr_rank_group {
-    const int64_t *ranks;
-    size_t n_ranks;
-    const char *way;
-} tsr_rank_group;
-/* What one rank of a run was. */
-typedef struct tsr_rank_facts {
-    size_t size;
-    const char *device, *provider; /* after map_devices: "CUDA:0"; ONNX Runtime's: "CUDA" */
-    int threads;
-    /* bytes: taken at most, of its GPU or (with its weights) of the host, 0: not known (ONNX Runtime before 1.23); limit of its GPU, 0: none */
-    int64_t memory, memory_limit;
-    const tsr_rank_group *groups;
-    size_t n_groups;
-} tsr_rank_facts;
-/* Of the last run of this session with the option `facts`: its number of ranks (0: none; under a launcher on all but rank 0), and
- * what a rank was, owned by the session until the next such run; false: there is no such rank. */
-TSR_API int tsr_run_ranks(const tsr_session *session);
-TSR_API bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out);
 
 /* A partition or a model that is loaded once and run many times: all of its ranks as threads that wait for work, or this
  * process's rank under a launcher; with the transport shm, as children of this process that keep their state, and end with the
@@ -1170,9 +726,6 @@ TSR_API tsr_status tsr_bench_annotated(tsr_model *model, const char *config, con
                                        const tsr_run_options *options, const tsr_tensors *inputs,
                                        double seconds, tsr_bench_result *result);
 
-/* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
- * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
-TSR_API tsr_status tsr_join(tsr_session *session, const tsr_run_options *options);
 /* The processes of a job as a group, for programs that coordinate before a job is opened: rank 0 plans and partitions, the others
  * wait and then load (examples/rank0_partitions.c). It connects the processes as tsr_job_open does, by the launcher's variables or by
  * `rank` and `ranks` of the options, over the same transport. The connections stay with the session: a job that is opened
@@ -1194,15 +747,6 @@ TSR_API tsr_status tsr_process_group_broadcast(tsr_process_group *group, void *b
                                                int root);
 /* Releases the handle without waiting for other ranks; NULL is fine. */
 TSR_API void tsr_process_group_leave(tsr_process_group *group);
-
-/* This process's place in an MPI job: false if it was not started by a launcher. */
-TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
-/* This process's place in a run with these options (NULL: none): what they say, else what the launcher says; false: it has none,
- * and all ranks run here. */
-TSR_API bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks);
-
-/* Whether ranks can be run over "threads", "openmpi", "mpich" or "ucx" here (its plug-in is present). */
-TSR_API bool tsr_transport_available(const char *family);
 
 typedef struct tsr_difference {
     const char *name;
@@ -1292,137 +836,17 @@ TSR_API tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *option
 TSR_API tsr_status tsr_verify(tsr_session *session, const char *model,
                               const tsr_verify_options *options, tsr_verify_result *result);
 
-/* ---- 10 text --------------------------------------------------------------------------------- */
-
-/* Copies text so that a terminal shows it as it is: control characters (newline and tab excepted), marks that reorder a line and
- * broken UTF-8 become \\xNN. Fills at most cap bytes (16 or more), whole characters only, and returns how many; *used: bytes of text that were
- * taken. A character that text ends in the middle of is not taken, unless this is the last of it. */
-TSR_API size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap,
-                             size_t *used);
-
-/* The candidate that a misspelt word is nearest to, for "did you mean"; NULL: none is near. */
-TSR_API const char *tsr_nearest(const char *word, const char *const *candidates, size_t n);
-
-/* Writes one JSON document, pretty-printed, deterministic. A document that has failed (no memory, unbalanced) takes further calls
- * and gives no text; tsr_json_new gives NULL where there is no memory, and NULL is fine for all calls. */
-typedef struct tsr_json tsr_json;
-TSR_API tsr_json *tsr_json_new(tsr_session *session);
-TSR_API void tsr_json_free(tsr_json *json);
-/* Opens an object ('{') or an array ('['), until its end. key is NULL in arrays, here and below. */
-TSR_API void tsr_json_begin(tsr_json *json, const char *key, char kind);
-TSR_API void tsr_json_end(tsr_json *json);
-/* A NULL value is null. */
-TSR_API void tsr_json_string(tsr_json *json, const char *key, const char *value);
-TSR_API void tsr_json_int(tsr_json *json, const char *key, int64_t value);
-TSR_API void tsr_json_number(tsr_json *json, const char *key, double value); /* NaN: null */
-TSR_API void tsr_json_bool(tsr_json *json, const char *key, bool value);
-TSR_API void tsr_json_null(tsr_json *json, const char *key);
-/* An array of numbers; and an object that has how often each collective is used. */
-TSR_API void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_t n);
-TSR_API void tsr_json_collectives(tsr_json *json, const char *key,
-                                  const tsr_collective_count *counts, size_t n);
-/* The whole text, NUL-terminated; NULL: out of memory or unbalanced. Valid until freed. */
-TSR_API const char *tsr_json_text(tsr_json *json);
-/* Writes the whole text to a file, whole or not at all. */
-TSR_API tsr_status tsr_json_write(tsr_json *json, const char *path);
-/* Adds the array of the session's findings under key, as `check --json` prints them. */
-TSR_API void tsr_json_findings(tsr_json *json, const char *key);
-
-/* ---- 11 topology ----------------------------------------------------------------------------- */
+/* ---- 8 topology ----------------------------------------------------------------------------- */
 
 /* Devices with memory and speed, links with latency and bandwidth. Numbers that are not given are those of one
  * host (tessera topology show 2 prints them). */
 
-/* Element types, and kinds of work, of which a device may have a speed of its own. */
-typedef enum tsr_rate {
-    TSR_RATE_TF32 = 0, /* float32 rounded on the way into a product */
-    TSR_RATE_FLOAT16 = 1,
-    TSR_RATE_BFLOAT16 = 2,
-    TSR_RATE_FLOAT8 = 3,
-    TSR_RATE_INT8 = 4,
-    TSR_RATE_INT4 = 5,
-    TSR_RATE_FLOAT64 = 6,
-    TSR_RATE_CONVOLUTION = 7, /* from here on kinds of work, in float32 */
-    TSR_RATE_DEPTHWISE = 8,   /* convolutions of single channels */
-    TSR_RATE_PACKED = 9,      /* products with weights of 4 bits */
-    TSR_RATE_ATTENTION = 10,  /* fused */
-    TSR_RATE_RECURRENCE = 11, /* LSTM, GRU */
-    TSR_RATE_POOL = 12,
-    TSR_RATE_TREES = 13,   /* tree ensembles: nodes that are visited; 0: flops / 350 */
-    TSR_RATE_KERNELS = 14, /* kernel functions of support vector machines; 0: flops / 9 */
-    TSR_RATE_COUNT = 15
-} tsr_rate;
-
-/* Ways in which nodes go through memory. */
-typedef enum tsr_move {
-    TSR_MOVE_STREAM = 0,  /* one element after the other: sums, masks */
-    TSR_MOVE_WEIGHTS = 1, /* a matrix that few rows are multiplied with */
-    TSR_MOVE_PACKED = 2,  /* the same in 4 bits */
-    TSR_MOVE_CACHE = 3,   /* keys and values that few queries meet */
-    TSR_MOVE_SOFTMAX = 4,
-    TSR_MOVE_NORM = 5,
-    TSR_MOVE_CURVE = 6, /* exponentials: much to do for each element */
-    TSR_MOVE_TURN = 7,  /* other orders of the same elements */
-    TSR_MOVE_REDUCE = 8,
-    TSR_MOVE_COPY = 9,   /* parts taken out as they are; 0: as stream */
-    TSR_MOVE_ERROR = 10, /* error functions: Gelu; 0: as curve */
-    TSR_MOVE_POOL = 11,  /* 0: as stream */
-    TSR_MOVE_COUNT = 12
-} tsr_move;
-
-typedef struct tsr_topology_device {
-    const char *name;
-    int64_t memory;   /* bytes */
-    double flops;     /* float32 operations per second */
-    double bandwidth; /* bytes of its memory per second */
-    double overhead;  /* seconds that the engine takes for a node besides its work; 0: nothing */
-    double rates[TSR_RATE_COUNT]; /* operations per second by type and kind; 0: as flops */
-    double moves[TSR_MOVE_COUNT]; /* bytes per second by way; 0: as bandwidth */
-    double near[TSR_MOVE_COUNT];  /* the same of nodes with a MiB or two; 0: as moves */
-    bool queued; /* nodes are handed over ahead: their overhead hides behind work */
-} tsr_topology_device;
-
-typedef enum tsr_collective {
-    TSR_ALL_REDUCE = 0,
-    TSR_REDUCE_SCATTER = 1,
-    TSR_ALL_GATHER = 2,
-    TSR_ALL_TO_ALL = 3,
-    TSR_BROADCAST = 4, /* from the first of the group */
-    TSR_REDUCE = 5,    /* to the first of the group */
-    TSR_SEND = 6,      /* from the first of two to the second */
-    TSR_COLLECTIVE_COUNT = 7
-} tsr_collective;
-TSR_API const char *tsr_collective_name(tsr_collective what); /* "all-reduce"; NULL: no such one */
-
 /* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1 in the centre), "tree:2x3"
  * (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2 hosts), "hosts:2x2x4" (racks, hosts, devices), a box
  * of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. "auto:" before any of these:
- * as many devices as are best (tsr_topology_choose). What is odd in a list (a device that lists itself, a link one way only) is a warning. TSR_MALFORMED: none. */
+ * as many devices as are best. What is odd in a list (a device that lists itself, a link one way only) is a warning. TSR_MALFORMED: none. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out);
-TSR_API tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out);
-/* The GPUs of this machine, as CUDA's driver has them; a process of its own looks, so that this one may still start ranks as
- * processes. Libraries as in tsr_run_options. n 0: why says the reason. Texts are the session's until the next call. */
-typedef struct tsr_gpu {
-    const char *name;
-    int64_t memory, free; /* bytes */
-    int major, minor;     /* compute capability */
-} tsr_gpu;
-typedef struct tsr_gpus {
-    size_t size;
-    int n;
-    const tsr_gpu *gpus;
-    int driver, nccl; /* 13000: CUDA 13.0; 23007: NCCL 2.30.7; 0: none */
-    const char *why;
-} tsr_gpus;
-TSR_API tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl,
-                                 tsr_gpus *out);
-/* Devices of this machine by name: "cuda:4" (GPUs 0 to 3), "cuda:2@1" (two ranks that share GPU 1), "CUDA:0,CUDA:0,CPU";
- * "auto": as many GPUs as are best, or ranks that divide the cores where there is no GPU (tsr_topology_choose). Their
- * memory is what is free; what ranks share is divided between them. tsr_topology_is_real: the text is of that form. */
-TSR_API bool tsr_topology_is_real(const char *text);
-TSR_API tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
-                                     const char *nccl, tsr_topology **out);
-/* The devices that a user's text means, as --devices takes it: one of tsr_topology_real, what tsr_topology_parse reads, a JSON
+/* The devices that a user's text means, as --devices takes it: one of this machine ("cuda:4", "auto"), what tsr_topology_parse reads, a JSON
  * file, or a planned model (.onnx; TSR_INVALID: it has no topology). "auto:" before any of these: as many as are best. */
 TSR_API tsr_status tsr_topology_find(tsr_session *session, const char *text, const char *driver,
                                      const char *nccl, tsr_topology **out);
@@ -1431,26 +855,6 @@ TSR_API int tsr_topology_devices(const tsr_topology *topology);
 /* The speeds are assumed: those of the manual's table or of a data sheet (a number of devices, generators, boxes), not of devices that
  * were measured, found on this machine, or described in a file. */
 TSR_API bool tsr_topology_is_assumed(const tsr_topology *topology);
-TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device);
-/* Fields that are NULL or not positive stay as they are. */
-TSR_API void tsr_topology_set_device(tsr_topology *topology, int device,
-                                     const tsr_topology_device *d);
-/* Of all links. */
-TSR_API void tsr_topology_set_links(tsr_topology *topology, double latency, double bandwidth);
-/* Of the links between hosts alone, where it is known which devices share a host: hosts:2x8, boxes. False: it is not known. */
-TSR_API bool tsr_topology_set_network(tsr_topology *topology, double latency, double bandwidth);
-/* Name and source of the i-th box that tsr_topology_parse knows ("h100:8"); NULL past the end. */
-TSR_API const char *tsr_topology_box(size_t i, const char **source);
-TSR_API size_t tsr_topology_links(const tsr_topology *topology);
-TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
-                                  double *latency, double *bandwidth);
-/* A plan for the topology takes as many of its devices as are best, the fastest first ("auto:h100:8" in tsr_topology_parse): smaller topologies become its choices, and
- * tsr_plan_summary says what each would take. Of speeds 3 and 1 a choice also has 3 ranks that divide the first device, and 1 on the second. */
-TSR_API tsr_status tsr_topology_choose(tsr_topology *topology);
-/* The i-th choice, owned by the topology; past the end the topology itself. */
-TSR_API const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i);
-/* Adds its fields to the object that is open in the document; tsr_topology_parse reads that object. */
-TSR_API void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json);
 
 typedef struct tsr_measure_options {
     size_t size;
@@ -1464,27 +868,12 @@ typedef struct tsr_measure_options {
  * long each collective takes, all ranks at work. Under a launcher every rank calls it; *out is NULL on all but rank 0. tsr_topology_see runs the model of the options on the ranks that a topology was measured for, and adds what its nodes took. */
 TSR_API tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                         tsr_topology **out);
-TSR_API tsr_status tsr_topology_see(tsr_topology *topology, const tsr_measure_options *options);
 
 /* The topology of a configuration (NULL: the only one), which tsr_plan and tsr_model_set_topology keep with the model (metadata ai.tessera.topology.NAME).
  * *out NULL: it has none. TSR_INVALID: it has another number of devices than the configuration (finding topology-misfit). */
 TSR_API tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out);
-/* Says which topology a configuration is for; NULL takes it away. TSR_INVALID as above, and nothing is changed. */
-TSR_API tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
-                                          const tsr_topology *topology);
-/* Sides of the grid, torus or hosts that its devices form, row by row, recognised where it is a list: their number (0: none), and at most n of them. */
-TSR_API int tsr_topology_grid(const tsr_topology *topology, int *sides, int n);
 
-typedef struct tsr_topology_price {
-    int64_t picoseconds;
-    int64_t bound;         /* no algorithm is faster */
-    const char *algorithm; /* the one that is priced */
-} tsr_topology_price;
-/* What a collective over the devices of a group costs; bytes: of the whole tensor. */
-TSR_API tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const int *group,
-                                     int n, int64_t bytes, tsr_topology_price *out);
-
-/* ---- 12 simulate, report --------------------------------------------------------------------- */
+/* ---- 9 simulate, report --------------------------------------------------------------------- */
 
 typedef enum tsr_span_kind {
     TSR_SPAN_COMPUTE = 0,
@@ -1568,9 +957,6 @@ TSR_API tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *op
 /* The same of a partition. */
 TSR_API tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                        const tsr_simulate_options *options, tsr_simulation *out);
-/* Writes it for Perfetto or chrome://tracing: a process for each device, the pieces of each communication tied together. */
-TSR_API tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simulation,
-                                        const char *path);
 
 /* Another plan that is set beside the first: its model, which belongs to a session of its own, and its numbers. */
 typedef struct tsr_report_side {
@@ -1605,7 +991,7 @@ typedef struct tsr_report_options {
 TSR_API tsr_status tsr_report(tsr_model *model, const tsr_report_options *options,
                               const char *path);
 
-/* ---- 13 generation folders ------------------------------------------------------------------- */
+/* ---- 10 generation folders ------------------------------------------------------------------ */
 
 /* A language model with its tokenizer and a configuration: genai_config.json, or Optimum's config.json and model.onnx. */
 typedef struct tsr_folder tsr_folder;
@@ -1613,16 +999,6 @@ TSR_API bool tsr_folder_is(const char *path); /* whether the path is such a fold
 TSR_API tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out);
 TSR_API void tsr_folder_free(tsr_folder *folder);               /* NULL is fine */
 TSR_API const char *tsr_folder_model(const tsr_folder *folder); /* path of its model */
-/* The i-th cache: an input, and the output that is that input in the next step; false past the end. */
-TSR_API bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past,
-                              const char **present);
-TSR_API int64_t tsr_folder_vocabulary(const tsr_folder *folder); /* how many tokens there are */
-/* Sizes of the symbolic dimensions for so many new tokens after so many past ones, in a batch of one. Owned by the folder. */
-TSR_API tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
-                                    const tsr_dim_size **out, size_t *n);
-/* Puts inputs of these sizes that fit together into a set: tokens of the vocabulary, a mask of ones, random caches. */
-TSR_API tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens,
-                                     int64_t past, tsr_tensors *to);
 
 typedef struct tsr_folder_options {
     size_t size;
@@ -1638,8 +1014,6 @@ TSR_API tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                         const tsr_folder_options *options,
                                         tsr_partition_summary *summary);
 
-/* One node alone reads the cache, is told how much of it is in use, and gives the same room back: states_in_place. */
-TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
 #define TSR_NO_TOKENS (-1)
 typedef struct tsr_generate_options {
     size_t size;

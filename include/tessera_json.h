@@ -17,7 +17,7 @@
 #ifndef TESSERA_JSON_H
 #define TESSERA_JSON_H
 
-#include "tessera.h"
+#include "tessera_cli.h"
 
 #include <stddef.h>
 

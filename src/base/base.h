@@ -7,7 +7,7 @@
 #ifndef TSR_BASE_H
 #define TSR_BASE_H
 
-#include "tessera.h"
+#include "tessera_cli.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -480,6 +480,8 @@ enum fault_kind {
 };
 // True where this call must fail (tests asked for the n-th of the session). Cheap when unused.
 bool tsr__fault(tsr_session *session, enum fault_kind kind);
+// For tests: makes the n-th operation of that kind from now fail, with sticky also all later ones. n 0 turns it off.
+void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
 
 // ---- the session (session.c) ----
 

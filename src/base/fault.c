@@ -20,7 +20,7 @@ bool tsr__fault(tsr_session *session, enum fault_kind kind)
 }
 
 // n 0 turns the kind off. Other kinds keep their state; `sticky` is one for all.
-void tsr_session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
+void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
 {
     if (kind < 0 || kind >= FAULT_COUNT)
         return;

@@ -7,7 +7,6 @@
 #ifndef TSR_CLI_H
 #define TSR_CLI_H
 
-#include "tessera.h"
 #include "tessera_json.h"
 
 #include <stdarg.h>

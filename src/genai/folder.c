@@ -330,17 +330,6 @@ int64_t tsr_folder_vocabulary(const tsr_folder *folder)
     return 256;
 }
 
-bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past, const char **present)
-{
-    if (i >= folder->caches.n)
-        return false;
-    if (past)
-        *past = folder->caches.at[i].past;
-    if (present)
-        *present = folder->caches.at[i].present;
-    return true;
-}
-
 tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {

@@ -52,14 +52,14 @@ static tsr_status find(tsr_session *session, const char *text, const char *drive
                        tsr_topology **out)
 {
     if (!exists(text) && tsr_topology_is_real(text))
-        return tsr_topology_real(session, text, driver, nccl, out);
+        return tsr__topology_real(session, text, driver, nccl, out);
     bool named = is_file_name(text);
     if (!named && is_notation(text))
         return tsr_topology_parse(session, text, out);
     if (ends_with(text, ".onnx") && exists(text))
         return of_model(session, text, out);
     if (named || exists(text))
-        return tsr_topology_read(session, text, out);
+        return tsr__topology_read(session, text, out);
     return tsr_topology_parse(session, text, out);
 }
 

@@ -5,6 +5,10 @@
 
 #include "base/base.h"
 
+// Devices of this machine by name: "cuda:4", "cuda:2@1", "CUDA:0,CUDA:0,CPU", "auto" (machine.c).
+tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
+                              const char *nccl, tsr_topology **out) TSR_MUST_USE;
+
 // ---- what ranks are able to do on this machine: numbers without an opinion of what they are for (measure.c)
 
 #define MEASURE_POINTS 6 // sizes at which a collective is timed

@@ -268,7 +268,7 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     if (seen.n < 1)
         return choose_host(session, out);
     snprintf(text, sizeof text, "cuda:%d", seen.n);
-    tsr_status status = tsr_topology_real(session, text, driver, nccl, &topology);
+    tsr_status status = tsr__topology_real(session, text, driver, nccl, &topology);
     if (status != TSR_OK)
         return status;
     return tsr__topology_chosen(topology, out);
@@ -276,8 +276,8 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
 
 // cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are looked for only if
 // the text names one, so that a list of CPUs needs no driver.
-tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
-                             const char *nccl, tsr_topology **out)
+tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
+                              const char *nccl, tsr_topology **out)
 {
     if (!text)
         return tsr__missing(session, "text");

@@ -25,7 +25,7 @@ static tsr_status name_devices(tsr_session *session, tsr_measure_options *option
     const tsr_run_options *run = options->run;
     if (!run || !run->device)
         return TSR_OK;
-    tsr_status st = tsr_topology_real(session, run->device, run->gpu_driver, run->gpu_nccl, named);
+    tsr_status st = tsr__topology_real(session, run->device, run->gpu_driver, run->gpu_nccl, named);
     if (st != TSR_OK)
         return st;
     options->devices = tsr_topology_devices(*named);

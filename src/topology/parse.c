@@ -434,7 +434,7 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
 }
 
 // Files up to 64 MiB. Text from a file and text on the command line mean the same.
-tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out)
+tsr_status tsr__topology_read(tsr_session *session, const char *path, tsr_topology **out)
 {
     struct arena arena;
     struct str text;

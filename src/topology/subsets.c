@@ -154,7 +154,7 @@ static int next_count(const tsr_topology *topology, int n)
 }
 
 // Does nothing where there are choices. Of hosts that are not listed only whole ones can be taken.
-tsr_status tsr_topology_choose(tsr_topology *topology)
+tsr_status tsr__topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)
         return TSR_OK;
@@ -178,7 +178,7 @@ tsr_status tsr_topology_choose(tsr_topology *topology)
 
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out)
 {
-    tsr_status status = tsr_topology_choose(topology);
+    tsr_status status = tsr__topology_choose(topology);
     if (status == TSR_OK)
         *out = topology;
     else

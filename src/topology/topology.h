@@ -116,7 +116,13 @@ bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device 
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
 void tsr__topology_recognise(tsr_topology *topology);
-// tsr_topology_choose, and gives the topology out; freed if that fails. (subsets.c)
+// Reads a topology from a file of at most 64 MiB: JSON or any text that tsr_topology_parse takes. (parse.c)
+tsr_status tsr__topology_read(tsr_session *session, const char *path,
+                              tsr_topology **out) TSR_MUST_USE;
+// Gives the topology choices: smaller topologies with its fastest devices, of which a plan takes the best. Of
+// speeds 3 and 1 one choice also has 3 ranks that divide the first device and 1 on the second. (subsets.c)
+tsr_status tsr__topology_choose(tsr_topology *topology) TSR_MUST_USE;
+// tsr__topology_choose, and gives the topology out; freed if that fails. (subsets.c)
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
 // Adds a smaller topology to its choices, which then belongs to it; freed if there is no memory.
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every call of the header that takes two handles has a case in test_foreign.c: foreign_calls.py tessera.h PROGRAM FOLDER
+"""Every call of the headers that takes two handles has a case in test_foreign.c: foreign_calls.py include/tessera.h PROGRAM FOLDER
 
-The header is read: a parameter, or a field of a struct that a parameter points to, is a handle where its type is an opaque struct
+The headers in its folder are read: a parameter, or a field of a struct that a parameter points to, is a handle where its type is an opaque struct
 and it is no result. The first handle of a call is the owner; each of the others must be refused where it is another's. The program
 is run with an engine, and says which arguments it has tried. A new call, or a new handle in a call, without a case fails here.
 """
@@ -56,7 +56,7 @@ def handles(declaration, opaque, structs, path=""):
 
 
 def wanted():
-    opaque, structs, calls = read(open(HEADER, encoding="utf-8").read())
+    opaque, structs, calls = read("".join(open(path, encoding="utf-8").read() for path in sorted(glob.glob(os.path.dirname(HEADER) + "/*.h"))))
     assert {"tsr_session", "tsr_model", "tsr_topology", "tsr_tensors", "tsr_job"} <= opaque and len(calls) > 200, (opaque, len(calls))
     assert "tsr_plan_options" in structs and "tsr_json_text" in calls
     out = set()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.c - the public header stands alone, in C11 and (built from header.cpp) in C++.
+// header.c - the installed headers compile as C11 and (header.cpp) as C++.
 #include "tessera.h"
+#include "tessera_graph.h"
 
 int main(void)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.cpp - the public header is C++ too.
+// header.cpp - the installed headers compile as C++.
 #include "tessera.h"
+#include "tessera_graph.h"
 
 int main(void)
 {

@@ -3,7 +3,7 @@
 #ifndef TSR_TESTS_API_HELP_H
 #define TSR_TESTS_API_HELP_H
 
-#include "tessera.h"
+#include "tessera_cli.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

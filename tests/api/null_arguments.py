@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No call of the header dies of a NULL that is no handle: null_arguments.py tessera.h LIBRARY FOLDER
+"""No call of the headers dies of a NULL that is no handle: null_arguments.py include/tessera.h LIBRARY FOLDER
 
-The header is read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
+The headers in its folder are read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
 handle: a text, options, a list, a result. That one is NULL, and the others are something that the call can do without being
 right: handles of a small model, "x", 1, zeroed structs. Each call is made in a process of its own, which must end by
 itself. A NULL handle stays a programming error, as the header says.
@@ -177,7 +177,7 @@ def last_words(world, name, given):
 
 
 def main():
-    structs, callbacks, calls = read(open(HEADER, encoding="utf-8").read())
+    structs, callbacks, calls = read("".join(open(path, encoding="utf-8").read() for path in sorted(glob.glob(os.path.dirname(HEADER) + "/*.h"))))
     tried, died, without = 0, [], set()
     with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:
         own = shutil.copytree(FOLDER, os.path.join(scratch, "folder"))  # some of the calls write where they are told to

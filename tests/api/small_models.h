@@ -3,7 +3,7 @@
 #ifndef TSR_TESTS_SMALL_MODELS_H
 #define TSR_TESTS_SMALL_MODELS_H
 
-#include "tessera.h"
+#include "tessera_cli.h"
 
 // Numbers that are the same on every machine.
 struct dice {

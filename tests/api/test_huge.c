@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_huge.c - sizes at the end of the range: planning, simulating, reporting and partitioning refuse
 // them or answer, without a negative number. A sanitizer sees every overflow on the way.
-#include "tessera.h"
+#include "tessera_graph.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

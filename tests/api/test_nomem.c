@@ -5,9 +5,10 @@
 // Usage: test_nomem [every=N] MODEL...; each allocation of each step fails alone (of a plan, every fourth), and some with all after them.
 // every=N: a sample, every Nth of these.
 #include "../valgrind.h"
+#include "base/base.h"
 #include "help.h"
 
-#define ALLOCATION 0    // the kind of tsr_session_fault
+#define ALLOCATION 0    // the kind of tsr__session_fault
 #define MOST       4000 // allocations of one step; more would be a step that never ends
 
 static const char **models;
@@ -147,9 +148,9 @@ static bool fails_at(const struct step *step, const char *path, uint64_t n, bool
     else if (step)
         assert_int_equal(tsr_model_load(s, path, &m), TSR_OK);
     tsr_finding_clear(s);
-    tsr_session_fault(s, ALLOCATION, n, sticky);
+    tsr__session_fault(s, ALLOCATION, n, sticky);
     tsr_status st = step ? step->work(s, m) : tsr_model_load(s, path, &m);
-    tsr_session_fault(s, ALLOCATION, 0, false);
+    tsr__session_fault(s, ALLOCATION, 0, false);
     bool done = st == TSR_OK;
     if (!done && (st != TSR_NOMEM || tsr_finding_count(s) == 0)) {
         n_wrong++;

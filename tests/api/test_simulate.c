@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulation and report through the public interface: what they tell, old callers, and lack of memory at every point.
-#include "tessera.h"
+#include "base/base.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -142,9 +142,9 @@ static void without_memory(void **state)
         tsr_session *s = tsr_session_new(NULL);
         tsr_simulation x = {.size = sizeof x};
         unlink(page);
-        tsr_session_fault(s, 0, n, true);
+        tsr__session_fault(s, 0, n, true);
         st = all_of_it(s, &x);
-        tsr_session_fault(s, 0, 0, false);
+        tsr__session_fault(s, 0, 0, false);
         assert_true(st == TSR_OK || st == TSR_NOMEM || tsr_finding_total(s, TSR_ERROR) > 0);
         assert_true((access(page, R_OK) == 0) == (st == TSR_OK));
         tsr_session_free(s);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // witness.c - what the Python witnesses ask us: say what is in a model (as plain lines that they make too), or
 // write one. Usage: witness graph LIST | devices FILE | make OUT | annotate IN OUT | rename IN OUT
-#include "tessera.h"
+#include "tessera_graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>

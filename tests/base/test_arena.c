@@ -191,7 +191,7 @@ static void vectors_fail_softly(void **state)
     struct arena a;
     tsr__arena_init(&a, t->s);
     VEC(int) v = {0};
-    tsr_session_fault(t->s, 0, 1, false);
+    tsr__session_fault(t->s, 0, 1, false);
     assert_null(vec_push(&a, &v));
     assert_int_equal(v.n, 0);
     assert_null(vec_push(&a, &v)); // sticky, although the fault is over

@@ -128,11 +128,11 @@ static void without_memory(void **state)
     bool failed = true;
     for (uint64_t n = 1; failed; n++) {
         tsr_finding_clear(t->s);
-        tsr_session_fault(t->s, 0, n, false);
+        tsr__session_fault(t->s, 0, n, false);
         for (int i = 0; i < 40; i++)
             tsr__diag(t->s, DIAG_io_open, &at, "hint", "message %d", i);
         failed = t->s->fault_seen[0] >= n;
-        tsr_session_fault(t->s, 0, 0, false);
+        tsr__session_fault(t->s, 0, 0, false);
         size_t nomem = 0;
         for (size_t i = 0; i < tsr_finding_count(t->s); i++) {
             tsr_finding f = tsr_finding_at(t->s, i);
@@ -150,7 +150,7 @@ static void without_memory(void **state)
 static void no_memory_at_all(void **state)
 {
     struct scratch *t = *state;
-    tsr_session_fault(t->s, 0, 1, true);
+    tsr__session_fault(t->s, 0, 1, true);
     for (int i = 0; i < 40; i++)
         tsr__diag(t->s, DIAG_io_open, NULL, NULL, "message");
     assert_true(tsr_finding_count(t->s) >= 2);
@@ -159,7 +159,7 @@ static void no_memory_at_all(void **state)
     assert_string_equal(tsr_finding_at(t->s, 0).code, "io-open");
     assert_string_equal(tsr_finding_at(t->s, 0).message, "a file cannot be opened");
     assert_string_equal(tsr_finding_at(t->s, 1).code, "out-of-memory");
-    tsr_session_fault(t->s, 0, 0, false);
+    tsr__session_fault(t->s, 0, 0, false);
     tsr__diag(t->s, DIAG_io_open, NULL, NULL, "later");
     assert_string_equal(tsr_finding_at(t->s, tsr_finding_count(t->s) - 1).message, "later");
 }

@@ -96,9 +96,9 @@ static void every_point(void **state)
             tsr_status st;
             do {
                 put("parts/old", "old");
-                tsr_session_fault(t->s, kind, (uint64_t)++n, sticky);
+                tsr__session_fault(t->s, kind, (uint64_t)++n, sticky);
                 st = work(t->s);
-                tsr_session_fault(t->s, kind, 0, false);
+                tsr__session_fault(t->s, kind, 0, false);
                 assert_int_equal(open_descriptors(), before);
                 if (st != TSR_OK) {
                     const char *code = code_for(kind, st);

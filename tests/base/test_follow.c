@@ -85,9 +85,9 @@ static void without_threads(void **state)
             assert_int_equal(ftruncate(b->fds[i], 0), 0);
             assert_int_equal(lseek(b->fds[i], 0, SEEK_SET), 0);
         }
-        tsr_session_fault(b->s, FAULT_SPAWN, n, true);
+        tsr__session_fault(b->s, FAULT_SPAWN, n, true);
         write_and_compare(b);
-        tsr_session_fault(b->s, FAULT_SPAWN, 0, false);
+        tsr__session_fault(b->s, FAULT_SPAWN, 0, false);
     }
 }
 
@@ -120,11 +120,11 @@ static void no_memory(void **state)
     struct bench *b = *state;
     struct follow *w = NULL;
     for (uint64_t n = 1; n < 4; n++) {
-        tsr_session_fault(b->s, FAULT_ALLOC, n, false);
+        tsr__session_fault(b->s, FAULT_ALLOC, n, false);
         assert_int_equal(tsr__follow_start(b->s, b->fds, FILES, &w), TSR_NOMEM);
         assert_null(w);
     }
-    tsr_session_fault(b->s, FAULT_ALLOC, 0, false);
+    tsr__session_fault(b->s, FAULT_ALLOC, 0, false);
 }
 
 // Pieces of all sizes, more than one call of the kernel takes.

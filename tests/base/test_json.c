@@ -203,7 +203,7 @@ static void no_memory(void **state)
     tsr__diag(t->s, DIAG_io_open, NULL, NULL, "something");
     bool failed = true;
     for (uint64_t n = 1; failed; n++) {
-        tsr_session_fault(t->s, 0, n, false);
+        tsr__session_fault(t->s, 0, n, false);
         tsr_json *j = tsr_json_new(t->s);
         tsr_json_begin(j, NULL, '{');
         tsr_json_findings(j, "findings");

@@ -81,11 +81,11 @@ static void no_memory(void **state)
     struct arena a;
     struct map m;
     tsr__arena_init(&a, t->s);
-    tsr_session_fault(t->s, 0, 1, true);
+    tsr__session_fault(t->s, 0, 1, true);
     tsr__map_init(&m, &a, 1000);
     assert_null(tsr__map_at(&m, STR("a")));
     assert_null(tsr__map_get(&m, STR("a")));
-    tsr_session_fault(t->s, 0, 0, false);
+    tsr__session_fault(t->s, 0, 0, false);
     assert_finding(t->s, "out-of-memory");
     tsr__arena_free(&a);
 }

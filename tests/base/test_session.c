@@ -125,19 +125,19 @@ static void faults_count(void **state)
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
     assert_false(tsr__fault(s, FAULT_SEND));
-    tsr_session_fault(s, FAULT_SEND, 2, false);
+    tsr__session_fault(s, FAULT_SEND, 2, false);
     assert_false(tsr__fault(s, FAULT_SEND));
     assert_false(tsr__fault(s, FAULT_READ)); // kinds do not mix
     assert_true(tsr__fault(s, FAULT_SEND));
     assert_false(tsr__fault(s, FAULT_SEND));
-    tsr_session_fault(s, FAULT_SEND, 2, true);
+    tsr__session_fault(s, FAULT_SEND, 2, true);
     assert_false(tsr__fault(s, FAULT_SEND));
     assert_true(tsr__fault(s, FAULT_SEND));
     assert_true(tsr__fault(s, FAULT_SEND));
-    tsr_session_fault(s, FAULT_SEND, 0, false);
+    tsr__session_fault(s, FAULT_SEND, 0, false);
     assert_false(tsr__fault(s, FAULT_SEND));
-    tsr_session_fault(s, 99, 1, true); // no such kind
-    tsr_session_fault(s, -1, 1, true);
+    tsr__session_fault(s, 99, 1, true); // no such kind
+    tsr__session_fault(s, -1, 1, true);
     tsr_session_free(s);
 }
 

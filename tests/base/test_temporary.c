@@ -292,7 +292,7 @@ static void documents_are_regular_and_bounded(void **state)
     assert_int_equal(tsr_session_read(t->s, "pipe", 100, &text, &n), TSR_IO);
     assert_int_equal(tsr_session_read(t->s, "/dev/zero", 100, &text, &n), TSR_IO);
     assert_int_equal(tsr_session_read(t->s, ".", 100, &text, &n), TSR_IO);
-    tsr_session_fault(t->s, 1, 2, false); // the open works, the read fails
+    tsr__session_fault(t->s, 1, 2, false); // the open works, the read fails
     assert_int_equal(tsr_session_read(t->s, "document", 100, &text, &n), TSR_IO);
     tsr__arena_free(&t->s->results[RESULT_TEXT]);
 }

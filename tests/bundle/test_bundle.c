@@ -445,13 +445,13 @@ static void faults_are_reported(void **state)
             struct bundle got;
             tsr_finding_clear(b->s);
             tsr__arena_init(&a, b->s);
-            tsr_session_fault(b->s, kind, n, false);
+            tsr__session_fault(b->s, kind, n, false);
             st = tsr__bundle_open(b->s, &a, b->folder, &got);
             if (st == TSR_OK) {
                 st = tsr__bundle_verify(&got, NULL, 0, true);
                 tsr__bundle_close(&got);
             }
-            tsr_session_fault(b->s, kind, 0, false);
+            tsr__session_fault(b->s, kind, 0, false);
             assert_int_equal(st != TSR_OK, tsr_finding_count(b->s) > 0);
             tsr__arena_free(&a);
         }

@@ -3,7 +3,7 @@
 // added and removed, and with a stage and a sharding added to and removed from every node. The
 // bytes must be the same. Usage: roundtrip LIST, a file with one path per line. Prints what differs
 // and the counts.
-#include "tessera.h"
+#include "tessera_graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_faults.c - every allocation, read and write of a load, a round of edits and a save is made to fail in turn.
 // Nothing may crash or leak (the sanitizers watch), a failure is reported, and no half file is left.
+#include "base/base.h"
 #include "../api/help.h"
 
 #include <sys/stat.h>
@@ -65,9 +66,9 @@ static void every(int kind, bool sticky)
     for (uint64_t n = 1; n < ROUNDS && !done; n++) {
         tsr_session *s = tsr_session_new(NULL);
         remove(target);
-        tsr_session_fault(s, kind, n, sticky);
+        tsr__session_fault(s, kind, n, sticky);
         done = all_of_it(s);
-        tsr_session_fault(s, kind, 0, false);
+        tsr__session_fault(s, kind, 0, false);
         if (!done) {
             assert_true(tsr_finding_total(s, TSR_ERROR) > 0);
             assert_int_equal(access(target, F_OK), -1);
@@ -126,11 +127,11 @@ static void test_saved_without_its_data(void **state)
     for (uint64_t n = 1; n < ROUNDS && st != TSR_OK; n++) {
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = NULL;
-        tsr_session_fault(s, 0, n, false);
+        tsr__session_fault(s, 0, n, false);
         st = tsr_model_load(s, apart, &m);
         if (st == TSR_OK)
             st = tsr_model_save(m, saved_away);
-        tsr_session_fault(s, 0, 0, false);
+        tsr__session_fault(s, 0, 0, false);
         assert_int_equal(access(saved_away, F_OK), st == TSR_OK ? 0 : -1);
         assert_int_equal(tsr_finding_total(s, TSR_ERROR) > 0, st != TSR_OK);
         assert_int_equal(tsr_finding_total(s, TSR_WARNING), st == TSR_OK);

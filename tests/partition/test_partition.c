@@ -320,9 +320,9 @@ static void ranks_without_work_have_a_token(void **state)
 static bool cut_and_fail(struct bench *b, int kind, uint64_t n)
 {
     tsr_finding_clear(b->s);
-    tsr_session_fault(b->s, kind, n, false);
+    tsr__session_fault(b->s, kind, n, false);
     tsr_status st = tsr_partition(b->m, b->folder, NULL, NULL);
-    tsr_session_fault(b->s, kind, 0, false);
+    tsr__session_fault(b->s, kind, 0, false);
     struct stat info;
     if (st == TSR_OK) {
         assert_int_equal(stat(b->folder, &info), 0);

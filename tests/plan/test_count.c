@@ -14,7 +14,7 @@ static struct net *two_products(int n, const double *speed, double latency, bool
         tsr_topology_set_device(t->topology, i, &device);
     }
     if (choose)
-        assert_int_equal(tsr_topology_choose(t->topology), TSR_OK);
+        assert_int_equal(tsr__topology_choose(t->topology), TSR_OK);
     tsr_value *hidden =
         node(t, "MatMul", input(t, "x", DIMS(64, 256)), weight(t, "w", DIMS(256, 512)), "h");
     tsr_value *out =

@@ -322,9 +322,9 @@ static void memory_may_fail(void **state)
         add_layer(t, t->m, 8, NULL);
         t->o.with = add_model(t);
         add_layer(t, t->o.with, 1, NULL);
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan(t->m, &t->o, &t->p);
-        tsr_session_fault(t->session, 0, 0, false);
+        tsr__session_fault(t->session, 0, 0, false);
         assert_true(st == TSR_OK || tsr_finding_count(t->session) > 0);
         if (st != TSR_OK)
             assert_string_equal(tsr_finding_at(t->session, 0).code, "out-of-memory");

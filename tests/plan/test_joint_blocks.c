@@ -172,9 +172,9 @@ static void memory_may_fail(void **state)
     bool done = false;
     for (uint64_t n = 1; !done && n < 10000000; n += 1 + n / 2) {
         struct net *t = two_models("hosts:12x8", sizes_of(96, 96, sizes));
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan(t->m, &t->o, &t->p);
-        tsr_session_fault(t->session, 0, 0, false);
+        tsr__session_fault(t->session, 0, 0, false);
         if (st != TSR_OK)
             assert_string_equal(tsr_finding_at(t->session, 0).code, "out-of-memory");
         done = st == TSR_OK;

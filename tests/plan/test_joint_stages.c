@@ -256,9 +256,9 @@ static void memory_may_fail(void **state)
         t->o.with = add_model(t);
         add_layers(t, t->o.with, DECODE, 0, 3);
         t->o.stages = 2;
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan(t->m, &t->o, &t->p);
-        tsr_session_fault(t->session, 0, 0, false);
+        tsr__session_fault(t->session, 0, 0, false);
         if (st != TSR_OK)
             assert_string_equal(tsr_finding_at(t->session, 0).code, "out-of-memory");
         done = st == TSR_OK;

@@ -460,9 +460,9 @@ static void every_allocation_may_fail(void **state)
     for (uint64_t n = 1; n < 4000; n += 1 + n / 8) {
         struct net *t = two_layers("4");
         t->o.memory = 40000;
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan(t->m, &t->o, &t->p);
-        tsr_session_fault(t->session, 0, 0, false);
+        tsr__session_fault(t->session, 0, 0, false);
         assert_true(st == TSR_OK || st == TSR_NOMEM);
         net_free(t);
     }
@@ -489,18 +489,18 @@ static void documents_are_whole_or_refused(void **state)
     for (uint64_t n = 1; n < 60; n++) {
         const char *edits = NULL;
         tsr_plan_comparison c = {.size = sizeof c};
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan_save(t->m, &t->o, &kept, path);
         assert_true(st == TSR_OK || st == TSR_NOMEM);
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         st = tsr_plan_edits(t->session, path, &edits);
         assert_true(st == TSR_NOMEM || (st == TSR_OK && strstr(edits, "--shard \"#1\":")));
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         st = tsr_plan_compare(t->session, path, path, &c);
         assert_true(st == TSR_NOMEM || (st == TSR_OK && c.n_differences == 0));
         assert_true(st == TSR_NOMEM || c.side[1].cost == kept.cost);
     }
-    tsr_session_fault(t->session, 0, 0, false);
+    tsr__session_fault(t->session, 0, 0, false);
     unlink(path);
     net_free(t);
 }

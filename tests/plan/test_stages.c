@@ -426,9 +426,9 @@ static void memory_may_fail(void **state)
         struct net *t = net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
         assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
         t->o.stages = 2;
-        tsr_session_fault(t->session, 0, n, false);
+        tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan(t->m, &t->o, &t->p);
-        tsr_session_fault(t->session, 0, 0, false);
+        tsr__session_fault(t->session, 0, 0, false);
         // a route that could not be noted down counts as none, and nothing can be reached
         assert_true(st == TSR_OK || st == TSR_NOMEM || st == TSR_INFEASIBLE);
         assert_true(st == TSR_OK || tsr_finding_count(t->session) > 0);

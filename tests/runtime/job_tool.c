@@ -5,7 +5,7 @@
 // Of ranks that a launcher has started: late:MS (waits MS for each rank before its own), leave:RANK (that rank ends here, without
 // a word), clock (prints milliseconds of the host). JOB_PLUGINS: the folder of the MPI plug-ins.
 // Prints a line for each call, `word status`, and the findings at the end; exits with the last status.
-#include "tessera.h"
+#include "tessera_cli.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -2,7 +2,8 @@
 // run_tool.c - the public calls of running, as a small program for tests: run_tool WHAT PATH SET OUT [option=value ...]
 // WHAT is run or load. Prints the status and every finding; exits with the status. Linked with the rooms, so that
 // sanitizers see it all and no plug-in lies beside it.
-#include "tessera.h"
+#include "base/base.h"
+#include "tessera_graph.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -53,7 +54,7 @@ static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, ts
     if (st == TSR_OK && (v = value(argc, argv, "engine")) != NULL)
         st = tsr_engine_open(s, v, NULL, NULL);
     if ((v = value(argc, argv, "spawn")) != NULL)
-        tsr_session_fault(s, 5, strtoull(v, NULL, 10), false);
+        tsr__session_fault(s, 5, strtoull(v, NULL, 10), false);
     int times = (v = value(argc, argv, "times")) ? (int)strtol(v, NULL, 10) : 1;
     if (value(argc, argv, "stop")) // after a first run that all ranks make together
         times = 2;

@@ -16,10 +16,10 @@ static void torture(tsr_status (*work)(tsr_session *s, void *data), void *data)
 {
     for (uint64_t n = 1; n < MOST; n++) {
         tsr_session *s = tsr_session_new(NULL);
-        tsr_session_fault(s, FAULT_ALLOC, n, false);
+        tsr__session_fault(s, FAULT_ALLOC, n, false);
         tsr_status st = work(s, data);
         bool reached = s->fault_seen[FAULT_ALLOC] >= n;
-        tsr_session_fault(s, FAULT_ALLOC, 0, false);
+        tsr__session_fault(s, FAULT_ALLOC, 0, false);
         if (reached)
             assert_int_equal(st, TSR_NOMEM);
         else

@@ -205,9 +205,9 @@ static void memory_fails(void **state)
     for (uint64_t n = 1;; n++) {
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = make(s, &cases[3]);
-        tsr_session_fault(s, 0, n, true);
+        tsr__session_fault(s, 0, n, true);
         tsr_status status = tsr_check(m, NULL);
-        tsr_session_fault(s, 0, 0, false);
+        tsr__session_fault(s, 0, 0, false);
         tsr_model_free(m);
         tsr_session_free(s);
         if (status == TSR_OK)

@@ -887,12 +887,12 @@ static void lack_of_memory_is_told(void **state)
         dim(p, 0, 2);
         dim(p, 1, 2);
         group(p, -1, I(0, 1, 1), 3);
-        tsr_session_fault(session, 0, k, false);
+        tsr__session_fault(session, 0, k, false);
         tsr_status status = tsr__check(s.model, NULL, false);
         assert_true(status == TSR_OK || status == TSR_NOMEM);
         failed = found(session, "out-of-memory");
         assert_true(status == TSR_OK || failed);
-        tsr_session_fault(session, 0, 0, false);
+        tsr__session_fault(session, 0, 0, false);
         tsr_model_free(s.model);
         tsr_session_free(session);
         assert_true(k < 1000);

@@ -98,9 +98,9 @@ static void memory_fails(void **state)
     for (uint64_t n = 1;; n++) {
         tsr_session *s = tsr_session_new(NULL);
         tsr_pieces *d = NULL;
-        tsr_session_fault(s, 0, n, true);
+        tsr__session_fault(s, 0, n, true);
         tsr_status status = tsr_pieces_new(s, "{2,2}", TSR_FLOAT, 2, I(4, 4), numbers, &d);
-        tsr_session_fault(s, 0, 0, false);
+        tsr__session_fault(s, 0, 0, false);
         tsr_pieces_free(d);
         tsr_session_free(s);
         if (status == TSR_OK)

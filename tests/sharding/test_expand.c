@@ -216,9 +216,9 @@ static void test_every_failing_allocation(void **state)
             struct arena a;
             tsr_model *made = NULL;
             tsr__arena_init(&a, b->session);
-            tsr_session_fault(b->session, 0, n, false);
+            tsr__session_fault(b->session, 0, n, false);
             done = tsr__flow_expanded(&a, t.m, t.c, &made) != NULL && made;
-            tsr_session_fault(b->session, 0, 0, false);
+            tsr__session_fault(b->session, 0, 0, false);
             tsr_model_free(made);
             tsr__arena_free(&a);
             tsr_model_free(t.m);

@@ -412,9 +412,9 @@ static void test_out_of_memory_everywhere(void **state)
     for (uint64_t n = 1; n < 10000 && !whole; n++) {
         struct arena a;
         tsr__arena_init(&a, t->b->session);
-        tsr_session_fault(t->b->session, 0, n, false);
+        tsr__session_fault(t->b->session, 0, n, false);
         whole = tsr__flow_new(&a, t->m, t->c) != NULL;
-        tsr_session_fault(t->b->session, 0, 0, false);
+        tsr__session_fault(t->b->session, 0, 0, false);
         tsr__arena_free(&a);
     }
     assert_true(whole);

@@ -299,11 +299,11 @@ static void lack_of_memory_is_told(void **state)
         struct tile_layout *l = NULL;
         struct notation_error wrong = {0};
         tsr__arena_init(&a, s);
-        tsr_session_fault(s, 0, k, true);
+        tsr__session_fault(s, 0, k, true);
         tsr_status status = tsr__notation_parse(&a, STR("{65536,2}"), 2, NULL, &l, NULL, &wrong);
         assert_int_equal(status, TSR_NOMEM);
         assert_non_null(wrong.what);
-        tsr_session_fault(s, 0, 0, false);
+        tsr__session_fault(s, 0, 0, false);
         tsr__arena_free(&a);
         tsr_session_free(s);
     }

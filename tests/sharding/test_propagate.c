@@ -290,9 +290,9 @@ static void test_lack_of_memory(void **state)
     for (uint64_t n = 1; n < 20000 && status != TSR_OK; n++) {
         tsr_model *copy;
         assert_int_equal(tsr_model_clone(t->m, &copy), TSR_OK);
-        tsr_session_fault(t->b->session, 0, n, false);
+        tsr__session_fault(t->b->session, 0, n, false);
         status = tsr_infer_opts(copy, NULL, true);
-        tsr_session_fault(t->b->session, 0, 0, false);
+        tsr__session_fault(t->b->session, 0, 0, false);
         for (size_t i = 0;
              status != TSR_OK && status != TSR_NOMEM && i < tsr_finding_count(t->b->session); i++)
             print_message("%d %s\n", (int)n, tsr_finding_text(t->b->session, i));

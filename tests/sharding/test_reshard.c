@@ -868,10 +868,10 @@ static void test_no_memory(void **state)
     size_t n;
     tsr_status status = TSR_NOMEM;
     for (uint64_t at = 1; status == TSR_NOMEM && at < 1000; at++) {
-        tsr_session_fault(b->session, 0, at, false);
+        tsr__session_fault(b->session, 0, at, false);
         status =
             tsr_reshard_plan(b->session, "R,R@2x2", "S0,R@2x2", "sum", TSR_FLOAT, 2, s, &steps, &n);
-        tsr_session_fault(b->session, 0, 0, false);
+        tsr__session_fault(b->session, 0, 0, false);
         assert_true(status == TSR_OK || status == TSR_NOMEM);
     }
     assert_int_equal(status, TSR_OK);

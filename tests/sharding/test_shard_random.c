@@ -169,9 +169,9 @@ static void out_of_memory(void **state)
     tsr_config *c;
     for (uint64_t n = 1; n < 400; n += 7) {
         tsr_model *m = net(b, 3, &c);
-        tsr_session_fault(b->session, 0, n, true);
+        tsr__session_fault(b->session, 0, n, true);
         tsr_status st = tsr_model_shard_random(m, c, 1, &batch, 1);
-        tsr_session_fault(b->session, 0, 0, false);
+        tsr__session_fault(b->session, 0, 0, false);
         assert_true(st == TSR_OK || st == TSR_NOMEM);
         tsr_model_free(m);
         tsr_finding_clear(b->session);

@@ -323,7 +323,7 @@ static void lack_of_memory_is_told(void **state)
         struct bench b = {.session = session};
         struct small s = small_new(&b, 2, I(8, 6));
         assert_int_equal(tsr_node_shard_text(s.node, s.x, s.config, "{2,1:0,1}"), TSR_OK);
-        tsr_session_fault(session, 0, k, false);
+        tsr__session_fault(session, 0, k, false);
         const tsr_box *box;
         const char *text = NULL;
         size_t n;
@@ -342,7 +342,7 @@ static void lack_of_memory_is_told(void **state)
         if (text)
             assert_string_equal(text,
                                 status[0] == TSR_OK ? "{2,2*3/3:(0,1),1,2,3,0,1}" : "{2,1:0,1}");
-        tsr_session_fault(session, 0, 0, false);
+        tsr__session_fault(session, 0, 0, false);
         tsr_model_free(s.model);
         tsr_session_free(session);
         assert_true(k < 1000);

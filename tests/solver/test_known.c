@@ -215,10 +215,10 @@ static void failing_memory_is_reported(void **state)
             struct program_result r;
             struct program_least least;
             tsr__arena_init(&a, b->session);
-            tsr_session_fault(b->session, 0, n, n % 2 == 0);
+            tsr__session_fault(b->session, 0, n, n % 2 == 0);
             tsr_status st = tsr__program_solve(&b->p, NULL, &a, &r);
             tsr_status st2 = tsr__program_least(&b->p, NULL, &a, &least);
-            tsr_session_fault(b->session, 0, 0, false);
+            tsr__session_fault(b->session, 0, 0, false);
             assert_true(st == TSR_OK || st == TSR_NOMEM);
             assert_true(st2 == TSR_OK || st2 == TSR_NOMEM);
             done = st == TSR_OK && st2 == TSR_OK && n % 2 == 0;

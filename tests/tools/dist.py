@@ -60,7 +60,7 @@ def the_tarball(d):
 
 def the_package(d):
     names = run(["dpkg-deb", "-c", only("tessera_*.deb")])
-    for name in ("/bin/tessera\n", "/libtessera_ops.so\n", "/tessera/tessera-ranks\n", "/include/tessera.h\n", "/tessera.pc\n"):
+    for name in ("/bin/tessera\n", "/libtessera_ops.so\n", "/tessera/tessera-ranks\n", "/include/tessera.h\n", "/include/tessera_graph.h\n", "/tessera.pc\n"):
         assert name in names + "\n", (name, names)
 
 

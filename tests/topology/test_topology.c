@@ -302,7 +302,7 @@ static void sightings_are_kept(void **state)
     double between = tsr__seen_times(seen, sqrt(1e9 * 1e6), sqrt(1e6 * 1e4));
     assert_true(fabs(between - sqrt(3)) < 1e-2);
     assert_true(fabs(tsr__seen_times(tsr__topology_seen(t, "Add", "int8"), 9, 9) - 1.1) < 1e-9);
-    assert_int_equal(tsr_topology_choose(again), TSR_OK);
+    assert_int_equal(tsr__topology_choose(again), TSR_OK);
     assert_int_equal(again->choices.at[0]->seen.n, 3);
     assert_null(tsr__topology_seen(again, "softmax", "float32")); // a kind is no operator
     assert_true(tsr__topology_sizes(again, "softmax", "float32")->times[0] == 0.5);

@@ -525,7 +525,7 @@ static void act_fault(struct actor *a)
 {
     static float x[MAX_WORLD][20000];
     if (a->rank == 0)
-        tsr_session_fault(a->w->own[0], *(int *)a->data, 4, false);
+        tsr__session_fault(a->w->own[0], *(int *)a->data, 4, false);
     for (int i = 0; i < 3 && a->status == TSR_OK; i++) {
         struct comm_call c = call_of(a, COMM_ALL_REDUCE, i);
         c.reduce = COMM_SUM;

@@ -103,7 +103,7 @@ static void act(struct actor *a)
     const struct fault *f = a->data;
     tsr_session *own = a->w->own[a->rank] ? a->w->own[a->rank] : a->w->session;
     if (f->number && f->rank == a->rank)
-        tsr_session_fault(own, (int)f->kind, f->number, false);
+        tsr__session_fault(own, (int)f->kind, f->number, false);
     if (a->rank == 0)
         take_all(a);
     else

@@ -245,9 +245,9 @@ static void test_faults(void **state)
         struct place at = PLACE_NONE;
         struct external_map map;
         tsr_finding_clear(x.s);
-        tsr_session_fault(x.s, FAULT_READ, nth, false);
+        tsr__session_fault(x.s, FAULT_READ, nth, false);
         tsr_status st = tsr__external_map(x.s, &x.folder, &e, &at, &map);
-        tsr_session_fault(x.s, FAULT_READ, 0, false);
+        tsr__session_fault(x.s, FAULT_READ, 0, false);
         if (st == TSR_OK) {
             tsr__external_unmap(&map);
         } else {

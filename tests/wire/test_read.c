@@ -342,7 +342,7 @@ static void test_no_memory(void **state)
     size_t before = s->memory_used;
     assert_int_equal(check(s, view(&b), WIRE_MODEL), TSR_OK);
     assert_int_equal(s->memory_peak, before);
-    tsr_session_fault(s, FAULT_ALLOC, 1, true);
+    tsr__session_fault(s, FAULT_ALLOC, 1, true);
     assert_int_equal(check(s, view(&b), WIRE_MODEL), TSR_OK);
     tsr_session_free(s);
     free(b.p);

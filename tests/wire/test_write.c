@@ -290,7 +290,7 @@ static void test_lack_of_memory(void **state)
     for (uint64_t nth = 1; nth < 60; nth++) {
         struct fixture x;
         setup(&x);
-        tsr_session_fault(x.s, FAULT_ALLOC, nth, false);
+        tsr__session_fault(x.s, FAULT_ALLOC, nth, false);
         struct bytes flat = from_hex("");
         unsigned dice = 5;
         for (int i = 0; i < 20; i++)
