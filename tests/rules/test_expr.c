@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_expr.c - size expressions: what is equal, what is printed, and that arithmetic on them means what it says,
 // held against plain numbers on random expressions.
-#include "rules/expr.h"
+#include "shapes/expr.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

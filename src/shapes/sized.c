@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sized.c - numbers for dimensions whose symbols the caller knows the sizes of. Knows no model: the same names mean
 // the same sizes.
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 struct dim_sizes {
     struct exprs exprs;

@@ -14,7 +14,7 @@
 //   y = Reshape(x, t)         [n 150528]: -1 is n*3*224*224 divided by n
 //
 // Without these numbers y would be [? ?], and no rule could say which of its dimensions is n.
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 static const struct known_value nothing = {0};
 

@@ -15,7 +15,7 @@
 //   "((batch"                one symbol as well
 //
 // A sum inside an operation prints in parentheses, "((past + 1)%3)"; arguments do without.
-#include "rules/expr.h"
+#include "shapes/expr.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 //   its inverse, one-sided              [2 16 1]: (9 - 1) * 2 samples, which are real
 //   STFT of [1 128 1], frame 16, step 8  [1 15 9 2]: (128 - 16) // 8 + 1 frames
 //   GridSample of [1 3 8 8] at [1 5 6 2]  [1 3 5 6]
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 // Element i of a small input as a size.
 static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)

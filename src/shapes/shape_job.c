@@ -3,7 +3,7 @@
 // and known elements, its attributes, room for results. Inputs that are missing, shapes that are not
 // known and attributes of another kind all look like "not known", so that no function needs to be
 // brave.
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 // NULL for an input that is left out, too.
 static const tsr_value *input(const struct shape_job *job, int i)

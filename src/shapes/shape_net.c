@@ -4,7 +4,7 @@
 //   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys   [2 6 64], present [2 2 7 8] twice
 //   LSTM of x [5 2 10], hidden size 4, both directions                    [5 2 2 4], [2 2 4] twice
 //   Adam of two parameters [3] and [4 4]                                  both again, then their two states
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 static tsr_dim product(struct shape_job *job, tsr_dim a, int64_t times)
 {

@@ -6,7 +6,7 @@
 //   OneHot of [4] with depth 10, axis 0  [10 4]
 //   NonZero of rank 3                    [3 ?]: how many there are, only the data says
 //   Resize of [1 3 8 8] by 1 1 2 2       [1 3 16 16]
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 #include <math.h>
 

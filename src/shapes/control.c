@@ -10,7 +10,7 @@
 //
 // A Scan with 3 inputs and num_scan_inputs 2 has 1 state and 2 slices; its body has 3 inputs, and of
 // its outputs the first is the state, the others are results.
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 static tsr_graph *graph_of(const tsr_node *node, const char *name)
 {

@@ -7,7 +7,7 @@
 //   Slice 2:8:2 of 10 elements            3
 //   Slice 1: of n elements                n - 1, not below zero
 //   Expand of [6] to {4, 1}               [4 6]
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 // Dimensions of input i to be changed; NULL: its rank is not known.
 static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)

@@ -4,7 +4,7 @@
 //
 // Caches grow: past keys [2 8 5 64] and 2 new ones give a present of [2 8 7 64]. With a shared buffer (past_present_share_buffer, or
 // a length beside it) they have room for more, and stay [2 8 512 64].
-#include "rules/derive.h"
+#include "shapes/infer.h"
 
 static tsr_dim dim_in(struct shape_job *job, int input, int axis)
 {
@@ -66,7 +66,7 @@ static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, ts
 void tsr__infer_multi_head(struct shape_job *job)
 {
     tsr_dim all = keys_of(job, 1), past = dim_in(job, 6, 2);
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     if (tsr__job_has(job, 6)) // with input 8, both share one buffer
         all = cache_length(job, tsr__job_has(job, 8), past, all);
     caches(job, 2, 2, all, 6);
@@ -76,7 +76,7 @@ void tsr__infer_multi_head(struct shape_job *job)
 
 void tsr__infer_masked_multi_head(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
     caches(job, 2, 2, cache_length(job, shared, dim_in(job, 5, 2), dim_of(1)), 5);
 }
@@ -84,7 +84,7 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
 // Without a cache that comes in, what goes out is as long as the new keys; else it may be shared.
 void tsr__infer_group_query(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     set_size(job, 0, 1, dim_in(job, 0, 1)); // whatever the positions have
     tsr_dim length = DIM_UNKNOWN;
     if (!tsr__job_has(job, 3))
@@ -110,13 +110,13 @@ static void rows_as_given(struct shape_job *job)
 
 void tsr__infer_quantized_attention(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     rows_as_given(job);
 }
 
 void tsr__infer_projected_attention(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     rows_as_given(job);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
     tsr_dim all = dim_in(job, 0, 1);
@@ -128,7 +128,7 @@ void tsr__infer_projected_attention(struct shape_job *job)
 
 void tsr__infer_paged_attention(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     for (int i = 1; i < (int)clamped(job->n_out, 0, 3); i++) {
         tsr__job_like(job, i, i + 2);
         job->out[i].dtype = tsr__job_in(job, i + 2).dtype;

@@ -17,7 +17,7 @@
 // operations in each other, EXPR_MAX_POOL sums. What would go beyond is "not known", which every
 // operation passes on. Since each sum stands once in the pool, two expressions are equal if their
 // pointers are.
-#include "rules/expr.h"
+#include "shapes/expr.h"
 
 // A sum under construction.
 struct sum {

@@ -4,7 +4,7 @@
 //
 // 224 places, pads 3 3, kernel 7, stride 2: (224 + 3 + 3 - 7) // 2 + 1 = 112. The same of n places is
 // (n - 1)//2 + 1. A kernel of 3 with dilation 2 spans 5 places.
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 #define MAX_SPATIAL 16
 

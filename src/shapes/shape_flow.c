@@ -6,7 +6,7 @@
 //   Loop: state [1 4], the body concatenates a row    after a turn [2 4], so the first size is
 //                                                     forgotten; the next turn changes nothing: [? 4]
 //   Scan over 7 slices that give [2 3]                the stacked result is [7 2 3]
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 // ---- joining -----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 //   Multinomial of [4 9], sample_size 5    [4 5]
 //   MatMulBnb4 of [2 6 64], N 32           [2 6 32]: the weights are one long list, and say nothing
 //   QuantizeLinear of [4 9] with an int8 zero point   [4 9] of int8
-#include "rules/derive.h"
+#include "shapes/infer.h"
 
 static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
@@ -73,14 +73,14 @@ void tsr__infer_dequantize(struct shape_job *job)
 
 void tsr__infer_qlinear_matmul(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
 }
 
 // Without a zero point of the result, the result is not quantised.
 void tsr__infer_quantized_gemm(struct shape_job *job)
 {
-    tsr__job_letters(job);
+    job->shapes->rules->letters(job);
     job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
 }
 
@@ -104,7 +104,7 @@ void tsr__infer_fused_matmul(struct shape_job *job)
 {
     int a = tsr__job_in(job, 0).rank, b = tsr__job_in(job, 1).rank;
     if (!tsr__job_int(job, "transBatchA", 0) && !tsr__job_int(job, "transBatchB", 0)) {
-        tsr__job_letters(job);
+        job->shapes->rules->letters(job);
         return;
     }
     int rank = (int)int64_max(a, b);

@@ -15,11 +15,10 @@
 //   [1 2 6]      [2 6]        [2 6]       the same of ranks
 //   [n 6]        [? 6]        [n 6]       whoever wrote it may know more; of rows that are `misinferred`, or where what the node reads was
 //                                         declared wrongly, nobody does: [? 6]
-#include "rules/internal.h"
+#include "shapes/infer.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
 #define OUTPUTS_INLINE 8
-#define MAX_PATTERNS   4096 // rules that are kept; the shapes of later ones are not known
 #define RANK_UNREAD    (-2)
 
 // ---- what the model declares -------------------------------------------------------------------
@@ -369,27 +368,24 @@ static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
 
 // The type of output i by the row. Rows name the types of four; later ones are as the first input, unless the
 // shape function says.
-static tsr_dtype type_of(const struct shape_job *job, int i)
+static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *row, int i)
 {
-    const struct op_row *row = job->row;
-    const enum result_type types[] = {row->type, row->type1, row->type2, row->type3};
-    if (i < (int)TSR_COUNT(types))
-        return result_type(job, types[i]);
-    if (row->type == TYPE_OPEN)
+    if (i < (int)TSR_COUNT(row->type))
+        return result_type(job, row->type[i]);
+    if (row->type[0] == TYPE_OPEN)
         return TSR_UNDEFINED;
     return result_type(job, TYPE_AS_FIRST);
 }
 
 // Types first, then shapes, then elements: each may use what came before.
-static void by_row(struct shape_job *job)
+static void by_row(struct shape_job *job, const struct shape_row *row)
 {
-    const struct op_row *row = job->row;
     for (int i = 0; i < job->n_out; i++)
-        job->out[i].dtype = type_of(job, i);
+        job->out[i].dtype = type_of(job, row, i);
     if (row->shape)
         row->shape(job);
-    else if (row->rule)
-        tsr__job_letters(job);
+    else if (row->letters)
+        job->shapes->rules->letters(job);
     if (row->value)
         row->value(job);
 }
@@ -433,19 +429,23 @@ static void visit_bodies(struct shape_job *job)
     }
 }
 
-// A row, else the body of a function, else nothing but what bodies declare themselves.
-static void find_outputs(struct shape_job *job)
+// A row, else the body of a function, else nothing but what bodies declare themselves. Returns how far
+// declarations of this operator's outputs are doubted.
+static enum doubt find_outputs(struct shape_job *job)
 {
     const tsr_function *function = NULL;
-    job->row = tsr__row_of(job->shapes, job->node);
-    if (!job->row && tsr_model_function_count(job->shapes->model))
+    struct shape_row row = {0};
+    bool found = job->shapes->rules->find(job->shapes, job->node, &row);
+    job->row = row.row;
+    if (!found && tsr_model_function_count(job->shapes->model))
         function = tsr__node_function(job->node);
-    if (job->row)
-        by_row(job);
+    if (found)
+        by_row(job, &row);
     else if (function)
         by_function(job, function);
     else
         visit_bodies(job);
+    return row.misinferred;
 }
 
 // What was inferred of a wrong declaration is as wrong.
@@ -488,10 +488,9 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
         job.out[i] = SHAPE_UNKNOWN;
         job.value[i] = VALUE_UNKNOWN;
     }
-    find_outputs(&job);
-    enum doubt doubt = doubt_of_inputs(shapes, node);
-    if (job.row && job.row->misinferred > doubt)
-        doubt = job.row->misinferred;
+    enum doubt doubt = find_outputs(&job), inherited = doubt_of_inputs(shapes, node);
+    if (inherited > doubt)
+        doubt = inherited;
     if (job.doubt > doubt)
         doubt = job.doubt;
     for (size_t i = 0; i < n_out; i++) {
@@ -678,14 +677,15 @@ static void forget_hidden(struct shapes *shapes)
 }
 
 // Declarations, then the symbols of the inputs, then one walk through the nodes. Sizes without a name have one during the walk.
-struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
-                                 size_t n, bool report)
+struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
+                                 size_t n, bool report, const struct shape_rules *rules)
 {
     bool ran_out_before = arena->session->out_of_memory;
     struct shapes *shapes = start(arena, model);
     if (!shapes)
         return NULL;
     shapes->report = report;
+    shapes->rules = rules;
     for (size_t i = 0; i < n; i++)
         if (!tsr__exprs_bind(shapes->exprs, str_of(sizes[i].name), sizes[i].size))
             return NULL;
@@ -703,11 +703,6 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
     if (ran_out || arena->failed)
         return NULL;
     return shapes;
-}
-
-struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
-{
-    return tsr__shapes_bound(arena, model, NULL, 0, false);
 }
 
 // Twice the room each time: who adds nodes adds them often.
@@ -851,24 +846,4 @@ int64_t tsr__shapes_rest(const struct shapes *shapes, const tsr_value *value)
         if (expr_is(known_value.elements[i], -1))
             return i;
     return -1;
-}
-
-// Parsed once for each text; a model of 5,000 nodes has some fifty texts.
-const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
-{
-    const char *wrong;
-    struct str key = str_of(text);
-    struct pattern *pattern = tsr__map_get(shapes->patterns, key);
-    if (pattern || shapes->patterns->n >= MAX_PATTERNS)
-        return pattern;
-    key = tsr__arena_str(shapes->arena, key); // letters are views of it
-    if (!key.p)
-        return NULL;
-    pattern = tsr__pattern_parse(shapes->arena, key, &wrong);
-    if (!pattern)
-        return NULL;
-    void **slot = tsr__map_at(shapes->patterns, key);
-    if (slot)
-        *slot = pattern;
-    return pattern;
 }

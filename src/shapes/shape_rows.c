@@ -5,7 +5,7 @@
 //   TreeEnsembleRegressor of [5 8], 2 targets     [5 2]
 //   LinearClassifier of [5 8], 3 classes          labels [5], scores [5 3]
 //   OneHotEncoder of [5] with 4 categories        [5 4]
-#include "rules/derive.h"
+#include "shapes/infer.h"
 
 static tsr_dim rows_of(struct shape_job *job)
 {
