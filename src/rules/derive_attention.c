@@ -11,7 +11,7 @@
 //
 // Cut in 2 along h, a device has queries [2 6 32] and keys [2 7 8], and its node says 4 query heads
 // and 1 head of keys: "attr q_num_heads=h", "attr kv_num_heads=h".
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define NO_HEADS "the numbers of heads are not known, or do not fit"
 

@@ -17,7 +17,7 @@
 //   part 1 makes places 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
 //
 // Each half of the input has 112 elements: part 0 receives 112 and 113, part 1 receives 109..111.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"
 #define NO_WEIGHTS (-1) // of a pooling: the input that would hold them

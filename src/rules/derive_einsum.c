@@ -5,7 +5,7 @@
 //
 //   "bij,bjk->bik"   [b i j],[b j k] -> [b i k]; j is summed over parts
 //   "bii->bi"        [b i _] -> [b i]; stat i
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #include <ctype.h>
 

@@ -12,7 +12,7 @@
 //
 // Cut in 2 along i, each device has 128 of the inner size of every expert, and the results are added. Cut in 2 along e, the
 // node is taken apart, and each device has 4 experts.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // How many rows of the first layer belong to one of the inner size, and whether they lie together.
 struct layers {

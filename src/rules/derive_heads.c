@@ -14,7 +14,7 @@
 // GroupQueryAttention with q, k and v in one tensor [2 6 96], 8 heads of 8 and 2 of keys: columns 0..63
 // are queries, 64..79 keys, 80..95 values. No factor is cut like that, so h has three windows; device 0 of
 // 2 needs 0..31, 64..71 and 80..87.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define NO_HEADS "the number of heads is not known"
 

@@ -7,7 +7,7 @@
 // look 1 v 1". Cut in 2 along v, device 0 holds rows 0..49 and device 1 rows 50..99. For the indices
 // {3, 70, 5} device 0 gives row 3, zeros, row 5, and device 1 gives zeros, row 70, zeros: their sum
 // is the result.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // Types that the nodes take that would be put in place.
 static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)

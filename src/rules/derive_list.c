@@ -4,7 +4,7 @@
 //
 //   SplitToSequence of [4 6] along 1     the list has elements [4 ?]; dimension 0 may be cut in all of them
 //   ConcatFromSequence along 1           of such a list [4 ?] again, cut along 0 as its elements are
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // [a0 a1 _ a3]: the letters of a tensor with that many others, and a whole dimension at the axis (-1: none).
 static void add_tensor(struct derivation *derivation, int others, int axis)

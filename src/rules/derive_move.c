@@ -10,7 +10,7 @@
 //   Squeeze [2 1 5], axes 1          [d0 1 d2],·? -> [d0 d2]
 //   Expand [1 6] to [4 5 6]          [1 d2],· -> [g0 g1 d2]; shape 1; gen g0; gen g1
 //   DepthToSpace [1 8 2 3], size 2   [n (p q c) h w] -> [n c (h p) (w q)]; rep p q
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define NOT_KNOWN "the shape of an input is not known"
 

@@ -4,7 +4,7 @@
 //
 // Softmax of [2 3 4] along its last axis is "[d0 d1 d2] -> [d0 d1 d2]; stat d2": rows d0 and d1 may be
 // cut for nothing; a cut of d2 replaces the node by a greatest, a sum and what goes between.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define EXPAND_OPSET 11
 

@@ -6,7 +6,7 @@
 // MatMulNBits with K = 256, blocks of 32 elements, 4 bits, and zero points of which two share a byte:
 // a cut of k must keep two blocks together, so k is (w p z) with w = 4, p = 2, z = 32, and w alone is
 // cut. On 2 devices each has 128 rows of k, 4 blocks, 4 scales and 2 bytes of zero points a column.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // ---- QuantizeLinear, DequantizeLinear --------------------------------------------------------------
 

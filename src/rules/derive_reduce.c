@@ -7,7 +7,7 @@
 //
 //   ReduceSum of [2 3 4] along 1     [d0 d1 d2],· -> [d0 d2]; red d1:sum
 //   ReduceMean of the same           [d0 d1 d2] -> [d0 d2]; stat d1
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // ---- shared --------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@
 //   STFT, frame 16, step 8       frames f may be cut: frames 4..7 of 15 need samples 32..71 of 128 (a window)
 //   DFT along 1 of [2 16 2]      [d0 d1 _] -> [d0 f _]; rep d1 f: all samples make every frequency
 //   Adam                         element by element: parameter, gradient and states are cut alike
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // ---- recurrent layers --------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@
 //   a loss, reduction sum        [n c D*],[n D*],[c]? -> []; stat c; red n:sum D:sum
 //   the same, mean               ... -> []; stat c; stat n D: the weights are summed too, and then divided by
 //   FusedMatMul, transB 1        [B~ m k],[B~ n k] -> [B* m n]; red k:sum
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 // ---- the greatest, running sums -------------------------------------------------------------------
 

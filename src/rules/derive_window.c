@@ -17,7 +17,7 @@
 //   The same Concat with strided parts, r = gcd(4, 8) = 4, which exchange nothing:
 //     [d0 (p0 r)],[d0 (p1 r)] -> [d0 (p r)]; rep p p0 p1         p0 = 1, p1 = 2, p = 3
 //     Of 2 parts, part 0 has elements 0..1, 4..5 and 8..9 of the result.
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define MAX_RANK RULE_MAX_FACTORS
 #define BIG      INT64_MAX

@@ -11,7 +11,7 @@
 //
 //   queries [b 2 3 q 4]   keys, turned [b 2 1 4 k]   scores [b 2 3 q k]
 //   values [b 2 1 k 4]    result [b 2 3 q 4], and back to [b q 24] or [b 6 q 4]
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 #include <float.h>
 #include <math.h>

@@ -10,7 +10,7 @@
 //
 // GridSample takes places as shares of the image: pixel p of n stands at (2 p + 1) / n - 1. Pixels that are not in the image,
 // however far, count 0; those that are no numbers, too, as in the engine's kernel.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 #define SPACE        2
 #define MAX_ELEMENTS 49 // of the kernel: each is a handful of nodes

@@ -2,7 +2,7 @@
 // expand_einsum.c - an Einsum with a diagonal whose letter is cut. Rows are cut, columns lie whole; what is not on the
 // diagonal becomes 0, whatever it was, and is summed along a letter of its own: "bii->bi" of x is "bij->bi" of
 // Where(row = column, x, 0). Nothing moves.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 #include <ctype.h>
 #include <limits.h>

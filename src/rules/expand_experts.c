@@ -5,7 +5,7 @@
 // apart, every device knows the choice for all tokens (the router is small), runs its own experts
 // on them, weighs what they give with what the router says of them, which is 0 where they were not
 // chosen, and the sum over experts is one over devices.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 struct experts {
     tsr_dtype type, wide;

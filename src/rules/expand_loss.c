@@ -5,7 +5,7 @@
 // Scores [2 3], labels {2, 0}: places of the classes {0, 1, 2} compared with the labels give [0 0 1; 1 0 0]. Where that is true
 // the value stays, elsewhere 0; its sum along the classes is what the label names. Cut in 3 along the classes, device 2 has
 // column 2 and finds the class of the first sample alone; the sum over devices has both.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 struct loss {
     tsr_value *value; // logarithms of probabilities, [n c d ..]

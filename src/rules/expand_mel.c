@@ -7,7 +7,7 @@
 // column, of which each device has those of its part. Nothing moves.
 //
 //     3 columns, edges 0 2 4 5 7:    column 1 is 0 at row 2, 0.5 at row 3, 1 at row 4, 0 from row 5 on
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 #include <math.h>
 

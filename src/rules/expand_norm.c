@@ -7,7 +7,7 @@
 // Softmax of 1 2 | 3, cut in 2: the greatest of the parts is 2 | 3, exchanged 3; the exponentials of
 // what is left are e^-2 e^-1 | e^0, their sums 0.503 | 1, exchanged 1.503; each element divided by
 // that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 // What all of them share: the input, its type and the wider one to compute in, the dimensions of a
 // row.

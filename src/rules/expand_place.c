@@ -2,7 +2,7 @@
 // expand_place.c - operators whose elements depend on where they stand: triangles, diagonals, classes. The places are
 // numbers of their own, of which each device has those of its part; what stands there is found by comparing. Nothing
 // moves.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 // Place of each row (rank - 2) or column (rank - 1) of input 0.
 static tsr_value *places(struct expansion *expansion, int from_end)

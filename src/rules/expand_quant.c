@@ -4,7 +4,7 @@
 // QLinearMatMul with k cut in 2: each device multiplies and sums its half as 32-bit integers, the
 // devices add these up exactly, and each then scales and rounds the whole sum once. Rounding the
 // halves first could be off by one.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 // Scale and zero point from the least and the greatest, zero among them.
 void tsr__expand_dynamic_quantize(struct expansion *expansion)

@@ -4,7 +4,7 @@
 //
 // ReduceMean of 1 2 | 3 6, cut in 2, is ReduceSum, 3 | 9, exchanged 12, then Div by the count of the
 // whole axis, 4.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 // ---- means, roots, logarithms ------------------------------------------------------------------
 

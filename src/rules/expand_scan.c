@@ -7,7 +7,7 @@
 //
 // CumSum of 1 2 3 | 4 5 6, cut in 2: inside the parts 1 3 6 | 4 9 15; sums of the parts 6 | 15; what
 // stands before each part 0 | 6; added, 1 3 6 | 10 15 21. Only one number of each part is exchanged.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 #include <math.h>
 

@@ -16,7 +16,7 @@
 //                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each of them may be cut
 //   [4 6] -> [3 8]          one block; gcd(4, 3) = 1: all four dimensions are factors of their own
 //                           that stay whole
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 #define RESHAPE_MAX_RANK 32
 

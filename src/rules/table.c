@@ -23,7 +23,7 @@
 //   .caches   inputs that may have more room than is in use, and the outputs that are the same room (room.c)
 //   .kept     inputs whose constants an engine's optimisation leaves as they are (kept_inputs.c)
 //   .type     element type of the results, if it is not that of the first input
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 #include "rules/reasons.h"
 
 // Bits of inputs, for the columns kept, writes and sum_inputs.

@@ -7,7 +7,7 @@
 #ifndef TSR_RULES_EXPAND_H
 #define TSR_RULES_EXPAND_H
 
-#include "rules/derive.h"
+#include "rules/derive/derive.h"
 
 struct expansion {
     struct arena *arena;

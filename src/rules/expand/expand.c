@@ -14,7 +14,7 @@
 //   y    = Div(e, sum)       gives y: cut as the old node gave it
 //
 // reads = {top: x, rest: x}, gives = {y}. What lies between is cut as the flow finds best.
-#include "rules/expand.h"
+#include "rules/expand/expand.h"
 
 #include <stdarg.h>
 
