@@ -64,7 +64,7 @@ static void print_row(const tsr_rule *rule)
 {
     printf("| %s | %lld | ", rule->op, (long long)rule->since);
     if (rule->whole[0]) {
-        printf("whole: ");
+        printf("replicated: ");
         print_cell(rule->whole);
     } else {
         printf("`");
@@ -111,21 +111,21 @@ static void print_domain(tsr_session *session, const char *domain)
 {
     tsr_rule rule = {.size = sizeof(rule)};
     struct counts n = count(session, domain);
-    printf("\n## %s\n\n%zu operators, %zu of them may be cut.\n\n", cli_domain(domain), n.operators,
-           n.cut);
+    printf("\n## %s\n\n%zu operators, %zu of them can be sharded.\n\n", cli_domain(domain),
+           n.operators, n.cut);
     printf("| operator | from opset | rule | note |\n|---|---|---|---|\n");
     for (size_t i = 0; tsr_rule_at(session, i, &rule); i++)
         if (strcmp(rule.domain, domain) == 0)
             print_row(&rule);
 }
 
-// Every operator that stays whole, or of which a dimension does, with the reason.
+// Lists operators and dimensions that are not sharded, with the reason.
 static void print_reasons(tsr_session *session)
 {
     tsr_rule rule = {.size = sizeof(rule)};
-    printf("\n## What stays whole, and why\n\n"
-           "Factors by their names in the rule; `_` are dimensions that have none.\n\n"
-           "| operator | domain | from opset | what: why |\n|---|---|---|---|\n");
+    printf("\n## What is not sharded, and why\n\n"
+           "Factors have their names in the rule; `_` is a dimension without a factor.\n\n"
+           "| operator | domain | from opset | factor: reason |\n|---|---|---|---|\n");
     for (size_t i = 0; tsr_rule_at(session, i, &rule); i++) {
         if (!rule.whole[0] && !rule.stays[0])
             continue;
@@ -137,30 +137,36 @@ static void print_reasons(tsr_session *session)
     }
 }
 
-// ai.onnx first, then the other domains in the order of the table.
+// Prints ai.onnx first, then the other domains in the order of the table.
 static int print_markdown(struct cli *cli)
 {
     static const char head[] =
         "# Operators and their rules\n\n"
-        "Made by `tessera rules --markdown` from the table that the program uses; do not edit.\n\n"
-        "A rule names the factors of a computation and says which factors make up each dimension "
-        "of each\n"
-        "tensor: `[B~ m k],[B~ k n] -> [B* m n]; red k:sum`. Small letters are factors, capitals "
-        "any number of\n"
-        "them, `(a b)` a dimension made of two, `~` one that may be broadcast, `^` one of which a "
-        "part of the result needs a window (neighbours exchange it), `_` one that stays "
-        "whole, `1` one\n"
-        "of size 1, `·` a small input that steers the operator, `?` an optional tensor, `…` one "
-        "that repeats.\n"
-        "A factor on both sides may be cut and passes through; `red` factors may be cut and give "
-        "partial\n"
-        "results; `stat` factors may be cut, the node is then replaced by simpler ones; `gen` "
-        "factors are made;\n"
-        "`rep`, `sel`, `scan` and `halo` factors stay whole. `shape`, `once`, `attr`, `look`, "
-        "`word` and `share` "
-        "say what "
-        "the local node\n"
-        "has rewritten. Types and shapes are found for every operator listed here.\n";
+        "Look up here how an operator can be sharded. `tessera rules OP` prints the same for one "
+        "operator, and\n"
+        "[rules.md](rules.md) explains rules with examples. `tessera rules --markdown` writes this "
+        "page from\n"
+        "the table in the source; do not edit it.\n\n"
+        "In `[B~ m k],[B~ k n] -> [B* m n]; red k:sum` (MatMul), each pair of brackets is a tensor "
+        "and lists\n"
+        "the factors of its dimensions. The words after `;` say how factors behave.\n\n"
+        "| notation | meaning |\n|---|---|\n"
+        "| `m` | a factor: one index of the computation. On both sides of `->`: can be sharded |\n"
+        "| `A` | any number of factors |\n"
+        "| `(h d)` | one dimension that consists of two factors |\n"
+        "| `~` | may be broadcast |\n"
+        "| `^` | a shard of the result needs a window of this dimension; neighbours exchange it "
+        "|\n"
+        "| `_`, `1` | a dimension that is not sharded; a dimension of size 1 |\n"
+        "| `·`, `?`, `…` | a small input that controls the operator; optional; repeated |\n"
+        "| `red k:sum` | can be sharded; the result is a partial sum that needs a reduction |\n"
+        "| `stat r` | can be sharded; the node is then replaced by simpler nodes |\n"
+        "| `gen A` | a factor that the operator creates |\n"
+        "| `rep k`, `sel k` | not sharded |\n"
+        "| `drop t` | the result does not depend on it |\n"
+        "| `attr`, `shape`, `size`, `sizes`, `once`, `look`, `scat`, `word`, `share` | what "
+        "changes in "
+        "the local node |\n";
     // Domains in the order in which the table first names them.
     const char *domains[32];
     size_t n = 0;
