@@ -4,9 +4,11 @@ one way each (inputs, outputs, specs, initializers ...). Each pair of model and 
 long enough to be measured, or until the largest size.
 
 usage: growth.py TESSERA [all | NAME ...]     all, or names of models or commands: to larger sizes, in minutes"""
-import os, resource, shutil, sys, tempfile
+import os, resource, sys, tempfile
 
 from onnx import AttributeProto, TensorProto, helper
+
+import harness
 
 F, N = TensorProto.FLOAT, helper.make_node
 LIMIT_S = 60  # of processor time for one command
@@ -124,9 +126,8 @@ def branches(n):
 
 
 def configurations(n):
-    m = chain(4)
-    for k in range(n):
-        m.configuration.add(name="c%d" % k, num_devices=2)
+    """All nodes have all configurations."""
+    m = config_names(n, chain(4))
     for node in m.graph.node:
         for k in range(n):
             config = node.device_configurations.add(configuration_id="c%d" % k)
@@ -134,9 +135,9 @@ def configurations(n):
     return m
 
 
-def config_names(n):
+def config_names(n, m=None):
     """Configurations that no node has."""
-    m = annotate(chain(4), [])
+    m = m or annotate(chain(4), [])
     for k in range(n):
         m.configuration.add(name="c%d" % k, num_devices=2)
     return m
@@ -307,24 +308,21 @@ def measure(tessera, models, make, name, n, long_enough, largest):
 LARGEST = {"devices": 4000, "random_graph": 1600, "inputs": 4000, "functions": 16000}
 
 
+def grows_slowly(_, models, make, name, first, long_enough, largest):
+    why, seen = measure(os.path.abspath(sys.argv[1]), models, make, name, first, long_enough, largest)
+    print("# %-16s %-20s %s" % (make.__name__, name, ", ".join(seen)), flush=True)
+    assert not why, why
+
+
 def main():
-    tessera, asked = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    pairs = [(m, c) for m in MODELS for c in COMMANDS if (not asked or "all" in asked or m.__name__ in asked or c in asked) and not (m is devices and c in MANY_RANKS)]
-    long_enough, largest = 2.0, 64000
-    if not asked:
-        pairs, long_enough, largest = [p for p in pairs if (p[0].__name__, p[1]) in QUICK], 0.25, 16000
-    folder = tempfile.mkdtemp()
-    wrong = []
-    try:
-        models = Models(folder)
-        for make, name in pairs:
-            why, seen = measure(tessera, models, make, name, 250 if asked else 2000, long_enough, largest)
-            print("%-16s %-20s %s%s" % (make.__name__, name, ", ".join(seen), "   <-- " + why if why else ""), flush=True)
-            if why:
-                wrong.append("%s, %s: %s" % (name, make.__name__, why))
-    finally:
-        shutil.rmtree(folder)
-    assert not wrong, "\n" + "\n".join(wrong)
+    asked = sys.argv[2:]
+    pairs = [(m, c) for m in MODELS for c in COMMANDS if (not asked or m.__name__ in asked or c in asked) and not (m is devices and c in MANY_RANKS)]
+    settings = 250, 2.0, 64000
+    if not asked and not harness.ALL:
+        pairs, settings = [p for p in pairs if (p[0].__name__, p[1]) in QUICK], (2000, 0.25, 16000)
+    with tempfile.TemporaryDirectory() as folder:
+        harness.run([("%s, %s" % (name, make.__name__), grows_slowly, Models(folder), make, name, *settings) for make, name in pairs])
+    harness.finish()
 
 
 if __name__ == "__main__":

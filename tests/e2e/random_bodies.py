@@ -3,7 +3,7 @@
 outside; each cut model is run by Tessera against the whole one.
 
 usage: random_bodies.py TESSERA TRIALS [SEED]"""
-import json, os, random, sys, tempfile
+import json, os, random, sys
 
 import numpy as np
 import onnx
@@ -230,20 +230,20 @@ def drawn(tessera, seed, folder):
 
 
 def main():
-    tessera, trials = sys.argv[1], int(sys.argv[2])
-    first, failed, sent = int(sys.argv[3]) if len(sys.argv) > 3 else 1, 0, 0
-    inside = stages = 0
-    for seed in range(first, first + trials):
-        with tempfile.TemporaryDirectory(prefix="tessera-bodies-") as folder:
-            try:
-                sent += trial(tessera, seed, folder) > 0
-                now = drawn(tessera, seed, folder)
-                inside, stages = inside + now[0], stages + now[1]
-            except Exception as x:
-                failed += 1
-                print("seed %d: %s: %s" % (seed, type(x).__name__, str(x)[:2500]), flush=True)
-    print("%d of %d hold, %d communicate; drawn: %d inside of bodies, %d with stages" % (trials - failed, trials, sent, inside, stages))
-    sys.exit(1 if failed or sent < trials // 3 or inside < trials // 2 or stages < trials // 10 else 0)
+    trials, first = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    seen = dict(sent=0, inside=0, stages=0)
+
+    def seed_holds(folder, seed):
+        sent = trial(sys.argv[1], seed, folder)
+        inside, stages = drawn(sys.argv[1], seed, folder)
+        for name, found in (("sent", sent > 0), ("inside", inside), ("stages", stages)):
+            seen[name] += found
+
+    harness.run([("seed %d" % seed, seed_holds, seed) for seed in range(first, first + trials)])
+    if not harness.PATTERN:
+        good = seen["sent"] >= trials // 3 and seen["inside"] >= trials // 2 and seen["stages"] >= trials // 10
+        harness.check("the random models communicate, shard bodies and have stages", good, seen)
+    harness.finish()
 
 
 if __name__ == "__main__":

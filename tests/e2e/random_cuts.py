@@ -4,7 +4,7 @@ them (batch cut, uneven, meshes, groups, one device, specs that disagree at the 
 by Tessera against the whole one, and some by the independent reader of partitions.
 
 usage: random_cuts.py TESSERA TRIALS [SEED]"""
-import json, os, random, sys, tempfile
+import json, os, random, sys
 
 import numpy as np
 import onnx
@@ -210,34 +210,26 @@ def trial(tessera, seed, folder, counts):
         from onnx.reference import ReferenceEvaluator
         want = dict(zip([o.name for o in model.graph.output], ReferenceEvaluator(model).run(None, ins)))
         far = evaluator.apart(evaluator.run(parts, ins), want)
-        counts["witnessed"] = counts.get("witnessed", 0) + 1
+        counts["read"] = counts.get("read", 0) + 1
         if not far <= 5e-5:
             return "the evaluator differs by %g: %s" % (far, " ".join(e))
     return None
 
 
 def main():
-    tessera, trials = sys.argv[1], int(sys.argv[2])
-    seed, failed, counts = int(sys.argv[3]) if len(sys.argv) > 3 else 1, 0, {}
-    for k in range(trials):
-        with tempfile.TemporaryDirectory(prefix="tessera-random-") as folder:
-            try:
-                why = trial(tessera, seed + k, folder, counts)
-            except Exception as x:
-                why = repr(x)
-        if why:
-            failed += 1
-            print("seed %d: %s" % (seed + k, why))
-            if failed > 20:
-                break
-    print(counts)
-    # a generator that cuts nothing, or only slices, would prove nothing
-    counts["reduced"] = sum(counts.get(k, 0) for k in ("AllReduce", "ReduceScatter", "Reduce"))
-    if trials >= 40 and not all(counts.get(k, 0) >= trials // 10 for k in ("verified", "cut", "reduced", "Reshard", "AllToAll")):
-        print("too little was tried")
-        failed += 1
-    print("%d of %d hold" % (trials - failed, trials))
-    sys.exit(1 if failed else 0)
+    trials, first, counts = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1, {}
+
+    def seed_holds(folder, seed):
+        wrong = trial(sys.argv[1], seed, folder, counts)
+        assert not wrong, wrong
+
+    harness.run([("seed %d" % seed, seed_holds, seed) for seed in range(first, first + trials)])
+    print("#", counts)
+    if trials >= 40 and not harness.PATTERN:  # a generator that shards nothing, or only slices, would prove nothing
+        counts["reduced"] = sum(counts.get(k, 0) for k in ("AllReduce", "ReduceScatter", "Reduce"))
+        wanted = ("verified", "cut", "reduced", "Reshard", "AllToAll")
+        harness.check("the random models shard, reduce and reshard", all(counts.get(k, 0) >= trials // 10 for k in wanted), counts)
+    harness.finish()
 
 
 if __name__ == "__main__":

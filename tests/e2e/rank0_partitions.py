@@ -14,14 +14,13 @@ import harness
 TESSERA, EXAMPLE, CALLS = map(os.path.abspath, sys.argv[1:4])
 BUILD = os.path.dirname(TESSERA)
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
-case = harness.check
 
 
 def start(words, **variables):
     return subprocess.Popen([str(w) for w in words], env={**harness.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ends(processes, timeout=60):
+def ends(processes, timeout=harness.HANG_S):
     """(exit code, stdout, stderr) of each; -999: it did not end in time and was killed."""
     until, found = time.monotonic() + timeout, []
     for p in processes:
@@ -57,15 +56,13 @@ def launched(words, n, port):
     return [start(words, RANK=str(r), WORLD_SIZE=str(n), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="localhost", MASTER_PORT=str(port)) for r in range(n)]
 
 
-def check(name, d, want, begin, ranks):
-    out, parts = d + "/" + name.replace(" ", "-") + ".npz", d + "/" + name.replace(" ", "-")
-    got = ends(begin([EXAMPLE, d + "/m.onnx", parts, d + "/in.npz", out]))
+def example(folder, d, want, begin, ranks):
+    """Ranks of the example: each is done, and the outputs are right."""
+    out = folder + "/out.npz"
+    got = ends(begin([EXAMPLE, d + "/m.onnx", folder + "/parts", d + "/in.npz", out]))
     lines = sorted(line for _, text, _ in got for line in text.splitlines())
-    ok = all(rc == 0 for rc, _, _ in got) and lines == ["rank %d of %d is done" % (r, ranks) for r in range(ranks)]
-    case(name, ok and os.path.exists(out), got)
-    if ok:
-        y = np.load(out)["y"]
-        case(name + ": right", np.abs(y - want).max() <= 5e-5 * np.abs(want).max())
+    assert all(rc == 0 for rc, _, _ in got) and lines == ["rank %d of %d is done" % (r, ranks) for r in range(ranks)], got
+    assert np.abs(np.load(out)["y"] - want).max() <= 5e-5 * np.abs(want).max()
 
 
 def transports():
@@ -79,38 +76,43 @@ def transports():
             yield family, lambda n, port, launch=launch: lambda words: [start([*launch, "-n", n, *words])]
 
 
-def calls(d, name, script, n, timeout=40):
-    """script: what each rank does, a letter for each call (see group_calls.c)."""
-    return ends([start([CALLS, r, n, d + "/" + name, script[r]]) for r in range(n)], timeout)
+def calls(d, script):
+    """script: what each rank does, a letter for each call (see group_calls.c). Returns how each rank ended."""
+    return ends([start([CALLS, r, len(script), d + "/at", script[r]]) for r in range(len(script))])
 
 
-def faults(d):
-    got = calls(d, "fine", ["jbsjxb"] * 3, 3)
-    case("barriers, broadcasts, a second join", all(rc == 0 and out.endswith("rank 1 says 41\n") for rc, out, _ in got), got)
-    for name, script in (("a rank dies before a barrier", ["jb", "jk", "jb"]), ("a rank ends before a broadcast", ["js", "jq", "js"]),
-                         ("a rank makes another call", ["jb", "js", "jb"]), ("a rank broadcasts another size", ["js", "jl", "js"])):
-        at = time.monotonic()
-        got = calls(d, name.replace(" ", "-"), script, 3)
-        others = [g for g, s in zip(got, script) if s == script[0]]
-        case(name, all(rc == 1 and "rank " in err for rc, _, err in others) and time.monotonic() - at < 35, got)
-    got = calls(d, "alone", ["jbs"], 1)
-    case("one rank", got[0][0] == 0 and "rank 0 says 40" in got[0][1], got)
-    got = calls(d, "root", ["jr", "jr"], 2)
-    case("a root that is no rank", all(rc == 1 and "root" in err for rc, _, err in got), got)
+def all_calls(d):
+    got = calls(d, ["jbsjxb"] * 3)
+    assert all(rc == 0 and out.endswith("rank 1 says 41\n") for rc, out, _ in got), got
 
 
-def rank_0_fails(d):
+def named(d, script):
+    """The other ranks end with an error that names a rank."""
+    got = calls(d, script)
+    others = [g for g, s in zip(got, script) if s == script[0]]
+    assert all(rc == 1 and "rank " in err for rc, _, err in others), got
+
+
+def one_rank(d):
+    got = calls(d, ["jbs"])
+    assert got[0][0] == 0 and "rank 0 says 40" in got[0][1], got
+
+
+def a_root_that_is_no_rank(d):
+    got = calls(d, ["jr", "jr"])
+    assert all(rc == 1 and "root" in err for rc, _, err in got), got
+
+
+def rank_0_cannot_partition(d):
     got = ends(by_hand([EXAMPLE, d + "/missing.onnx", d + "/none", d + "/in.npz", d + "/none.npz"], 2, None, 0))
-    case("rank 0 cannot partition: all end", all(rc == 1 for rc, _, _ in got) and any("rank 0 could not" in err for _, _, err in got), got)
+    assert all(rc == 1 for rc, _, _ in got) and any("rank 0 could not" in err for _, _, err in got), got
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-group-") as folder:
-    want = make(folder)
-    port = 20000 + os.getpid() % 20000
-    for name, begin in transports():
-        for n in (2, 3):
-            port += 1
-            check("%s %d" % (name, n), folder, want, begin(n, port), n)
-    faults(folder)
-    rank_0_fails(folder)
+FAULTS = {"a rank dies before a barrier": ["jb", "jk", "jb"], "a rank ends before a broadcast": ["js", "jq", "js"],
+          "a rank makes another call": ["jb", "js", "jb"], "a rank broadcasts another size": ["js", "jl", "js"]}
+with tempfile.TemporaryDirectory(prefix="tessera-group-") as shared:
+    want = make(shared)
+    harness.run([("%s %d" % (name, n), example, shared, want, begin(n, harness.free_port()), n) for name, begin in transports() for n in (2, 3)]
+                + [all_calls, one_rank, a_root_that_is_no_rank, rank_0_cannot_partition]
+                + [(name, named, script) for name, script in FAULTS.items()], at_a_time=harness.WAITING)
 harness.finish()

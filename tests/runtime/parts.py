@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of running share: partitions made by hand, the tool that runs them, cases in TAP."""
-import concurrent.futures
+"""What the tests of running share: partitions made by hand, and the tool that runs them."""
 import glob
 import hashlib
-import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-import traceback
+
+import harness
+from harness import free_port, side_by_side
 
 try:
     import numpy as np
@@ -48,7 +49,7 @@ class Ran:
         return "%s\n%s" % (self.status, self.text)
 
 
-def call(what, path, inputs="", launch=(), env=None, timeout=60, tool=None, **options):
+def call(what, path, inputs="", launch=(), env=None, timeout=harness.HANG_S, tool=None, **options):
     """Runs the tool; inputs is a set, or a dictionary of arrays."""
     with tempfile.TemporaryDirectory() as d:
         if isinstance(inputs, dict):
@@ -125,16 +126,6 @@ def mlp(n, rows=5, inner=12, width=7, seed=1):
     return whole, parts, rng.normal(size=(rows, width)).astype("f4")
 
 
-AT_A_TIME = 1 if os.environ.get("TESSERA_SANITIZED") == "1" else 3  # a sanitizer's processes need the time that cases allow
-
-
-def side_by_side(function, rows):
-    """function(*row) of every row, some at a time: for what waits for time-outs rather than computes. Raises what the first of them raised."""
-    with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
-        for done in [pool.submit(function, *row) for row in rows]:
-            done.result()
-
-
 CASES = []
 
 
@@ -144,19 +135,24 @@ def case(f):
 
 
 def main():
-    """Runs all cases (or those named on the command line); prints TAP."""
-    wanted = sys.argv[3:]
-    failed = 0
-    for number, f in enumerate([f for f in CASES if not wanted or f.__name__ in wanted], 1):
-        try:
-            with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
-                why = f(d)
-            print("ok %d - %s%s" % (number, f.__name__, " # SKIP " + why if why else ""), flush=True)
-        except Exception:
-            failed += 1
-            print("not ok %d - %s" % (number, f.__name__), flush=True)
-            traceback.print_exc()
-    sys.exit(1 if failed else 0)
+    """Runs all cases."""
+    harness.run(CASES)
+    harness.finish()
+
+
+def own_address():
+    """An address of this host that is not its loopback; None: there is none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.connect(("192.0.2.1", 9))  # sends nothing
+            return s.getsockname()[0]
+    except OSError:
+        return None
+
+
+def without_ranks():
+    """The environment without what a launcher gives to ranks."""
+    return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
 
 
 def gathered_and_resharded(n, length):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tessera launch: ranks here and behind a stand-in for ssh; lines, codes, secrets, and nothing left behind."""
 import signal
-import socket
 import time
 
 from parts import *
@@ -22,10 +21,21 @@ def stand_in(d):
     return path
 
 
-def launch(d, hosts, command, *options, timeout=60, env=None):
-    plain = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
+def launch(d, hosts, command, *options, timeout=harness.HANG_S, env=None):
     return subprocess.run([TESSERA, "launch", "--hosts", hosts, *options, "--", *command], capture_output=True, text=True, timeout=timeout, cwd=d,
-                          env={**plain, "TESSERA_RSH": stand_in(d), "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD), **(env or {})})
+                          env={**without_ranks(), "TESSERA_RSH": stand_in(d), "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD), **(env or {})})
+
+
+def wait_until(condition):
+    """Waits for what must happen soon; a test that waits longer hangs."""
+    until = time.time() + harness.HANG_S
+    while not condition():
+        assert time.time() < until, "waited %d s" % harness.HANG_S
+        time.sleep(0.02)
+
+
+def all_end(pids):
+    wait_until(lambda: not any(os.path.exists("/proc/" + pid) for pid in pids))
 
 
 SAY = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR in $PWD"; echo "it is" >&2; [ ${#TESSERA_SECRET} -ge 64 ] && echo "has a secret"'
@@ -44,16 +54,6 @@ def ranks_know_their_places(d):
     assert not any("localhost" in l for l in lines)  # others must reach rank 0 by another name
     q = launch(d, "localhost", ["sh", "-c", SAY], "--no-prefix")
     assert q.returncode == 0 and q.stdout.startswith("0 of 1, 0 of 1 at 127.0.0.1"), q.stdout
-
-
-def own_address():
-    """An address of this host that is not its loopback; None: there is none."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.connect(("192.0.2.1", 9))  # sends nothing
-            return s.getsockname()[0]
-    except OSError:
-        return None
 
 
 @case
@@ -129,12 +129,9 @@ def one_partition_on_two_hosts(d):
 @case
 def one_failure_ends_all(d):
     """The code of the first that failed; the others are ended, here and elsewhere, after some seconds of grace."""
-    began = time.time()
     q = launch(d, "localhost:1,127.0.0.2:2", ["sh", "-c", '[ $RANK = 1 ] && exit 5; echo $$ >%s/pid$RANK; exec sleep 977' % d])
-    assert q.returncode == 5 and "rank 1 on 127.0.0.2 ended with code 5" in q.stderr and time.time() - began < 30, (q.returncode, q.stderr)
-    time.sleep(0.5)
-    for r in (0, 2):
-        assert not os.path.exists("/proc/%s" % open(d + "/pid%d" % r).read().strip()), r
+    assert q.returncode == 5 and "rank 1 on 127.0.0.2 ended with code 5" in q.stderr, (q.returncode, q.stderr)
+    all_end([open(d + "/pid%d" % r).read().strip() for r in (0, 2)])
 
 
 @case
@@ -145,7 +142,7 @@ def a_rank_that_is_killed(d):
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
     words = "%s run %s %s/in.npz %s/out.npz engine=%s plugins=%s times=2" % (os.path.abspath(TOOL), p, d, d, engine(), os.path.abspath(BUILD))
-    q = launch(d, "127.0.0.2,127.0.0.3", ["sh", "-c", "[ $RANK = 1 ] && exec %s transport=ucx kill=2; exec %s transport=ucx" % (words, words)], "--port", str(20000 + os.getpid() % 10000))
+    q = launch(d, "127.0.0.2,127.0.0.3", ["sh", "-c", "[ $RANK = 1 ] && exec %s transport=ucx kill=2; exec %s transport=ucx" % (words, words)], "--port", str(free_port()))
     assert q.returncode == 128 + signal.SIGKILL and "rank 1 died" in q.stdout + q.stderr, (q.returncode, q.stdout, q.stderr)
 
 
@@ -156,16 +153,11 @@ def the_launcher_goes_away(d):
         env = {**os.environ, "TESSERA_RSH": stand_in(d)}
         q = subprocess.Popen([TESSERA, "launch", "--hosts", "localhost,127.0.0.2", "--", "sh", "-c", "echo $$ >%s/pid$RANK.new; mv %s/pid$RANK.new %s/pid$RANK; exec sleep 977" % (d, d, d)],
                              env=env, cwd=d, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.time() + 20
-        while not all(os.path.exists(d + "/pid%d" % r) for r in range(2)) and time.time() < until:
-            time.sleep(0.02)
+        wait_until(lambda: all(os.path.exists(d + "/pid%d" % r) for r in range(2)))
         pids = [open(d + "/pid%d" % r).read().strip() for r in range(2)]
         q.send_signal(sign)
-        q.wait(20)
-        until = time.time() + 10
-        while any(os.path.exists("/proc/" + p) for p in pids) and time.time() < until:
-            time.sleep(0.05)
-        assert not any(os.path.exists("/proc/" + p) for p in pids), (sign, pids)
+        q.wait(harness.HANG_S)
+        all_end(pids)
         for r in range(2):
             os.remove(d + "/pid%d" % r)
 
@@ -173,7 +165,7 @@ def the_launcher_goes_away(d):
 @case
 def wrong_use(d):
     for hosts in ("", "a:0", "a:x", ":3", "a,,b", "::1", "fd00::2:4", "[::1", "[]:2", "[::1]2", "-oProxyCommand=x", "a,-E/x:2", "[-x]:1"):
-        q = subprocess.run([TESSERA, "launch", "--hosts=" + hosts, "--", "true"], capture_output=True, text=True, timeout=20)
+        q = subprocess.run([TESSERA, "launch", "--hosts=" + hosts, "--", "true"], capture_output=True, text=True, timeout=harness.HANG_S)
         assert q.returncode == 2 and "--hosts wants" in q.stderr, (hosts, q.stderr)
     q = launch(d, "localhost", ["no-such-command-at-all"])
     assert q.returncode == 127 and "no-such-command-at-all" in q.stderr, q.stderr

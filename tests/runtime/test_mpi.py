@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks as processes under every MPI that is installed: same bits as threads, faults named, and a stock ONNX Runtime with the plug-in."""
 import shutil
-import signal
-import time
 
 from parts import *
 
 FAMILIES = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
 PLUGIN = os.path.join(BUILD, "libtessera_ops.so")
-SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
 
 
 def families():
@@ -41,7 +38,7 @@ def for_each_family(f):
 
 @for_each_family
 def same_bits_as_threads(d, launch):
-    for n, rows in ((1, 3), (2, 1), (2, 700), (3, 40), (4, 300)):
+    for n, rows in harness.sample(((1, 3), (2, 1), (2, 700), (3, 40), (4, 300)), 2, 1):
         _, parts, x = mlp(n, rows=rows, inner=64, width=96)
         p = partition(d + "/p%d_%d" % (n, rows), parts)
         a, b = run(p, {"x": x}, threads=1), mpi(p, {"x": x}, launch(n), threads=1)
@@ -50,7 +47,7 @@ def same_bits_as_threads(d, launch):
         assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes() == c.outputs["y"].tobytes()
 
 
-def words(at, launch, *words, timeout=60):
+def words(at, launch, *words, timeout=harness.HANG_S):
     """The calls of a job on every rank (job_tool): exit code and all text."""
     tool = os.path.join(os.path.dirname(TOOL), "job_tool")
     env = {**os.environ, "JOB_PLUGINS": BUILD}
@@ -75,9 +72,8 @@ def nobody_leaves_a_barrier_before_all_have_come(d, launch):
 def a_barrier_names_who_does_not_come(d, launch):
     _, parts, x = mlp(3)
     at = partition(d + "/p", parts)
-    began = time.time()
     rc, text = words(at, launch(3), "leave:1", "barrier")
-    assert rc and time.time() - began < 45, text
+    assert rc, text
     # a launcher may end the others before they have told it
     told = [line.split()[1] for line in text.splitlines() if line.startswith("barrier ")]
     assert "open done" in text and set(told) <= {str(STATUS.index("PEER"))} and (not told or "rank 1" in text), text
@@ -149,7 +145,7 @@ def another_plan_on_one_rank(d, launch):
     np.savez(d + "/in.npz", x=x)
     words = [TOOL, "run", "$1", d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD]
     script = 'case ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in 0) set -- %s;; *) set -- %s;; esac; exec %s' % (p, q, " ".join('"%s"' % w for w in words))
-    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S)
     text = ended.stdout + ended.stderr
     assert ended.returncode == STATUS.index("PEER") and "rank-failed" in text and "another plan" in text, text
 
@@ -159,10 +155,8 @@ def ranks_that_disagree(d, launch):
     one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(2), F, **{"reduce": "sum", "name": "here", **k})]
     for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
         models = [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)]
-        began = time.time()
         r = mpi(partition(d + "/p%d" % k, models), {}, launch(2))
         assert r.code == STATUS.index("PEER") and "rank 1" in r.text and "here" in r.text, (k, str(r))
-        assert time.time() - began < 10
 
 
 @for_each_family
@@ -174,11 +168,9 @@ def a_stopped_rank_is_named(d, launch):
     # Rank 1 meets the others once (a first run), and stops itself before the second.
     words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "timeout=2"])
     script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec %s times=2; exec %s stop=1' % (words, words)
-    began = time.time()
-    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S)
     text = ended.stdout + ended.stderr
     assert ended.returncode and "rank 1 gives no sign of life" in text, text
-    assert time.time() - began < 20
 
 
 @for_each_family
@@ -188,9 +180,8 @@ def a_killed_rank_ends_the_job(d, launch):
     np.savez(d + "/in.npz", x=x)
     words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD])
     script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec %s; exec %s kill=1' % (words, words)
-    began = time.time()
-    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=60)
-    assert ended.returncode and time.time() - began < 10, ended
+    ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S)
+    assert ended.returncode, ended
 
 
 STOCK = r"""
@@ -209,7 +200,7 @@ if rank == 0:
 
 @for_each_family
 def stock_python(d, launch):
-    if SANITIZED:
+    if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     for n in (2, 4):
         _, parts, x = mlp(n, rows=20)
@@ -244,12 +235,12 @@ np.savez(outputs, y=outs[0][0])
 
 @case
 def stock_python_with_ranks_as_threads(d):
-    if SANITIZED:
+    if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     _, parts, x = mlp(3, rows=20)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    ended = subprocess.run([sys.executable, "-c", THREADS, p, PLUGIN, d + "/in.npz", d + "/out.npz", "3"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", THREADS, p, PLUGIN, d + "/in.npz", d + "/out.npz", "3"], capture_output=True, text=True, timeout=harness.HANG_S)
     assert ended.returncode == 0, ended.stderr
     assert dict(np.load(d + "/out.npz"))["y"].tobytes() == run(p, {"x": x}, threads=1).outputs["y"].tobytes()
 
@@ -257,12 +248,12 @@ def stock_python_with_ranks_as_threads(d):
 @case
 def stock_python_alone(d):
     """Without launcher and entries: the model is refused, and the reason says what to do."""
-    if SANITIZED:
+    if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    ended = subprocess.run([sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=harness.HANG_S)
     assert ended.returncode and "start it with mpirun" in ended.stderr and "down_sum" in ended.stderr, ended.stderr
 
 
@@ -299,12 +290,12 @@ np.savez(sys.argv[4], y=results[0], z=results[1])
 @case
 def two_runs_at_a_time(d):
     """The second run of a rank is refused; the first is not disturbed and ends well when the other rank comes."""
-    if SANITIZED:
+    if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    ended = subprocess.run([sys.executable, "-c", TWICE, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", TWICE, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=harness.HANG_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     got, want = dict(np.load(d + "/out.npz")), run(p, {"x": x}, threads=1).outputs["y"]
     assert got["y"].tobytes() == got["z"].tobytes() == want.tobytes()

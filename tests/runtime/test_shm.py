@@ -45,12 +45,12 @@ def every_kind_of_output(d):
 
 @case
 def killed_and_stopped(d):
-    for i, (sig, rank, within, words) in enumerate(((signal.SIGKILL, 0, 5, "killed by signal 9"), (signal.SIGTERM, 2, 5, "killed by signal 15"),
-                                                    (signal.SIGSEGV, 1, 5, ""), (signal.SIGSTOP, 1, 2 + 5, "no sign of life"))):
+    for i, (sig, rank, words) in enumerate(((signal.SIGKILL, 0, "killed by signal 9"), (signal.SIGTERM, 2, "killed by signal 15"),
+                                            (signal.SIGSEGV, 1, ""), (signal.SIGSTOP, 1, "no sign of life"))):
         os.makedirs("%s/%d" % (d, i))
         b = Bench("%s/%d" % (d, i), 3)
         os.kill(b.kids[rank], sig)
-        code = b.end(within)
+        code = b.end()
         assert code == 6 and "rank %d" % rank in b.err and words in b.err, (sig, code, b.err)
         assert "AllReduce 'down_sum'" in b.err or "'between runs'" in b.err or "handshake" in b.err or "barrier" in b.err, b.err
 
@@ -65,7 +65,7 @@ def slow_is_no_failure(d):
     os.killpg(b.p.pid, signal.SIGSTOP)
     time.sleep(4)
     os.killpg(b.p.pid, signal.SIGCONT)
-    assert b.end(10) == 0, b.err
+    assert b.end() == 0, b.err
 
 
 @case
@@ -77,14 +77,14 @@ def hangup_that_is_ignored(d):
     finally:
         signal.signal(signal.SIGHUP, before)
     os.killpg(b.p.pid, signal.SIGHUP)
-    assert b.end(20) == 0, b.err
+    assert b.end() == 0, b.err
 
 
 @case
 def parent_killed(d):
     b = Bench(d, 3)
     os.kill(b.p.pid, signal.SIGKILL)
-    assert b.end(5) == -signal.SIGKILL
+    assert b.end() == -signal.SIGKILL
 
 
 @case
@@ -95,16 +95,14 @@ def another_plan(d):
         for a in n.attribute:
             if a.name == "plan":
                 a.s = b"ffffffffffffffff"
-    began = time.time()
     r = run(partition(d + "/p", [parts[0], other]), {"x": x}, transport="shm")
     assert r.status == "PEER" and "another plan" in r.text and "rank" in r.text and "down_sum" in r.text, str(r)
-    assert time.time() - began < 5
 
 
 @case
 def out_of_memory(d):
     """A rank whose engine cannot have the memory it wants."""
-    if os.environ.get("TESSERA_SANITIZED") == "1":
+    if harness.SANITIZED:
         return "a sanitizer ends the process where memory is refused"
     _, parts, x = mlp(2)
     m = mlp(2)[1][1]
@@ -170,7 +168,7 @@ def bench_says(d):
 @case
 def memory_is_counted(d):
     """A weight of 32 MiB that every rank has, and a product of 16 MiB: both are in what bench tells, not twice."""
-    if os.environ.get("TESSERA_SANITIZED") == "1":
+    if harness.SANITIZED:
         return "a sanitizer has memory of its own"
     w = np.random.default_rng(0).standard_normal((2048, 4096)).astype("f")
     m = helper.make_model(helper.make_graph(
@@ -202,9 +200,9 @@ def tensors_lie_in_shared_memory(d):
     sizes = dict(rows=2048, inner=8, width=1024)  # 8 MiB
     b = Bench(d + "/b", 2, seconds=3, settle=1.5, **sizes)
     touched = [shared_bytes(k) for k in b.kids]
-    assert b.end(30) == 0, b.err
+    assert b.end() == 0, b.err
     assert min(touched) > 8 << 20, touched
-    if os.environ.get("TESSERA_SANITIZED") == "1":
+    if harness.SANITIZED:
         return None  # it cannot start within a limit
     _, parts, x = mlp(2, **sizes)
     p = partition(d + "/p", parts)
@@ -225,7 +223,7 @@ def keeps_to_cores(d):
             assert all(s == cores for s in sets), sets
         else:
             assert sum(map(len, sets)) == len(set().union(*sets)) == len(cores), sets
-        assert b.end(30) == 0, b.err
+        assert b.end() == 0, b.err
 
 
 PORT = [20000]
@@ -241,10 +239,10 @@ def plain(d, path, x, n, tool=None, **options):
         env.update({k: str(v) for k, v in options.get("env", {}).items()})
         words = [TOOL, "run", path, d + "/in.npz", "%s/out%d.npz" % (d, r), "engine=" + engine(), *options.get("words", {}).get(r, []), "threads=1"]
         ranks.insert(0, subprocess.Popen(tool or words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env))
-    said = [ranks[0].communicate(timeout=60)[0]]
+    said = [ranks[0].communicate(timeout=harness.HANG_S)[0]]
     if options.get("kill"):
         ranks[1].kill()
-    said += [p.communicate(timeout=60)[0] for p in ranks[1:]]
+    said += [p.communicate(timeout=harness.HANG_S)[0] for p in ranks[1:]]
     out = d + "/out0.npz"
     return [p.returncode for p in ranks], said, dict(np.load(out)) if os.path.exists(out) else {}
 

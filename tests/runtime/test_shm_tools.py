@@ -32,31 +32,29 @@ def segments():
 class Bench:
     """`tessera bench` over processes, at work when the constructor returns."""
 
-    def __init__(self, d, n, seconds=60, timeout=2, settle=0.5, words=(), **sizes):
+    def __init__(self, d, n, seconds=2 * harness.HANG_S, timeout=2, settle=0.5, words=(), **sizes):
         _, parts, x = mlp(n, **sizes)
         self.n, self.before = n, segments()
         os.makedirs(d, exist_ok=True)
         np.savez(d + "/in.npz", x=x)
         words = [TESSERA, "bench", partition(d + "/p", parts), "--transport", "shm", "--seconds", str(seconds), "--timeout", str(timeout), "--inputs", d + "/in.npz", *words]
         self.p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "TESSERA_ORT": engine()})
-        until = time.time() + 30
+        until = time.time() + harness.HANG_S
         while len(children(self.p.pid)) < n and self.p.poll() is None and time.time() < until:
             time.sleep(0.02)
         time.sleep(settle)
         self.kids = children(self.p.pid)
         assert len(self.kids) == n and self.p.poll() is None, (self.kids, self.p.poll())
 
-    def end(self, within):
-        began = time.time()
-        self.out, self.err = self.p.communicate(timeout=60)
-        took = time.time() - began
-        until = time.time() + 1
-        while any(map(alive, self.kids)) and time.time() < until:
+    def end(self):
+        """Waits for the end, far before the benchmark's own; returns the exit code. Nothing may be left."""
+        self.out, self.err = self.p.communicate(timeout=harness.HANG_S)
+        until = time.time() + 10
+        while (any(map(alive, self.kids)) or segments() - self.before) and time.time() < until:  # other tests have segments for moments
             time.sleep(0.02)
         left = [k for k in self.kids if alive(k)]
         for k in left:
             os.kill(k, signal.SIGKILL)
         assert not left, "%d ranks left" % len(left)
-        assert segments() == self.before, segments()
-        assert took < within, "%.1f s" % took
+        assert not segments() - self.before, segments()
         return self.p.returncode

