@@ -2,7 +2,7 @@
 // test_blocks.c - plans of some of the devices, and of blocks that do the same: never slower than fewer devices, valid,
 // and as the simulator has them.
 #include "nets.h"
-#include "plan/search/blocks.h"
+#include "plan/search/device_sets.h"
 
 // Two layers; the batch is a symbol.
 static void two_layers(struct net *t, int64_t batch, tsr_dim_size *size)

@@ -5,7 +5,7 @@
 // The order: each model's own program (build), the weights that both have and the joint program
 // (joint.c), one solve, then each model takes its stretch of the choices: with 40 variables of the
 // first, choice[40] is the first of the second.
-#include "plan/search/joint.h"
+#include "plan/search/models.h"
 
 // Each model's own program.
 static bool build(struct joint *joint, int64_t memory)

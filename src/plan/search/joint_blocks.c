@@ -7,8 +7,8 @@
 //
 //     prefill with batch 64 and decode with batch 96 on hosts:128x8: 32 divides both. Blocks of 32 devices 32 times, 64 devices
 //     16 times; blocks of 1 device work 32 times, and 992 devices are idle. The fastest of them is the answer.
-#include "plan/search/blocks.h"
-#include "plan/search/joint.h"
+#include "plan/search/device_sets.h"
+#include "plan/search/models.h"
 
 // Two models, and the blocks that are tried: block i of the one goes with block i of the other.
 struct pair {

@@ -12,7 +12,7 @@
 #ifndef TSR_PLAN_STAGES_H
 #define TSR_PLAN_STAGES_H
 
-#include "plan/search/joint.h"
+#include "plan/search/models.h"
 
 #define STAGES_MAX_PLACES 64 // between which ranges lie, the ends of the graph not counted
 #define STAGES_MOST       64 // stages

@@ -14,7 +14,7 @@
 // Alone, prefill would take columns and decode rows, and W would lie there twice. The edge between the two nodes that read
 // it allows (rows, rows) and (columns, columns) only; the first is the least. A cache that decode keeps while prefill
 // runs is its own: a use of decode's variable in the rows of prefill, at all of its times.
-#include "plan/search/joint.h"
+#include "plan/search/models.h"
 
 #include <math.h>
 

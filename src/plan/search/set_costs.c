@@ -2,7 +2,7 @@
 // block_price.c - what copies of a block of devices take besides what each does alone: they cut their shares out of the inputs,
 // combine sums over the batch, and bring the outputs to the first device. A block without that device is one stage, which gives
 // the outputs itself.
-#include "plan/search/blocks.h"
+#include "plan/search/device_sets.h"
 
 // Told from the sizes alone: with 4 copies, [64, 512] in the whole and [16, 512] in the block have
 // the batch in dimension 0. Two dimensions that differ, or one that differs by another factor, are

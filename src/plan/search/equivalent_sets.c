@@ -2,7 +2,7 @@
 // same_sets.c - whether two sets of devices are the same to a plan: one of them need not be planned.
 //
 //     two A100 (0 and 1) and two L4 (2 and 3), linked each with each: {0 2}, {0 3}, {1 2} and {1 3} are the same, {0 1} is none of them
-#include "plan/search/blocks.h"
+#include "plan/search/device_sets.h"
 
 // NULL: there is none, and what the one sends to the other goes by others.
 static const struct topology_link *link_of(const tsr_topology *topology, int64_t from, int64_t to)

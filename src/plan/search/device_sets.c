@@ -14,7 +14,7 @@
 //     X is [64, 512] with the batch in dimension 0; a block of 2 devices has X as [1, 512], cut in dimension 1: 64 copies
 //     of {1, 2} on devices 0 1 become {64, 2} on devices 0 .. 127, and copy 5 (devices 10 and 11) has row 5
 //     W is [512, 512] in the block too: no batch. Its halves {1, 2} lie on 0 1 and again on 2 3, 4 5 ...
-#include "plan/search/blocks.h"
+#include "plan/search/device_sets.h"
 
 #define BLOCK_MOST  64   // devices of a block; a machine of no more is planned as a whole too
 #define EVERY_SET   4    // devices of which every set is
