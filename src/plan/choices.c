@@ -40,20 +40,17 @@ static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
     return count->cost > 0 && (double)count->cost < WORTH * (double)best->cost;
 }
 
-// Plans copies of the models, and notes what came of it. Findings of a choice that is not taken are
-// nobody's.
-static tsr_status plan_copies(struct counting *counting, tsr_model *model, tsr_model *with,
-                              tsr_topology *choice)
+// Plans the choice without writing it, and notes the result. Diagnostics of choices are discarded.
+static tsr_status try_choice(struct counting *counting, tsr_model *model, tsr_topology *choice)
 {
     tsr_plan_options options = *counting->options;
     tsr_plan_summary summary = {.size = sizeof summary};
     options.topology = choice;
-    options.with = with;
     options.export_lp = NULL;
     options.explain = NULL;
     struct diag_mark before = tsr__diag_mark(counting->session);
-    tsr_status status = tsr_plan(model, &options, &summary);
-    // A choice that does not fit is a result, too; any other failure ends all.
+    tsr_status status = tsr__plan_once(model, &options, false, &summary);
+    // A choice that does not fit is a result, too; any other failure ends the search.
     bool infeasible = status == TSR_INFEASIBLE;
     if (status != TSR_OK && !infeasible)
         return status;
@@ -72,22 +69,6 @@ static tsr_status plan_copies(struct counting *counting, tsr_model *model, tsr_m
         counting->best_count = count;
     }
     return TSR_OK;
-}
-
-// Planning writes into the model: each choice gets a copy, which is thrown away.
-static tsr_status try_choice(struct counting *counting, tsr_model *model, tsr_topology *choice)
-{
-    tsr_model *copy = NULL, *with = NULL;
-    tsr_status status = tsr_model_clone(model, &copy);
-    if (status != TSR_OK)
-        return status;
-    if (counting->options->with)
-        status = tsr_model_clone(counting->options->with, &with);
-    if (status == TSR_OK)
-        status = plan_copies(counting, copy, with, choice);
-    tsr_model_free(with);
-    tsr_model_free(copy);
-    return status;
 }
 
 // All choices; after Ctrl-C no more of them.
@@ -162,6 +143,8 @@ tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
 {
     struct counting counting = {.session = tsr_model_session(model)};
     tsr_plan_options options = *given;
+    if (!given->topology || !given->topology->choices.n)
+        return tsr__plan_once(model, given, true, summary);
     size_t plans = given->topology->choices.n + 1; // the best is planned twice
     options.seconds = given->seconds / (double)plans;
     counting.options = &options;
@@ -172,7 +155,7 @@ tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
     if (!counting.best) // nothing fits: the last of them is refused, with what it needs
         counting.best = given->topology->choices.at[given->topology->choices.n - 1];
     options.topology = counting.best;
-    status = tsr_plan(model, &options, summary);
+    status = tsr__plan_once(model, &options, true, summary);
     if (status != TSR_OK)
         goto free_arena;
     options.topology = given->topology;

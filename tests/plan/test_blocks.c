@@ -82,12 +82,12 @@ static void same_sets_are_found(void **state)
     tsr_topology_device slow = {.flops = 1e11, .bandwidth = 1e11};
     tsr_topology_set_device(t->topology, 2, &slow);
     tsr_topology_set_device(t->topology, 3, &slow);
-    assert_true(tsr__same_sets(t->topology, (int64_t[]){0, 2}, (int64_t[]){1, 3}, 2));
-    assert_true(tsr__same_sets(t->topology, (int64_t[]){0, 1, 2}, (int64_t[]){0, 1, 3}, 3));
-    assert_false(tsr__same_sets(t->topology, (int64_t[]){0, 1}, (int64_t[]){0, 2}, 2));
-    assert_false(tsr__same_sets(t->topology, (int64_t[]){0}, (int64_t[]){3}, 1));
+    assert_true(tsr__sets_equivalent(t->topology, (int64_t[]){0, 2}, (int64_t[]){1, 3}, 2));
+    assert_true(tsr__sets_equivalent(t->topology, (int64_t[]){0, 1, 2}, (int64_t[]){0, 1, 3}, 3));
+    assert_false(tsr__sets_equivalent(t->topology, (int64_t[]){0, 1}, (int64_t[]){0, 2}, 2));
+    assert_false(tsr__sets_equivalent(t->topology, (int64_t[]){0}, (int64_t[]){3}, 1));
     t->topology->links.at[1].bandwidth = 1e9; // from 0 to 2
-    assert_false(tsr__same_sets(t->topology, (int64_t[]){0, 2}, (int64_t[]){1, 3}, 2));
+    assert_false(tsr__sets_equivalent(t->topology, (int64_t[]){0, 2}, (int64_t[]){1, 3}, 2));
     net_free(t);
 }
 

@@ -349,10 +349,12 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
 void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
                                const char *path) TSR_MUST_USE;
-// Communication, nodes and configuration of the chosen plan. block: NULL, or what was chosen of it.
-struct block_choice;
-tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
-                             tsr_plan_summary *out) TSR_MUST_USE;
+// Adds configuration, collectives and node counts of the chosen plan. False: out of memory.
+struct collective_count;
+bool tsr__planner_tell(const struct planner *planner, const struct collective_count *counts,
+                       size_t n, tsr_plan_part *out);
+// The summary has the same figures as the first model.
+void tsr__planner_tell_first(const tsr_plan_part *part, tsr_plan_summary *out);
 
 // explain.c
 // The node of that name, or that makes a value of that name; NULL: none that is planned.
@@ -369,21 +371,6 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
 
 // waiting.c: picoseconds that the program counts and devices that differ do not wait for, in the chosen plan of all nodes.
 int64_t tsr__planner_not_waited(struct planner *planner);
-
-// no_plan.c: says why there is no plan, and what would do. proved: there is none; else none was found.
-tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
-                               bool proved, tsr_plan_summary *out) TSR_MUST_USE;
-// "no plan in stages fits ...", with what each device would have to have, as far as that is known (needs 0: it is not).
-tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool proved,
-                                 int64_t needs) TSR_MUST_USE;
-// Warns that the chosen plan needs more than the devices were taken to have.
-tsr_status tsr__planner_warn_memory(struct planner *planner) TSR_MUST_USE;
-struct str tsr__bytes_text(struct arena *arena, int64_t bytes);   // "1.5 GiB"
-struct program_options tsr__advice_effort(struct budget *budget); // of tsr__program_least
-
-// joint_answer.c: both know their values; the first one's results are the session's.
-tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
-                           const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
 
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *planner,
@@ -524,24 +511,8 @@ struct collective_count {
 #define PLAN_MAX_OPS 16
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
 
-// blocks.c: some of the devices, or a block of them many times.
-struct block_choice {
-    int64_t devices,
-        copies; // that are used; blocks that do the same. 0: all devices, as `all` has it
-    int64_t *memory, *peak; // by device
-    struct collective_count collectives[PLAN_MAX_OPS];
-    size_t n_collectives;
-};
-// The machine is so large that only blocks of it are planned.
-bool tsr__blocks_only(const struct planner *planner, const tsr_plan_options *options);
-bool tsr__planner_alike(
-    const struct planner *planner); // all devices have the same speed and memory
-// Looks for a block that is faster than the plan of all devices, if there is one; then `all` and the nodes are its.
-tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *options,
-                            struct program_result *all, struct block_choice *out) TSR_MUST_USE;
-// Picoseconds of one run on the fastest device alone; 0: it does not fit.
-tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options *options,
-                                 int64_t *time) TSR_MUST_USE;
+// True if all devices have the same speed and memory.
+bool tsr__planner_alike(const struct planner *planner);
 
 // metadata.c: writes the topology of the plan into the model's metadata.
 tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
@@ -549,16 +520,12 @@ tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
 tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes,
                                    size_t n) TSR_MUST_USE;
 
-// device_count.c: better_devices, and fits_devices.
-tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
-                            tsr_plan_summary *out) TSR_MUST_USE;
-tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
-                             tsr_plan_summary *out) TSR_MUST_USE;
-
-// choices.c: on as many devices as are best, of a topology with choices. Both structs are whole.
+// plan_once.c: plans the models on one topology. The structs are complete. write false: nothing is written.
+tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, bool write,
+                          tsr_plan_summary *summary) TSR_MUST_USE;
+// choices.c: on the best of the topology's choices, if it has some.
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *options,
                              tsr_plan_summary *summary) TSR_MUST_USE;
-
 // The topology that the plan was made for: the caller's, or the choice that was taken of it.
 const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_plan_summary *summary);
 

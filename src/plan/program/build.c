@@ -68,6 +68,7 @@ bool tsr__planner_list(struct planner *planner)
     for (size_t i = planner->n_nodes; i-- > 0;)
         if (tsr__node_needed(planner->nodes[i].node, needed))
             planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
+    planner->ends.given.n = planner->ends.constants.n = 0;
     list_ends(planner, graph);
     return !planner->arena.failed;
 }

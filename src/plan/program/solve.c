@@ -187,25 +187,20 @@ free_text:
     return st;
 }
 
-// A block that is repeated has counted its communication in its own planner: once, as each copy does it.
-tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
-                             tsr_plan_summary *out)
+// Adds configuration, collectives and node counts of the chosen plan. False: out of memory.
+bool tsr__planner_tell(const struct planner *planner, const struct collective_count *counts,
+                       size_t n, tsr_plan_part *out)
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
-    struct collective_count counts[PLAN_MAX_OPS];
-    tsr_collective_count *list = ARENA_ARRAY(arena, tsr_collective_count, PLAN_MAX_OPS);
+    tsr_collective_count *list = ARENA_ARRAY(arena, tsr_collective_count, n + 1);
     if (!list)
-        return TSR_NOMEM;
-    if (block && block->devices) {
-        memcpy(counts, block->collectives, sizeof counts);
-        out->n_collectives = block->n_collectives;
-    } else {
-        out->n_collectives = tsr__planner_collectives(planner, counts);
-    }
-    for (size_t i = 0; i < out->n_collectives; i++)
+        return false;
+    for (size_t i = 0; i < n; i++)
         list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
     out->collectives = list;
-    out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
+    out->n_collectives = n;
+    if (planner->config)
+        out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
         if (!node->strategy)
@@ -213,7 +208,14 @@ tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice 
         out->nodes++;
         out->cut_nodes += node->strategy->at.at[node->choice].cut;
     }
-    if (arena->failed)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return !arena->failed;
+}
+
+void tsr__planner_tell_first(const tsr_plan_part *part, tsr_plan_summary *out)
+{
+    out->config = part->config;
+    out->collectives = part->collectives;
+    out->n_collectives = part->n_collectives;
+    out->nodes = part->nodes;
+    out->cut_nodes = part->cut_nodes;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_count.c - the same model on another number of devices: fewer where more do not help, more where the memory does not
 // suffice. Nothing of it is written into the model.
-#include "plan/costs/planner.h"
+#include "plan/search/search.h"
 
 #include <math.h>
 

@@ -1,67 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
-// blocks.h - between the files that plan blocks of devices.
-#ifndef TSR_PLAN_BLOCKS_H
-#define TSR_PLAN_BLOCKS_H
+// device_sets.h - subsets of the devices, and copies of them, as candidates of the search.
+//
+// device_sets.c lists the candidates, set_plans.c plans one, set_costs.c adds what the copies of a set
+// cost together, search.c takes the best. A new kind of candidate is one row of the table in
+// device_sets.c.
+#ifndef TSR_PLAN_DEVICE_SETS_H
+#define TSR_PLAN_DEVICE_SETS_H
 
-#include "plan/costs/planner.h"
+#include "plan/search/models.h"
 
-#define BLOCK_TRIES 20 // blocks that are looked at
+#define SETS_MOST 20 // candidates of one search
 
-struct block_plan {
-    const int64_t *devices; // of the first copy, in numbers of the topology
-    int64_t n, copies;      // devices of a block; blocks
-    bool one_way;           // as in struct planner_machine
-    tile_shares only;
-    struct planner planner; // with the choices
-    struct budget budget;   // of its own, while it is planned
-    bool made;
+// The devices of the first copy, in numbers of the topology. Copy c has the devices c * n further on.
+struct device_set {
+    const int64_t *devices;
+    int64_t n, copies;
+    bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
+    tile_shares shares; // 0: equal parts
+};
+
+// The best plan of all models on one set.
+struct set_plan {
+    struct device_set set;
+    struct planner planners[PLAN_MAX_MODELS];
+    size_t n_open;        // planners that must be ended
+    struct budget budget; // of this set, while it is planned
+    bool planned;
     struct program_result result;
-    int64_t cost; // of the whole: with what it takes to bring outputs together
-    int64_t time; // the same, less what devices that differ do not wait for
+    int64_t run[PLAN_MAX_MODELS]; // of one run of each model, with gathering of the outputs
+    int64_t cost;                 // of all runs, as the program charges it
+    int64_t time;                 // the same, corrected for devices of different speed
+    double work;                  // picoseconds on one device, of all copies and runs
 };
 
-struct blocks {
-    struct planner *planner;
+// The dimension whose size is divided among copies: the first one of an input, if it has a symbolic
+// size that the caller gave.
+struct batch_dim {
+    const char *symbol; // NULL: none
+    int64_t size;
+};
+
+struct set_search {
+    struct models *models; // planners of all devices
     const tsr_plan_options *options;
-    const char *batch; // the symbol that copies share; NULL: none
-    int64_t batch_size;
-    int64_t
-        shared; // what the copies must divide: the batch, or what two models have of theirs in common
-    int64_t all_time; // of the plan of all devices at once, less what they do not wait for
-    bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
-    struct block_plan at[BLOCK_TRIES];
+    struct batch_dim batch[PLAN_MAX_MODELS];
+    int64_t batch_size;         // largest number of equal shares; 1: no batch to share
+    struct program_result *all; // of all devices at once; not feasible: none
+    int64_t all_time;           // of that plan, corrected for devices of different speed
+    struct device_set sets[SETS_MOST];
     size_t n;
-    struct map lifted; // layouts of the block at hand, by number and shared dimension
 };
 
-// blocks.c
-// Finds the symbol of the batch, which must have been given a size, in the inputs of the model.
-void tsr__blocks_find_batch(struct blocks *blocks);
-// Lists blocks of 1, 2, 4 ... 64 devices from the first on, each as often as the batch allows. False: out of memory.
-bool tsr__blocks_list_alike(struct blocks *blocks);
-// A planner of its own for the block, with its values and states; plan->budget has been set. It must be ended once `made` is
-// set, whatever this returns.
-tsr_status tsr__block_open(struct blocks *blocks, struct block_plan *plan) TSR_MUST_USE;
-// Tells the nodes of the whole machine's planner what was chosen for the block. False: some value cannot be told so, and the
-// nodes are as they were; or out of memory.
-bool tsr__block_lift(struct blocks *blocks, const struct block_plan *plan);
-// Memory and communication of all copies. False: out of memory.
-bool tsr__block_tell(struct blocks *blocks, struct block_plan *plan, struct block_choice *out);
+// The sizes of symbols that the caller gave for model m.
+struct dim_sizes {
+    const tsr_dim_size *at;
+    size_t n;
+};
+struct dim_sizes tsr__sets_sizes(const struct set_search *search, size_t m);
 
-// same_sets.c
-// The devices of two lists of n are the same one by one, and so are the links between them.
-bool tsr__same_sets(const tsr_topology *topology, const int64_t *a, const int64_t *b, int64_t n);
+// device_sets.c
+// True if the machine is so large that only copies of a set are planned, never all devices at once.
+bool tsr__sets_only(const struct models *models, const tsr_plan_options *options);
+// Lists the candidates of a search whose models, options and `all` are set. False: out of memory.
+bool tsr__sets_list(struct set_search *search);
+// Adds a candidate; beyond SETS_MOST it is dropped. False: out of memory.
+bool tsr__sets_add(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies);
 
-// block_price.c
-// The dimension in which a value has the batch: BATCH_NOWHERE, or BATCH_UNCLEAR where it cannot be told.
+// equivalent_sets.c: true if a plan for the devices `a` is as good on the devices `b`.
+bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
+                          int64_t n);
+
+// One model on a set: the planner of all devices, and that of the set.
+struct set_model {
+    const struct device_set *set;
+    struct planner *all;
+    struct planner *part;
+};
+
+// set_costs.c
+// The dimension that holds the batch: BATCH_NOWHERE, or BATCH_UNCLEAR if sizes do not tell.
 enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
-int tsr__block_batch_dim(const struct blocks *blocks, const struct block_plan *plan,
-                         const tsr_value *value);
-// What the copies of a block take besides what each does alone: sums over the batch, outputs, shares of the inputs.
-int64_t tsr__block_price(const struct blocks *blocks, const struct block_plan *plan);
-// How many of those sums there are.
-size_t tsr__block_sums(const struct blocks *blocks, const struct block_plan *plan);
-// Bytes that every device is given besides its share of the inputs: they are given whole.
-int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *plan);
+int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value);
+// Time that copies need besides what each computes: sums over the batch, outputs, shares of inputs.
+int64_t tsr__set_copies_time(const struct set_model *model);
+// Number of those sums.
+size_t tsr__set_sums(const struct set_model *model);
+// Bytes on every device for inputs that each device gets in full, besides its share of them.
+int64_t tsr__set_input_bytes(const struct set_model *model);
+
+// set_plans.c
+struct set_model tsr__set_model(const struct set_search *search, struct set_plan *plan, size_t m);
+// Plans all models on plan->set. left: sets not planned yet, this one included; each gets an equal
+// share of the budget. beat: picoseconds of the best plan so far, 0 if none.
+tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, size_t left,
+                         int64_t beat) TSR_MUST_USE;
+void tsr__set_plan_end(struct set_plan *plan);
+// True if all tensors of the plan can be written as shardings over all devices.
+bool tsr__set_is_writable(const struct set_search *search, struct set_plan *plan);
+// Gives the nodes of all devices' planners the shardings of the plan. False: out of memory.
+bool tsr__set_expand(const struct set_search *search, struct set_plan *plan);
+// Communication of one copy, with the sums over copies. Returns the number of entries of `out`.
+size_t tsr__set_collectives(const struct set_model *model, struct collective_count *out);
 
 #endif

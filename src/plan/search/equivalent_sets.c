@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// same_sets.c - whether two sets of devices are the same to a plan: one of them need not be planned.
+// equivalent_sets.c - finds device sets that are equivalent to a plan, so that only one is planned.
 //
-//     two A100 (0 and 1) and two L4 (2 and 3), linked each with each: {0 2}, {0 3}, {1 2} and {1 3} are the same, {0 1} is none of them
+//     Two A100 (0 and 1) and two L4 (2 and 3), all pairs linked alike: {0 2}, {0 3}, {1 2} and {1 3} are
+//     equivalent; {0 1} is not.
 #include "plan/search/device_sets.h"
 
-// NULL: there is none, and what the one sends to the other goes by others.
+// NULL: there is no direct link.
 static const struct topology_link *link_of(const tsr_topology *topology, int64_t from, int64_t to)
 {
     for (size_t i = 0; i < topology->links.n; i++)
@@ -18,9 +19,10 @@ static bool same_link(const struct topology_link *a, const struct topology_link 
     return a && b && a->latency == b->latency && a->bandwidth == b->bandwidth;
 }
 
-// Place by place the same device, with the same links to the others of its set. Ports join links that are told one by one, so where
-// there are some, no sets are the same.
-bool tsr__same_sets(const tsr_topology *topology, const int64_t *a, const int64_t *b, int64_t n)
+// Compares the devices and their links one by one. Ports limit several links together, so with ports no
+// two sets are equivalent.
+bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
+                          int64_t n)
 {
     if (topology->ports.n)
         return false;

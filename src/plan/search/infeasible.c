@@ -4,14 +4,14 @@
 // Two findings: plan-infeasible where it is proved that nothing fits, plan-time where the solver
 // did not come to an end. Both say what the plan of the least memory needs (tsr__program_least), as
 // far as there was time to find it.
-#include "plan/costs/planner.h"
+#include "plan/search/search.h"
 
 // Of the effort that is left when nothing fits, for finding what would do: advice, which need not be the very least.
 #define ADVICE_SHARE 0.05
 #define ADVICE_NEAR  0.01
 
 // "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
-struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
+static struct str bytes_text(struct arena *arena, int64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
     double size = (double)bytes;
@@ -24,7 +24,7 @@ struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
 }
 
 // Effort for tsr__program_least where nothing fits, and a person wants to know soon what would.
-struct program_options tsr__advice_effort(struct budget *budget)
+static struct program_options advice_effort(struct budget *budget)
 {
     struct program_options options = tsr__budget_share(budget, ADVICE_SHARE);
     options.near = ADVICE_NEAR;
@@ -56,7 +56,7 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
     struct str text = STR("");
     const char *before = "; most of them for ";
     for (size_t i = 0; i < summary->n_binding; i++) {
-        struct str size = tsr__bytes_text(&planner->arena, summary->binding[i].bytes);
+        struct str size = bytes_text(&planner->arena, summary->binding[i].bytes);
         text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
                                  before, summary->binding[i].value, STR_ARG(size));
         if (!text.p)
@@ -87,7 +87,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
     // Bytes that would have to be bought: a little for each device, or some devices of the same
     // kind.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
-    struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
+    struct str need = bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.told)
         sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
     if (!summary->needs_bytes)
@@ -121,9 +121,9 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
 {
     struct str what = binding_text(planner, out);
     struct str hint = help_text(planner, out, memory);
-    struct str have = tsr__bytes_text(&planner->arena, memory);
+    struct str have = bytes_text(&planner->arena, memory);
     struct str need = STR("what would do was not found in time");
-    struct str bytes = tsr__bytes_text(&planner->arena, out->needs_bytes);
+    struct str bytes = bytes_text(&planner->arena, out->needs_bytes);
     if (out->needs_bytes > 0)
         need = tsr__arena_printf(&planner->arena, STR_FMT " would do", STR_ARG(bytes));
     if (!what.p || !hint.p || !have.p || !need.p)
@@ -138,11 +138,11 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
 static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
 {
     struct str hint = help_text(planner, out, memory);
-    struct str have = tsr__bytes_text(&planner->arena, memory);
+    struct str have = bytes_text(&planner->arena, memory);
     struct str need = STR("");
     if (out->needs_bytes > 0)
         need = tsr__arena_printf(&planner->arena, ", and " STR_FMT " would do",
-                                 STR_ARG(tsr__bytes_text(&planner->arena, out->needs_bytes)));
+                                 STR_ARG(bytes_text(&planner->arena, out->needs_bytes)));
     if (!hint.p || !have.p || !need.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
@@ -159,22 +159,20 @@ static struct str need_text(struct planner *planner, int64_t needs)
 {
     if (needs <= 0)
         return STR("; what would do was not found in time");
-    struct str need = tsr__bytes_text(&planner->arena, needs);
+    struct str need = bytes_text(&planner->arena, needs);
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " on each would do", STR_ARG(need));
 }
 
 // For plans in stages and of two models, which know no single device to speak of.
-tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool proved,
-                                 int64_t needs)
+tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved, int64_t needs)
 {
     struct str need = need_text(planner, needs);
     struct str hint = str_of(time_help(planner));
     if (needs > 0)
-        hint =
-            tsr__arena_printf(&planner->arena,
-                              "give each device " STR_FMT " (--memory %lld), or use more "
-                              "devices",
-                              STR_ARG(tsr__bytes_text(&planner->arena, needs)), (long long)needs);
+        hint = tsr__arena_printf(&planner->arena,
+                                 "give each device " STR_FMT " (--memory %lld), or use more "
+                                 "devices",
+                                 STR_ARG(bytes_text(&planner->arena, needs)), (long long)needs);
     if (!need.p || !hint.p)
         return TSR_NOMEM;
     if (proved)
@@ -190,15 +188,15 @@ tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool
 }
 
 // The plan was taken all the same, because nobody had said what the devices have.
-tsr_status tsr__planner_warn_memory(struct planner *planner)
+tsr_status tsr__plan_warn_memory(struct planner *planner)
 {
     int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n), most = 0;
     if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
         return TSR_NOMEM;
     for (int64_t device = 0; device < planner->machine.n; device++)
         most = int64_max(most, bytes[device]);
-    struct str need = tsr__bytes_text(&planner->arena, most);
-    struct str have = tsr__bytes_text(&planner->arena, planner->memory.bytes[0]);
+    struct str need = bytes_text(&planner->arena, most);
+    struct str have = bytes_text(&planner->arena, planner->memory.bytes[0]);
     if (!need.p || !have.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_memory, NULL,
@@ -218,35 +216,40 @@ static int64_t least_memory(const struct planner *planner)
     return least;
 }
 
-// What the plan of the least memory needs is what each device would have to have.
-tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
-                               bool proved, tsr_plan_summary *out)
+// The plan of the least memory says what each device needs.
+static tsr_status find_least(struct models *models, tsr_plan_summary *out)
 {
+    struct planner *planner = models->planners[0];
     struct program_least least = {0};
+    if (!models->program)
+        return TSR_OK;
+    struct program_options share = advice_effort(planner->budget);
+    tsr_status st = tsr__program_least(models->program, &share, &planner->arena, &least);
+    if (st != TSR_OK)
+        return st;
+    tsr__budget_spend(planner->budget, least.work);
+    if (!least.found)
+        return TSR_OK;
+    out->needs_bytes = least.least;
+    return models->n > 1 ? TSR_OK : bind(planner, least.choice, out);
+}
+
+tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
+                            tsr_plan_summary *out)
+{
+    struct planner *planner = models->planners[0];
     int64_t memory = least_memory(planner);
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    tsr_status st = TSR_OK;
-    if (!planner->pace.late) {
-        struct program_options share = tsr__advice_effort(planner->budget);
-        st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
-        tsr__budget_spend(planner->budget, least.work);
-    }
-    if (st != TSR_OK)
-        return st;
-    if (least.found) {
-        out->needs_bytes = least.least;
-        st = bind(planner, least.choice, out);
-    }
-    if (st != TSR_OK)
-        return st;
-    // Looking for another number of devices takes a solve of its own for each.
-    if (!tsr__budget_over(planner->budget))
+    tsr_status st = find_least(models, out);
+    if (st == TSR_OK && models->n == 1 && !tsr__budget_over(planner->budget))
         st = tsr__plan_fitting(planner, options, out);
     if (st != TSR_OK)
         return st;
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     out->stopped = tsr__budget_over(planner->budget);
     out->undecided = !proved;
+    if (models->n > 1)
+        return tsr__plan_say_none(planner, "plan of both models", proved, out->needs_bytes);
     if (proved)
         return say_infeasible(planner, memory, out);
     return say_stopped(planner, memory, out);

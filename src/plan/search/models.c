@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// joint.c - two models of the same weights planned at once: prefill and decode.
+// models.c - one 0-1 program for a list of models: prefill and decode with the same weights.
 //
-// Each has its program; the two become one, with the costs of the second times the number of its runs, and with an edge
-// for every weight that both have, which forbids that they lie differently. Devices hold both models at a time, so what
-// only one has counts while the other runs too; what both have counts once, because it lies the same.
+// Each model has its own program. The programs are added up, with the costs of the second model times
+// the number of its runs. An edge for every shared weight forbids choices that would store it
+// differently. Devices hold both models, so what only one model has also counts while the other runs.
 //
-// A weight W, prefill once and decode 100 times. Ways to have W, and what each model takes with it, in ms:
+// Example: a weight W, one run of prefill and 100 runs of decode. Times in ms:
 //
-//                  prefill   decode   prefill + 100 x decode
-//     by rows           20       3        320
-//     by columns        12       5        512
+//                      prefill   decode   prefill + 100 x decode
+//     W by rows             20       3        320
+//     W by columns          12       5        512
 //
-// Alone, prefill would take columns and decode rows, and W would lie there twice. The edge between the two nodes that read
-// it allows (rows, rows) and (columns, columns) only; the first is the least. A cache that decode keeps while prefill
-// runs is its own: a use of decode's variable in the rows of prefill, at all of its times.
+// Alone, prefill would choose columns and decode rows, and W would be stored twice. The edge between
+// the two nodes that read W allows only (rows, rows) and (columns, columns); the first is cheaper.
 #include "plan/search/models.h"
 
-#include <math.h>
+#define COMPARED_BYTES ((size_t)1 << 10) // smaller weights are matched by name only
 
-#define COMPARED_BYTES ((size_t)1 << 10) // weights below are the same by name alone
-
-// ---- weights that both have --------------------------------------------------------------------
+// ---- shared weights ----------------------------------------------------------------------------
 
 static bool same_form(const tsr_tensor *a, const tsr_tensor *b)
 {
@@ -29,7 +26,7 @@ static bool same_form(const tsr_tensor *a, const tsr_tensor *b)
            memcmp(tsr_tensor_dims(a), tsr_tensor_dims(b), (size_t)rank * sizeof(int64_t)) == 0;
 }
 
-// Data outside of the files is not looked at.
+// External data is not compared.
 static bool same_bytes(const tsr_tensor *a, const tsr_tensor *b)
 {
     const void *x, *y;
@@ -46,25 +43,21 @@ static bool is_weight(const struct planner *planner, const tsr_value *value)
     return planner->values[tsr__value_id(value)].constant && tsr_value_initializer(value);
 }
 
-struct pairing {
-    struct planner *const *planners; // two
-    struct twins *twins;
-};
-
-static void pair(struct twins *twins, const tsr_value *a, const tsr_value *b)
+static void add_shared(struct shared_weights *shared, const tsr_value *a, const tsr_value *b)
 {
-    twins->of[0][tsr__value_id(a)] = b;
-    twins->of[1][tsr__value_id(b)] = a;
-    twins->n++;
+    shared->twin[0][tsr__value_id(a)] = b;
+    shared->twin[1][tsr__value_id(b)] = a;
+    shared->n++;
 }
 
-// A weight of the second model that is the same as one of the first and was not found by name.
-static const tsr_value *equal_of(const struct pairing *pairing, const tsr_value *value)
+// An unmatched weight of the second model with the same content.
+static const tsr_value *find_equal(const struct models *models, const tsr_value *value)
 {
-    const tsr_graph *graph = tsr_model_graph(pairing->planners[1]->model);
+    const struct planner *second = models->planners[1];
+    const tsr_graph *graph = tsr_model_graph(second->model);
     for (size_t k = 0; k < tsr_graph_initializer_count(graph); k++) {
         const tsr_value *w = tsr_graph_initializer(graph, k);
-        if (is_weight(pairing->planners[1], w) && !pairing->twins->of[1][tsr__value_id(w)] &&
+        if (is_weight(second, w) && !models->shared.twin[1][tsr__value_id(w)] &&
             same_form(tsr_value_initializer(value), tsr_value_initializer(w)) &&
             same_bytes(tsr_value_initializer(value), tsr_value_initializer(w)))
             return w;
@@ -73,12 +66,12 @@ static const tsr_value *equal_of(const struct pairing *pairing, const tsr_value 
 }
 
 // The weights of the second model by name.
-static void list_names(const struct pairing *pairing, struct map *names)
+static void list_names(const struct models *models, struct map *names)
 {
-    const tsr_graph *graph = tsr_model_graph(pairing->planners[1]->model);
+    const tsr_graph *graph = tsr_model_graph(models->planners[1]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         tsr_value *value = tsr_graph_initializer(graph, i);
-        if (!is_weight(pairing->planners[1], value))
+        if (!is_weight(models->planners[1], value))
             continue;
         void **at = tsr__map_at(names, tsr__value_str(value));
         if (at)
@@ -86,51 +79,62 @@ static void list_names(const struct pairing *pairing, struct map *names)
     }
 }
 
-// Pairs the weights of the first model that have no twin yet: by name (names not NULL), or by their bytes.
-static void pair_left(const struct pairing *pairing, const struct map *names)
+// Matches the unmatched weights of the first model: by name (names not NULL), or by content.
+static void match_weights(struct models *models, const struct map *names)
 {
-    const tsr_graph *graph = tsr_model_graph(pairing->planners[0]->model);
+    const tsr_graph *graph = tsr_model_graph(models->planners[0]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i), *twin = NULL;
-        if (!is_weight(pairing->planners[0], value) || pairing->twins->of[0][tsr__value_id(value)])
+        if (!is_weight(models->planners[0], value) || models->shared.twin[0][tsr__value_id(value)])
             continue;
         if (names)
             twin = tsr__map_get(names, tsr__value_str(value));
         else
-            twin = equal_of(pairing, value);
+            twin = find_equal(models, value);
         if (twin && same_form(tsr_value_initializer(value), tsr_value_initializer(twin)))
-            pair(pairing->twins, value, twin);
+            add_shared(&models->shared, value, twin);
     }
 }
 
-// Names first: comparing bytes of every weight with every other is left for those whose names
-// differ.
-bool tsr__joint_twins(struct planner *const planners[2], struct twins *out)
+// Names first: content is compared only for weights whose names differ.
+bool tsr__models_init(struct models *models, const tsr_plan_options *options)
 {
-    struct arena *arena = &planners[0]->arena;
-    const tsr_graph *second = tsr_model_graph(planners[1]->model);
-    struct pairing pairing = {planners, out};
+    struct arena *arena = &models->planners[0]->arena;
     struct map names;
-    *out = (struct twins){.n = 0};
+    models->runs[0] = 1;
+    models->runs[1] = int64_max(options->steps, 1);
+    models->shared.n = 0;
+    if (models->n == 1)
+        return true;
+    const tsr_graph *second = tsr_model_graph(models->planners[1]->model);
     tsr__map_init(&names, arena, tsr_graph_initializer_count(second));
-    for (int m = 0; m < 2; m++) {
-        uint32_t n_values = tsr__model_value_ids(planners[m]->model);
-        out->of[m] = ARENA_ARRAY(arena, const tsr_value *, n_values + 1);
+    for (size_t m = 0; m < models->n; m++) {
+        uint32_t n_values = tsr__model_value_ids(models->planners[m]->model);
+        models->shared.twin[m] = ARENA_ARRAY(arena, const tsr_value *, n_values + 1);
     }
     if (arena->failed)
         return false;
-    list_names(&pairing, &names);
+    list_names(models, &names);
     if (arena->failed)
         return false;
-    pair_left(&pairing, &names);
-    pair_left(&pairing, NULL);
+    match_weights(models, &names);
+    match_weights(models, NULL);
     return !arena->failed;
 }
 
-// ---- one program of two ------------------------------------------------------------------------
+void tsr__models_with(const struct models *models, struct planner *const *planners,
+                      struct models *out)
+{
+    *out = (struct models){.n = models->n, .shared = models->shared};
+    for (size_t m = 0; m < models->n; m++) {
+        out->planners[m] = planners[m];
+        out->runs[m] = models->runs[m];
+    }
+}
 
-// The largest cost that is allowed.
-static double largest(const int64_t *cost, size_t n)
+// ---- the program -------------------------------------------------------------------------------
+
+static double largest_cost(const int64_t *cost, size_t n)
 {
     int64_t most = 0;
     for (size_t i = 0; i < n; i++)
@@ -139,102 +143,46 @@ static double largest(const int64_t *cost, size_t n)
     return (double)most;
 }
 
-static size_t cells(const struct program *program, const struct program_edge *edge)
-{
-    return (size_t)program->nodes.at[edge->a].k * program->nodes.at[edge->b].k;
-}
-
-// The sum of the largest costs must stay far below what can be counted.
-static void choose_shift(struct joint *joint)
+// Scales costs down until the sum of the largest ones is far below the solver's limit.
+static void choose_shift(struct models *models)
 {
     double sum = 0;
-    for (int m = 0; m < 2; m++) {
-        const struct program *program = &joint->planners[m]->program;
+    for (size_t m = 0; m < models->n; m++) {
+        const struct program *program = &models->planners[m]->program;
+        double runs = (double)models->runs[m];
         for (size_t i = 0; i < program->nodes.n; i++)
-            sum +=
-                largest(program->nodes.at[i].cost, program->nodes.at[i].k) * (double)joint->runs[m];
-        for (size_t i = 0; i < program->edges.n; i++)
-            sum += largest(program->edges.at[i].cost, cells(program, &program->edges.at[i])) *
-                   (double)joint->runs[m];
+            sum += largest_cost(program->nodes.at[i].cost, program->nodes.at[i].k) * runs;
+        for (size_t i = 0; i < program->edges.n; i++) {
+            const struct program_edge *edge = &program->edges.at[i];
+            size_t cells = (size_t)program->nodes.at[edge->a].k * program->nodes.at[edge->b].k;
+            sum += largest_cost(edge->cost, cells) * runs;
+        }
     }
     while (sum > (double)PROGRAM_MOST / 2) {
         sum /= 2;
-        joint->shift++;
+        models->shift++;
     }
 }
 
-// A cost times the runs of its model, halved as often as the sums need it.
-static int64_t scaled_cost(const struct joint *joint, int m, int64_t cost)
+static struct program_weight weight_of_model(const void *context, uint32_t a, uint32_t b)
 {
-    if (cost == COST_FORBIDDEN)
-        return COST_FORBIDDEN;
-    if (joint->shift)
-        return (int64_t)ldexp((double)cost * (double)joint->runs[m], -joint->shift);
-    return cost * joint->runs[m];
+    (void)a;
+    (void)b;
+    return *(const struct program_weight *)context;
 }
 
-// The table times the runs of its model; equal tables stay one.
-static const int64_t *scaled(struct joint *joint, int m, const int64_t *cost, size_t n)
+static bool add_program(struct models *models, size_t m)
 {
-    struct arena *arena = joint->arena;
-    if (joint->runs[m] == 1 && !joint->shift)
-        return cost;
-    struct {
-        const int64_t *cost;
-        size_t n, model;
-    } key = {cost, n, (size_t)m};
-    void **at = tsr__map_at_copy(&joint->scaled, str_bytes(&key, sizeof key));
-    if (!at)
-        return NULL;
-    if (*at)
-        return *at;
-    int64_t *table = ARENA_ARRAY(arena, int64_t, n + 1);
-    if (!table)
-        return NULL;
-    for (size_t i = 0; i < n; i++)
-        table[i] = scaled_cost(joint, m, cost[i]);
-    *at = table;
-    return table;
-}
-
-// Nodes, edges and limits of one model's program, its costs times its runs.
-static bool add_program(struct joint *joint, int m)
-{
-    const struct program *program = &joint->planners[m]->program;
-    struct program *to = &joint->program;
-    uint32_t first = joint->first[m] = (uint32_t)to->nodes.n;
-    joint->first_limit[m] = (uint32_t)to->limits.n;
-    for (size_t i = 0; i < program->nodes.n; i++) {
-        const struct program_node *node = &program->nodes.at[i];
-        const int64_t *cost = scaled(joint, m, node->cost, node->k);
-        if (!cost)
-            return false;
-        uint32_t at = tsr__program_node(to, node->name, node->k, cost);
-        if (node->choices)
-            tsr__program_choices(to, at, node->choices);
-    }
-    // Edges and uses name variables by number: those of the second model come after all of the
-    // first.
-    for (size_t i = 0; i < program->edges.n; i++) {
-        const struct program_edge *edge = &program->edges.at[i];
-        const int64_t *cost = scaled(joint, m, edge->cost, cells(program, edge));
-        if (!cost)
-            return false;
-        tsr__program_edge(to, first + edge->a, first + edge->b, cost);
-    }
-    for (size_t i = 0; i < program->limits.n; i++) {
-        const struct program_limit *limit = &program->limits.at[i];
-        uint32_t at = tsr__program_limit(to, limit->name, limit->bound, limit->n_times);
-        for (size_t k = 0; k < limit->uses.n; k++)
-            tsr__program_use(to, at, first + limit->uses.at[k].node, limit->uses.at[k].begin,
-                             limit->uses.at[k].end, limit->uses.at[k].usage);
-    }
-    return !to->arena->failed;
+    struct program_weight weight = {models->runs[m], INT64_C(1) << models->shift};
+    models->first_limit[m] = (uint32_t)models->joint.limits.n;
+    models->first[m] =
+        tsr__program_add(&models->joint, &models->planners[m]->program, weight_of_model, &weight);
+    return models->first[m] != UINT32_MAX;
 }
 
 // ---- links -------------------------------------------------------------------------------------
 
-// NULL: the caller or a body reads it, which has no choice.
+// NULL: the reader is the caller or a subgraph, which has no choice.
 static const struct strategy *strategy_of(const struct planner *planner,
                                           const struct reader *reader)
 {
@@ -243,7 +191,7 @@ static const struct strategy *strategy_of(const struct planner *planner,
     return planner->nodes[reader->node].strategy;
 }
 
-// One end of a link: how a node of a model has a value, by its choice.
+// One end of a link: an input or output of a node, whose layout depends on the choice.
 struct link_end {
     const struct planner *planner;
     const struct strategy *strategy;
@@ -258,7 +206,7 @@ static const struct tile_layout *layout_of(const struct link_end *end, size_t ch
     return end->planner->layouts.at[layout].tiles;
 }
 
-// Which choices go together: those in which the value lies the same. NULL: out of memory.
+// Forbids pairs of choices that store the value differently. NULL: out of memory.
 static int64_t *link_table(struct arena *arena, const struct link_end *a, const struct link_end *b)
 {
     size_t n_a = a->strategy->at.n, n_b = b->strategy->at.n;
@@ -273,88 +221,87 @@ static int64_t *link_table(struct arena *arena, const struct link_end *a, const 
     return table;
 }
 
-// The two ends' table, made once for ends that are alike. NULL: out of memory.
-static const int64_t *kept_table(struct joint *joint, const struct link_end *a,
-                                 const struct link_end *b)
+// The table of two ends, cached by strategy and slot. NULL: out of memory.
+static const int64_t *cached_table(struct models *models, const struct link_end *a,
+                                   const struct link_end *b)
 {
     uint32_t key[5] = {a->strategy->id, a->side, (uint32_t)a->slot, b->strategy->id,
                        (uint32_t)b->slot};
-    void **at = tsr__map_at_copy(joint->links, str_bytes(key, sizeof key));
+    void **at = tsr__map_at_copy(models->links, str_bytes(key, sizeof key));
     if (at && !*at)
-        *at = link_table(joint->link_arena, a, b);
+        *at = link_table(models->link_arena, a, b);
     return at ? *at : NULL;
 }
 
-// Two nodes may only take choices in which these inputs lie the same.
-static bool link_readers(struct joint *joint, const struct reader *x, const struct reader *y)
+// Two nodes must choose the same layout for these inputs.
+static bool link_readers(struct models *models, const struct reader *x, const struct reader *y)
 {
-    struct link_end a = {joint->planners[0], strategy_of(joint->planners[0], x), SIDE_INPUT,
+    struct link_end a = {models->planners[0], strategy_of(models->planners[0], x), SIDE_INPUT,
                          x->slot};
-    struct link_end b = {joint->planners[1], strategy_of(joint->planners[1], y), SIDE_INPUT,
+    struct link_end b = {models->planners[1], strategy_of(models->planners[1], y), SIDE_INPUT,
                          y->slot};
     if (!a.strategy || !b.strategy)
-        return true; // what a body reads is whole in any case
-    const int64_t *table = kept_table(joint, &a, &b);
+        return true; // subgraphs read full tensors
+    const int64_t *table = cached_table(models, &a, &b);
     if (!table)
         return false;
-    tsr__program_edge(&joint->program, joint->first[0] + joint->planners[0]->nodes[x->node].var,
-                      joint->first[1] + joint->planners[1]->nodes[y->node].var, table);
-    return !joint->program.arena->failed;
+    tsr__program_edge(&models->joint, models->first[0] + models->planners[0]->nodes[x->node].var,
+                      models->first[1] + models->planners[1]->nodes[y->node].var, table);
+    return !models->joint.arena->failed;
 }
 
-// Readers in their order; those that one model has more of go with the last of the other.
-static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_value *twin)
+// Links readers in their order; see tsr__reader_or_last.
+static bool link_weight(struct models *models, const tsr_value *value, const tsr_value *twin)
 {
-    struct arena *arena = joint->arena;
-    struct readers x = tsr__planner_readers(joint->planners[0], arena, value);
-    struct readers y = tsr__planner_readers(joint->planners[1], arena, twin);
-    size_t n = x.n > y.n ? x.n : y.n;
+    struct arena *arena = models->joint.arena;
+    struct readers x = tsr__planner_readers(models->planners[0], arena, value);
+    struct readers y = tsr__planner_readers(models->planners[1], arena, twin);
+    size_t n = size_max(x.n, y.n);
     if (!x.n || !y.n)
         return !arena->failed;
     for (size_t i = 0; i < n; i++)
-        if (!link_readers(joint, tsr__reader_or_last(&x, i), tsr__reader_or_last(&y, i)))
+        if (!link_readers(models, tsr__reader_or_last(&x, i), tsr__reader_or_last(&y, i)))
             return false;
-    joint->linked[0][tsr__value_id(value)] = 1;
-    joint->linked[1][tsr__value_id(twin)] = 1;
+    models->linked[0][tsr__value_id(value)] = 1;
+    models->linked[1][tsr__value_id(twin)] = 1;
     return !arena->failed;
 }
 
-static bool link_weights(struct joint *joint)
+static bool link_weights(struct models *models)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
+    const tsr_graph *graph = tsr_model_graph(models->planners[0]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
-        const tsr_value *twin = joint->twins->of[0][tsr__value_id(value)];
-        if (twin && !link_weight(joint, value, twin))
+        const tsr_value *twin = models->shared.twin[0][tsr__value_id(value)];
+        if (twin && !link_weight(models, value, twin))
             return false;
     }
     return true;
 }
 
-// What the first hands over lies as the other reads it.
-static bool link_state(struct joint *joint, const tsr_value *present, const tsr_value *past)
+// The first model leaves a cache in the layout in which the second reads it.
+static bool link_cache(struct models *models, const tsr_value *present, const tsr_value *past)
 {
-    struct planner *first = joint->planners[0], *second = joint->planners[1];
+    struct planner *first = models->planners[0], *second = models->planners[1];
     struct reader from;
-    struct readers readers = tsr__planner_readers(second, joint->arena, past);
+    struct readers readers = tsr__planner_readers(second, models->joint.arena, past);
     const struct reader *to = readers.n ? &readers.at[0] : NULL;
-    // A state that no node of the second model reads at an input, or that no node of the first
-    // makes, needs no link.
+    // No link is needed if no node of the first model makes the cache, or none of the second reads it.
     const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
     if (!strategy || !tsr__planner_made_by(first, present, &from))
-        return !joint->arena->failed;
+        return !models->joint.arena->failed;
     struct link_end made = {first, first->nodes[from.node].strategy, SIDE_OUTPUT, from.slot};
     struct link_end read = {second, strategy, SIDE_INPUT, to->slot};
-    const int64_t *table = kept_table(joint, &made, &read);
+    const int64_t *table = cached_table(models, &made, &read);
     if (!table)
         return false;
-    tsr__program_edge(&joint->program, joint->first[0] + first->nodes[from.node].var,
-                      joint->first[1] + second->nodes[to->node].var, table);
-    joint->linked[1][tsr__value_id(past)] = 1;
-    return !joint->program.arena->failed;
+    tsr__program_edge(&models->joint, models->first[0] + first->nodes[from.node].var,
+                      models->first[1] + second->nodes[to->node].var, table);
+    models->linked[1][tsr__value_id(past)] = 1;
+    return !models->joint.arena->failed;
 }
 
-const tsr_value *tsr__joint_handed(const struct planner *first, const struct state_pair *pair)
+const tsr_value *tsr__models_cache(const struct planner *first, const struct state_pair *pair)
 {
     const tsr_graph *graph = tsr_model_graph(first->model);
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
@@ -365,50 +312,33 @@ const tsr_value *tsr__joint_handed(const struct planner *first, const struct sta
     return NULL;
 }
 
-static bool link_states(struct joint *joint)
+static bool link_caches(struct models *models)
 {
-    for (size_t i = 0; i < joint->planners[1]->ends.states.n; i++) {
-        const struct state_pair *pair = &joint->planners[1]->ends.states.at[i];
-        const tsr_value *handed = tsr__joint_handed(joint->planners[0], pair);
-        if (handed && !link_state(joint, handed, pair->past))
+    for (size_t i = 0; i < models->planners[1]->ends.states.n; i++) {
+        const struct state_pair *pair = &models->planners[1]->ends.states.at[i];
+        const tsr_value *cache = tsr__models_cache(models->planners[0], pair);
+        if (cache && !link_cache(models, cache, pair->past))
             return false;
     }
     return true;
 }
 
-bool tsr__joint_shared(struct planner *const planners[2], const struct twins *twins,
-                       unsigned char *out[2])
-{
-    const struct planner_ends *ends = &planners[1]->ends;
-    for (int m = 0; m < 2; m++) {
-        uint32_t n_values = tsr__model_value_ids(planners[m]->model);
-        out[m] = ARENA_ARRAY(&planners[0]->arena, unsigned char, n_values + 1);
-        if (!out[m])
-            return false;
-        for (uint32_t id = 0; id < n_values; id++)
-            out[m][id] = twins->of[m][id] != NULL;
-    }
-    for (size_t i = 0; i < ends->states.n; i++)
-        if (tsr__joint_handed(planners[0], &ends->states.at[i]))
-            out[1][tsr__value_id(ends->states.at[i].past)] = 1;
-    return true;
-}
+// ---- memory of weights that only one model has -------------------------------------------------
 
-// ---- what only one of them has -----------------------------------------------------------------
-
-// Bytes of constants that the other model lacks, by choice of the node; NULL: none.
-static int64_t *own_bytes(struct joint *joint, int m, const struct plan_node *node, size_t class)
+// Bytes of constants that the other model does not have, by choice of the node; NULL: none.
+static int64_t *own_bytes(struct models *models, size_t m, const struct plan_node *node,
+                          size_t class)
 {
-    struct planner *planner = joint->planners[m];
+    struct planner *planner = models->planners[m];
     size_t n_choices = node->strategy->at.n;
     int64_t *bytes = NULL;
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         const tsr_value *value = tsr_node_input(node->node, i);
         if (!value || !planner->values[tsr__value_id(value)].constant ||
-            joint->linked[m][tsr__value_id(value)] || read_before(node->node, i))
+            models->linked[m][tsr__value_id(value)] || read_before(node->node, i))
             continue;
         if (!bytes)
-            bytes = ARENA_ARRAY(joint->arena, int64_t, n_choices + 1);
+            bytes = ARENA_ARRAY(models->joint.arena, int64_t, n_choices + 1);
         if (!bytes)
             return NULL; // the arena has failed: add_own says so
         for (size_t c = 0; c < n_choices; c++)
@@ -418,52 +348,172 @@ static int64_t *own_bytes(struct joint *joint, int m, const struct plan_node *no
     return bytes;
 }
 
-// They lie there while the other model runs.
-static bool add_own(struct joint *joint, int m)
+// Charges these bytes while the other model runs.
+static bool add_own_bytes(struct models *models, size_t m)
 {
-    const struct planner *planner = joint->planners[m], *other = joint->planners[1 - m];
-    size_t n_classes = planner->memory.n_classes;
-    if (other->memory.n_classes < n_classes)
-        n_classes = other->memory.n_classes;
+    const struct planner *planner = models->planners[m], *other = models->planners[1 - m];
+    size_t n_classes = size_min(planner->memory.n_classes, other->memory.n_classes);
     for (size_t c = 0; c < n_classes; c++)
         for (size_t i = 0; i < planner->n_nodes; i++) {
             const struct plan_node *node = &planner->nodes[i];
-            int64_t *bytes = node->strategy ? own_bytes(joint, m, node, c) : NULL;
+            int64_t *bytes = node->strategy ? own_bytes(models, m, node, c) : NULL;
             if (bytes)
-                tsr__program_use(&joint->program,
-                                 joint->first_limit[1 - m] + other->memory.limits[c],
-                                 joint->first[m] + node->var, 0, other->n_times, bytes);
+                tsr__program_use(&models->joint,
+                                 models->first_limit[1 - m] + other->memory.limits[c],
+                                 models->first[m] + node->var, 0, other->n_times, bytes);
         }
-    return !joint->arena->failed;
+    return !models->joint.arena->failed;
 }
 
-bool tsr__joint_program(struct joint *joint)
+bool tsr__models_program(struct models *models)
 {
-    struct arena *arena = joint->arena = joint->planners[0]->work;
-    for (int m = 0; m < 2; m++) {
-        uint32_t n_values = tsr__model_value_ids(joint->planners[m]->model);
-        joint->linked[m] = ARENA_ARRAY(arena, unsigned char, n_values + 1);
+    struct arena *arena = models->planners[0]->work;
+    models->program = &models->planners[0]->program;
+    if (models->n == 1)
+        return true;
+    for (size_t m = 0; m < models->n; m++) {
+        uint32_t n_values = tsr__model_value_ids(models->planners[m]->model);
+        models->linked[m] = ARENA_ARRAY(arena, unsigned char, n_values + 1);
     }
     if (arena->failed)
         return false;
-    tsr__map_init(&joint->scaled, arena, 256);
-    tsr__program_init(&joint->program, arena);
-    choose_shift(joint);
-    return add_program(joint, 0) && add_program(joint, 1) && link_weights(joint) &&
-           link_states(joint) && add_own(joint, 0) && add_own(joint, 1);
+    models->program = &models->joint;
+    tsr__program_init(&models->joint, arena);
+    choose_shift(models);
+    return add_program(models, 0) && add_program(models, 1) && link_weights(models) &&
+           link_caches(models) && add_own_bytes(models, 0) && add_own_bytes(models, 1);
 }
 
-int64_t tsr__joint_time(int64_t first, int64_t runs, int64_t other)
+// From here on the first planner's pace is that of all models: candidates that one of them lacks are
+// missing in the joint program, and its lower bound is the sum of theirs.
+static void join_paces(struct models *models)
 {
-    int64_t all;
-    if (!mul_ok(runs, other, &all) || all >= PLAN_NEVER - first)
-        return PLAN_NEVER;
-    return first + all;
+    struct planner_pace *pace = &models->planners[0]->pace;
+    int64_t least[PLAN_MAX_MODELS] = {0};
+    for (size_t m = 0; m < models->n; m++) {
+        const struct planner_pace *other = &models->planners[m]->pace;
+        pace->late = pace->late || other->late;
+        if (pace->ways == 0)
+            pace->ways = other->ways;
+        least[m] = other->least;
+    }
+    pace->least = tsr__models_time(models, least) >> models->shift;
 }
 
-void tsr__joint_unscale(const struct joint *joint, tsr_plan_summary *out)
+bool tsr__models_build(struct models *models, int64_t memory)
+{
+    struct map links;
+    bool late = false;
+    for (size_t m = 0; m < models->n; m++) {
+        struct planner *planner = models->planners[m];
+        if (!tsr__planner_list(planner) || !tsr__planner_build(planner, memory))
+            return false;
+        late = late || planner->pace.late;
+    }
+    models->program = NULL;
+    models->link_arena = &models->planners[0]->arena;
+    models->links = &links;
+    tsr__map_init(&links, models->link_arena, 256);
+    if (!late && !tsr__models_program(models))
+        return false;
+    models->links = NULL;
+    join_paces(models);
+    return true;
+}
+
+// ---- solutions ---------------------------------------------------------------------------------
+
+void tsr__models_take(const struct models *models, const uint32_t *choice)
+{
+    for (size_t m = 0; m < models->n; m++)
+        tsr__planner_take(models->planners[m], choice + models->first[m]);
+}
+
+int64_t tsr__models_time(const struct models *models, const int64_t *run)
+{
+    int64_t all = run[0], others;
+    for (size_t m = 1; m < models->n; m++) {
+        if (!mul_ok(models->runs[m], run[m], &others) || others >= PLAN_NEVER - all)
+            return PLAN_NEVER;
+        all += others;
+    }
+    return all;
+}
+
+int64_t tsr__models_unscaled(const struct models *models, int64_t cost)
+{
+    return cost << models->shift;
+}
+
+void tsr__models_unscale_choices(const struct models *models, tsr_plan_summary *out)
 {
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; i < out->n_choices; i++)
-        list[i].cost <<= joint->shift;
+        list[i].cost = tsr__models_unscaled(models, list[i].cost);
+}
+
+int64_t tsr__models_limit(const struct models *models, const tsr_plan_options *options)
+{
+    if (models->n == 1 || options->memory > 0 || options->topology)
+        return options->memory;
+    return PLAN_NO_LIMIT;
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+bool tsr__model_memory_init(struct model_memory *memory, struct arena *arena, size_t n)
+{
+    memory->memory = ARENA_ARRAY(arena, int64_t, n);
+    memory->peak = ARENA_ARRAY(arena, int64_t, n);
+    memory->own = ARENA_ARRAY(arena, int64_t, n);
+    return memory->memory && memory->peak && memory->own;
+}
+
+// Marks the values of model m that the other model has too: weights, and caches that the first model
+// makes for the second. NULL: out of memory.
+static unsigned char *mark_shared(const struct models *models, size_t m, struct arena *arena)
+{
+    uint32_t n_values = tsr__model_value_ids(models->planners[m]->model);
+    unsigned char *shared = ARENA_ARRAY(arena, unsigned char, n_values + 1);
+    const struct planner_ends *ends = &models->planners[1]->ends;
+    if (!shared)
+        return NULL;
+    for (uint32_t id = 0; id < n_values; id++)
+        shared[id] = models->shared.twin[m][id] != NULL;
+    for (size_t i = 0; m == 1 && i < ends->states.n; i++)
+        if (tsr__models_cache(models->planners[0], &ends->states.at[i]))
+            shared[tsr__value_id(ends->states.at[i].past)] = 1;
+    return shared;
+}
+
+bool tsr__models_memory(const struct models *models, size_t m, const struct model_memory *out)
+{
+    struct arena scratch;
+    if (!tsr__planner_memory(models->planners[m], out->memory, out->peak))
+        return false;
+    if (models->n == 1)
+        return true;
+    tsr__arena_init(&scratch, models->planners[m]->session);
+    unsigned char *shared = mark_shared(models, m, &scratch);
+    bool ok = shared && tsr__planner_add_own(models->planners[m], shared, out->own);
+    tsr__arena_free(&scratch);
+    return ok;
+}
+
+// Prefill takes 3 GiB and decode 2, of which 2 are a table of its own: the peak is prefill's 3 + 2.
+void tsr__models_join_memory(const struct models *models, const struct model_memory *each, size_t n,
+                             const struct model_memory *out)
+{
+    for (size_t device = 0; device < n; device++) {
+        int64_t memory = 0, peak = 0, own = 0;
+        for (size_t m = 0; m < models->n; m++)
+            own += each[m].own[device];
+        for (size_t m = 0; m < models->n; m++) {
+            int64_t others = own - each[m].own[device];
+            memory = int64_max(memory, each[m].memory[device] + others);
+            peak = int64_max(peak, each[m].peak[device] + others);
+        }
+        out->memory[device] = memory;
+        out->peak[device] = peak;
+    }
 }

@@ -1,53 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// block_price.c - what copies of a block of devices take besides what each does alone: they cut their shares out of the inputs,
-// combine sums over the batch, and bring the outputs to the first device. A block without that device is one stage, which gives
-// the outputs itself.
+// set_costs.c - what copies of a device set need besides what each computes by itself: they slice their
+// shares out of the inputs, add up sums over the batch, and gather the outputs on the first device. A
+// set without that device is one pipeline stage, which returns the outputs itself.
 #include "plan/search/device_sets.h"
 
-// Told from the sizes alone: with 4 copies, [64, 512] in the whole and [16, 512] in the block have
-// the batch in dimension 0. Two dimensions that differ, or one that differs by another factor, are
-// unclear.
-int tsr__block_batch_dim(const struct blocks *blocks, const struct block_plan *plan,
-                         const tsr_value *value)
+// Compares sizes: with 4 copies, [64, 512] in the model and [16, 512] in the set have the batch in
+// dimension 0. Two dimensions that differ, or one that differs by another factor, are unclear.
+int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
 {
-    const struct plan_value *all = &blocks->planner->values[tsr__value_id(value)];
-    const struct plan_value *part = &plan->planner.values[tsr__value_id(value)];
+    const struct plan_value *all = &model->all->values[tsr__value_id(value)];
+    const struct plan_value *part = &model->part->values[tsr__value_id(value)];
     int found = BATCH_NOWHERE, rank = all->rank < part->rank ? all->rank : part->rank;
     for (int d = 0; d < rank; d++) {
         if (all->shape[d] == part->shape[d])
             continue;
-        if (found >= 0 || all->shape[d] != part->shape[d] * plan->copies)
+        if (found >= 0 || all->shape[d] != part->shape[d] * model->set->copies)
             return BATCH_UNCLEAR;
         found = d;
     }
     return found;
 }
 
-// A state is kept by each copy for its share of the batch: it is cut out of nothing, and brought nowhere.
-static bool stays(const struct blocks *blocks, const tsr_value *value)
+// Time of gathering all outputs on the first device. Caches stay in their copy.
+static int64_t gather_time(const struct set_model *model)
 {
-    return planner_stays(blocks->planner, value);
-}
-
-// What it takes that all outputs come to the first device, from all copies but its own.
-static int64_t gather_time(const struct blocks *blocks, const struct block_plan *plan)
-{
-    struct planner *planner = blocks->planner;
+    struct planner *planner = model->all;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t ps = 0;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
-        if (stays(blocks, value) || tsr__block_batch_dim(blocks, plan, value) == BATCH_NOWHERE)
-            continue; // every copy has it
-        ps += tsr__price_gather(planner->machine.topology, plan->n, plan->copies,
+        if (planner_stays(model->all, value) || tsr__set_batch_dim(model, value) == BATCH_NOWHERE)
+            continue; // every copy computes it
+        ps += tsr__price_gather(planner->machine.topology, model->set->n, model->set->copies,
                                 tsr__value_bytes(planner, value));
     }
     return ps;
 }
 
-// The node reads the value whole, in the way that was chosen for it.
-static bool reads_whole(const struct planner *planner, const struct plan_node *node,
-                        const tsr_value *value)
+// True if the chosen candidate of the node reads the full value.
+static bool reads_full(const struct planner *planner, const struct plan_node *node,
+                       const tsr_value *value)
 {
     if (!node->strategy)
         return false;
@@ -60,87 +52,85 @@ static bool reads_whole(const struct planner *planner, const struct plan_node *n
     return false;
 }
 
-static bool some_reads_whole(const struct planner *planner, const tsr_value *value)
+static bool some_node_reads_full(const struct planner *planner, const tsr_value *value)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
-        if (reads_whole(planner, &planner->nodes[i], value))
+        if (reads_full(planner, &planner->nodes[i], value))
             return true;
     return false;
 }
 
-// Nodes that read the whole share of their copy: each device cuts it out of the inputs, which a block alone would not do.
-static int64_t slice_time(const struct blocks *blocks, const struct block_plan *plan)
+// Time of slicing the shares of copies out of the inputs. Nodes that read a shard of the input slice it
+// anyway, so only inputs that are read in full count.
+static int64_t slice_time(const struct set_model *model)
 {
-    const struct planner *planner = &plan->planner;
+    const struct planner *planner = model->part;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     double bytes = 0;
-    if (plan->copies <= 1)
+    if (model->set->copies <= 1)
         return 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        if (stays(blocks, value))
+        if (planner_stays(model->all, value))
             continue;
-        if (some_reads_whole(planner, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
-            bytes += (double)tsr__value_bytes(blocks->planner, value) / (double)plan->copies;
+        if (some_node_reads_full(planner, value) && tsr__set_batch_dim(model, value) >= 0)
+            bytes += (double)tsr__value_bytes(model->all, value) / (double)model->set->copies;
     }
     return tsr__planner_move_time(planner, 2 * bytes);
 }
 
 // ---- sums over the batch -----------------------------------------------------------------------
 
-// The node reads shares of the batch and gives something without it (a mean over the batch): copies combine what they have.
-static bool joins_copies(const struct blocks *blocks, const struct block_plan *plan,
-                         const struct plan_node *node, size_t slot)
+// True if the node reduces over the batch, such as a mean: copies must combine their partial sums.
+static bool reduces_batch(const struct set_model *model, const struct plan_node *node, size_t slot)
 {
     const tsr_value *out = tsr_node_output(node->node, slot);
     if (!out || rule_steers(node->rule, SIDE_OUTPUT, slot) ||
-        tsr__block_batch_dim(blocks, plan, out) != BATCH_NOWHERE)
+        tsr__set_batch_dim(model, out) != BATCH_NOWHERE)
         return false;
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         const tsr_value *in = tsr_node_input(node->node, i);
-        if (in && !rule_steers(node->rule, SIDE_INPUT, i) &&
-            tsr__block_batch_dim(blocks, plan, in) >= 0)
+        if (in && !rule_steers(node->rule, SIDE_INPUT, i) && tsr__set_batch_dim(model, in) >= 0)
             return true;
     }
     return false;
 }
 
-// An all-reduce among the copies of each device of the block, all at once. Of hosts that are not listed one by one as many
-// copies count as are.
-static int64_t join_time(const struct blocks *blocks, const struct block_plan *plan, int64_t bytes)
+// Time of an all-reduce among the copies of each device, all at once. A large topology lists only a
+// window of its devices, which then stand for all.
+static int64_t reduce_time(const struct set_model *model, int64_t bytes)
 {
-    tsr_topology *topology = blocks->planner->machine.topology;
-    int64_t copies = plan->copies, ps = PLAN_NEVER;
+    tsr_topology *topology = model->all->machine.topology;
+    int64_t copies = model->set->copies, ps = PLAN_NEVER;
     struct arena scratch;
     if (topology->window)
-        copies = int64_min(copies, topology->window / plan->n);
-    tsr__arena_init(&scratch, blocks->planner->session);
-    int *devices = ARENA_ARRAY(&scratch, int, (size_t)(plan->n * copies) + 1);
+        copies = int64_min(copies, topology->window / model->set->n);
+    tsr__arena_init(&scratch, model->all->session);
+    int *devices = ARENA_ARRAY(&scratch, int, (size_t)(model->set->n * copies) + 1);
     if (!devices)
         goto free_scratch;
-    for (int64_t device = 0; device < plan->n; device++)
+    for (int64_t device = 0; device < model->set->n; device++)
         for (int64_t copy = 0; copy < copies; copy++)
-            devices[device * copies + copy] = (int)(copy * plan->n + plan->devices[device]);
-    struct topology_groups groups = {(int)plan->n, (int)copies, devices};
+            devices[device * copies + copy] =
+                (int)(copy * model->set->n + model->set->devices[device]);
+    struct topology_groups groups = {(int)model->set->n, (int)copies, devices};
     ps = tsr__price_collective(topology, TSR_ALL_REDUCE, &groups, bytes);
 free_scratch:
     tsr__arena_free(&scratch);
     return ps;
 }
 
-// All such sums: how many there are, and what they take together.
+// Number and time of all such sums.
 struct sums {
     size_t n;
     int64_t ps;
 };
 
-// By the choices that the block's planner has taken; each output that joins copies is an all-reduce
-// of its piece.
-static struct sums sums_of(const struct blocks *blocks, const struct block_plan *plan)
+static struct sums sums_of(const struct set_model *model)
 {
-    const struct planner *planner = &plan->planner;
+    const struct planner *planner = model->part;
     struct sums sums = {0};
-    if (plan->copies <= 1)
+    if (model->set->copies <= 1)
         return sums;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
@@ -148,39 +138,39 @@ static struct sums sums_of(const struct blocks *blocks, const struct block_plan 
             continue;
         for (size_t slot = 0; slot < tsr_node_output_count(node->node); slot++) {
             uint32_t layout = node->strategy->at.at[node->choice].out[slot];
-            if (layout == PLAN_NO_LAYOUT || !joins_copies(blocks, plan, node, slot))
+            if (layout == PLAN_NO_LAYOUT || !reduces_batch(model, node, slot))
                 continue;
             const struct plan_value *value =
                 &planner->values[tsr__value_id(tsr_node_output(node->node, slot))];
             int64_t bytes = tsr__planner_bytes(planner, layout, value);
-            sums.ps = int64_min(sums.ps + join_time(blocks, plan, bytes), PLAN_NEVER);
+            sums.ps = int64_min(sums.ps + reduce_time(model, bytes), PLAN_NEVER);
             sums.n++;
         }
     }
     return sums;
 }
 
-size_t tsr__block_sums(const struct blocks *blocks, const struct block_plan *plan)
+size_t tsr__set_sums(const struct set_model *model)
 {
-    return sums_of(blocks, plan).n;
+    return sums_of(model).n;
 }
 
-// Each device is handed the inputs whole and keeps them for the run; the block's own plan has
-// counted its share only.
-int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *plan)
+// Each device gets the full inputs and keeps them for the run; the plan of the set has counted only its
+// share.
+int64_t tsr__set_input_bytes(const struct set_model *model)
 {
-    const tsr_graph *graph = tsr_model_graph(plan->planner.model);
+    const tsr_graph *graph = tsr_model_graph(model->part->model);
     int64_t bytes = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        int64_t whole = tsr__value_bytes(blocks->planner, value);
-        if (!stays(blocks, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
-            bytes = int64_min(bytes + whole - tsr__value_bytes(&plan->planner, value), PLAN_NEVER);
+        int64_t whole = tsr__value_bytes(model->all, value);
+        if (!planner_stays(model->all, value) && tsr__set_batch_dim(model, value) >= 0)
+            bytes = int64_min(bytes + whole - tsr__value_bytes(model->part, value), PLAN_NEVER);
     }
     return bytes;
 }
 
-int64_t tsr__block_price(const struct blocks *blocks, const struct block_plan *plan)
+int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return gather_time(blocks, plan) + slice_time(blocks, plan) + sums_of(blocks, plan).ps;
+    return gather_time(model) + slice_time(model) + sums_of(model).ps;
 }

@@ -29,25 +29,24 @@ static bool take_stage(struct planner *planner, const struct stage *stage)
     return true;
 }
 
-// Bytes and peaks of the stage's devices, at their places in lists of all devices.
-static bool memory_of_stage(struct staging *staging, const struct stage *stage,
-                            const struct stage_usage *out)
+// Memory of the stage's devices, in the numbers of all devices.
+static bool memory_of_stage(struct staging *staging, const struct stage *stage, size_t m,
+                            const struct model_memory *out)
 {
-    int64_t *bytes = ARENA_ARRAY(&staging->planner->arena, int64_t, stage->n);
-    int64_t *most = ARENA_ARRAY(&staging->planner->arena, int64_t, stage->n);
-    if (!bytes || !most || !tsr__planner_memory(&stage->kind->planner, bytes, most))
+    struct planner *planners[PLAN_MAX_MODELS] = {&stage->kind->planner};
+    struct model_memory own;
+    struct models models;
+    if (stage->kind->other)
+        planners[1] = &stage->kind->other->planner;
+    tsr__models_with(staging->models, planners, &models);
+    if (!tsr__model_memory_init(&own, &staging->planner->arena, stage->n) ||
+        !tsr__models_memory(&models, m, &own))
         return false;
-    for (size_t device = 0; device < stage->n; device++) {
-        out->memory[stage->devices[device]] = bytes[device];
-        out->peak[stage->devices[device]] = most[device];
+    for (size_t i = 0; i < stage->n; i++) {
+        out->memory[stage->devices[i]] = own.memory[i];
+        out->peak[stage->devices[i]] = own.peak[i];
+        out->own[stage->devices[i]] = own.own[i];
     }
-    if (!out->shared)
-        return true;
-    memset(bytes, 0, stage->n * sizeof *bytes);
-    if (!tsr__planner_add_own(&stage->kind->planner, out->shared, bytes))
-        return false;
-    for (size_t device = 0; device < stage->n; device++)
-        out->own[stage->devices[device]] = bytes[device];
     return true;
 }
 
@@ -60,16 +59,10 @@ struct stage tsr__stages_other(const struct stage *stage)
     return other;
 }
 
-// What was chosen for a stage becomes the only way of its nodes, and counts on its devices.
-static bool settle(struct staging *staging, const struct stage *stage,
-                   const struct stage_usage *usage)
-{
-    return take_stage(staging->planner, stage) && memory_of_stage(staging, stage, usage);
-}
-
-// Plans the nodes of every stage once more, with choices.
+// Plans the nodes of every stage once more, with choices. The chosen candidates become the only ones in
+// the planners of all devices.
 static tsr_status take_line(struct staging *staging, struct line *line,
-                            const struct stage_usage usage[2])
+                            const struct model_memory memory[PLAN_MAX_MODELS])
 {
     for (size_t k = 0; k < line->n; k++) {
         struct stage *stage = &line->at[k];
@@ -81,12 +74,13 @@ static tsr_status take_line(struct staging *staging, struct line *line,
                                  &stage->point);
         if (st != TSR_OK)
             return st;
-        if (!settle(staging, stage, &usage[0]))
+        if (!take_stage(staging->planner, stage) || !memory_of_stage(staging, stage, 0, &memory[0]))
             return TSR_NOMEM;
         if (!staging->other)
             continue;
         struct stage other = tsr__stages_other(stage);
-        if (!settle(staging->other, &other, &usage[1]))
+        if (!take_stage(staging->other->planner, &other) ||
+            !memory_of_stage(staging, stage, 1, &memory[1]))
             return TSR_NOMEM;
     }
     return TSR_OK;
@@ -137,7 +131,7 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     struct planner *planner = staging->planner;
     bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
     out->undecided = !proved;
-    return tsr__planner_say_none(planner, "plan in stages", proved, out->needs_bytes);
+    return tsr__plan_say_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
 // More stages than devices, ranges or STAGES_MOST are refused; "auto" (0 or less) never is.
@@ -156,7 +150,7 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
 
 // The line once more, as the other model has it.
 static bool tell_parts(struct staging *staging, const struct line *line,
-                       const struct stage_usage usage[2], tsr_plan_part *parts,
+                       const struct model_memory *memory, tsr_plan_part *parts,
                        tsr_plan_summary *out)
 {
     struct line other = *line;
@@ -164,55 +158,13 @@ static bool tell_parts(struct staging *staging, const struct line *line,
     for (size_t k = 0; k < line->n; k++)
         other.at[k] = tsr__stages_other(&line->at[k]);
     other.clock[0] = line->clock[1];
-    if (!tsr__stages_tell(staging->other, &other, usage[1].memory, &told[1]))
+    if (!tsr__stages_tell(staging->other, &other, memory[1].memory, &told[1]))
         return false;
     for (int m = 0; m < 2; m++)
-        parts[m] = (tsr_plan_part){.cost = told[m].latency, .memory = usage[m].memory};
+        parts[m] = (tsr_plan_part){.cost = told[m].latency, .memory = memory[m].memory};
     out->parts = parts;
     out->n_parts = 2;
-    out->shared = staging->twins.n;
-    return true;
-}
-
-// Room for what all devices hold of one model.
-static bool usage_new(struct planner *planner, struct stage_usage *out)
-{
-    struct arena *arena = &planner->session->results[RESULT_PLAN];
-    out->memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    out->peak = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    out->own = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    return out->memory && out->peak && out->own;
-}
-
-// One model runs at a time, and what the other alone has lies there meanwhile.
-static bool larger_usage(struct planner *planner, const struct stage_usage usage[2],
-                         tsr_plan_summary *out)
-{
-    struct stage_usage both;
-    if (!usage_new(planner, &both))
-        return false;
-    for (int64_t device = 0; device < planner->machine.n; device++) {
-        both.memory[device] = int64_max(usage[0].memory[device] + usage[1].own[device],
-                                        usage[1].memory[device] + usage[0].own[device]);
-        both.peak[device] = int64_max(usage[0].peak[device] + usage[1].own[device],
-                                      usage[1].peak[device] + usage[0].own[device]);
-    }
-    out->memory = both.memory;
-    out->peak = both.peak;
-    return true;
-}
-
-// Which values of each model the other has too; nothing is marked where there is one model. False: out of memory.
-static bool mark_shared(struct staging *staging, struct stage_usage usage[2])
-{
-    unsigned char *shared[2];
-    if (!staging->other)
-        return true;
-    struct planner *planners[2] = {staging->planner, staging->other->planner};
-    if (!tsr__joint_shared(planners, &staging->twins, shared))
-        return false;
-    for (int m = 0; m < 2; m++)
-        usage[m].shared = shared[m];
+    out->shared = staging->models->shared.n;
     return true;
 }
 
@@ -220,27 +172,34 @@ static bool mark_shared(struct staging *staging, struct stage_usage usage[2])
 static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
                             struct line *line, tsr_plan_part *parts, tsr_plan_summary *out)
 {
-    struct stage_usage usage[2] = {{0}};
+    struct planner *planner = staging->planner;
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    struct model_memory memory[PLAN_MAX_MODELS], all;
+    size_t n = (size_t)planner->machine.n;
     struct told_stages told;
-    if (!usage_new(staging->planner, &usage[0]) || !usage_new(staging->planner, &usage[1]) ||
-        !mark_shared(staging, usage))
+    for (size_t m = 0; m < PLAN_MAX_MODELS; m++)
+        if (!tsr__model_memory_init(&memory[m], arena, n))
+            return TSR_NOMEM;
+    if (!tsr__model_memory_init(&all, arena, n))
         return TSR_NOMEM;
-    tsr_status st = take_line(staging, line, usage);
+    tsr_status st = take_line(staging, line, memory);
     if (st != TSR_OK)
         return st;
     if (!tsr__stages_play(staging, line, &line->clock[0]))
         return TSR_NOMEM;
     if (staging->other && !tsr__stages_play(staging->other, line, &line->clock[1]))
         return TSR_NOMEM;
-    if (!larger_usage(staging->planner, usage, out) ||
-        !tsr__stages_tell(staging, line, usage[0].memory, &told))
+    tsr__models_join_memory(staging->models, memory, n, &all);
+    out->memory = all.memory;
+    out->peak = all.peak;
+    if (!tsr__stages_tell(staging, line, memory[0].memory, &told))
         return TSR_NOMEM;
     out->feasible = true;
     out->stages = told.at;
     out->n_stages = line->n;
     out->latency = told.latency;
     out->period = told.period;
-    if (staging->other && !tell_parts(staging, line, usage, parts, out))
+    if (staging->other && !tell_parts(staging, line, memory, parts, out))
         return TSR_NOMEM;
     return tsr__stages_prove(staging, line, options, out);
 }
@@ -270,41 +229,33 @@ static tsr_status export_stages(struct staging *staging, const struct line *line
     return TSR_OK;
 }
 
-// The plan as shardings, stages and metadata of the model, and what it communicates.
-static tsr_status write_staged(struct staging *staging, const char *config, const struct line *line,
-                               tsr_plan_summary *out)
+// Writes the shardings and stages of one model, and adds its figures to `out`. write false: only the
+// figures.
+static tsr_status write_model(struct staging *staging, const char *config, const struct line *line,
+                              bool write, tsr_plan_part *out)
 {
     struct planner *planner = staging->planner;
-    tsr_status st = tsr__planner_write(planner, config);
+    struct collective_count counts[PLAN_MAX_OPS];
+    tsr_status st = TSR_OK;
+    if (write)
+        st = tsr__planner_write(planner, config);
+    if (write && st == TSR_OK)
+        st = set_stages(staging, line);
     if (st != TSR_OK)
         return st;
-    st = set_stages(staging, line);
-    if (st != TSR_OK)
-        return st;
-    return tsr__planner_tell(planner, NULL, out);
+    size_t n = tsr__planner_collectives(planner, counts);
+    return tsr__planner_tell(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
 
-static void tell_written(const tsr_plan_summary *told, tsr_plan_part *part)
-{
-    part->config = told->config;
-    part->collectives = told->collectives;
-    part->n_collectives = told->n_collectives;
-    part->nodes = told->nodes;
-    part->cut_nodes = told->cut_nodes;
-}
-
-// Each model is written with its own nodes; stages have the same cuts and numbers in both.
+// Stages have the same cuts and numbers in both models.
 static tsr_status write_all(struct staging *staging, const char *config, const struct line *line,
-                            tsr_plan_part *parts, tsr_plan_summary *out)
+                            bool write, tsr_plan_part *parts, tsr_plan_summary *out)
 {
-    tsr_plan_summary other = {.size = sizeof other};
-    tsr_status st = write_staged(staging, config, line, out);
+    tsr_status st = write_model(staging, config, line, write, &parts[0]);
+    tsr__planner_tell_first(&parts[0], out);
     if (st != TSR_OK || !staging->other)
         return st;
-    st = write_staged(staging->other, config, line, &other);
-    tell_written(out, &parts[0]);
-    tell_written(&other, &parts[1]);
-    return st;
+    return write_model(staging->other, config, line, write, &parts[1]);
 }
 
 // Where the graph may be cut, and the best line of stages; line->n 0: none fits.
@@ -313,7 +264,7 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
 {
     if (!tsr__stages_cuts(staging))
         return TSR_NOMEM;
-    if (staging->other && !tsr__joint_cuts(staging))
+    if (staging->other && !tsr__second_model_cuts(staging))
         return TSR_NOMEM;
     tsr_status st = check_number(staging, options->stages);
     if (st != TSR_OK)
@@ -337,7 +288,7 @@ static tsr_status none_found(struct staging *staging, const tsr_plan_options *op
 }
 
 // Finds the stages, plans their nodes, writes the plan into the model, and sums it up.
-static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
+static tsr_status staged(struct staging *staging, const tsr_plan_options *given, bool write,
                          struct stage_rival *rival, tsr_plan_summary *out)
 {
     struct line line;
@@ -357,7 +308,8 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (!line.n)
         return none_found(staging, &options, rival, out);
-    tsr_plan_part *parts = ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, 2);
+    tsr_plan_part *parts =
+        ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, PLAN_MAX_MODELS);
     if (!parts)
         return TSR_NOMEM;
     st = take_plan(staging, &options, &line, parts, out);
@@ -374,7 +326,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         st = export_stages(staging, &line, options.export_lp);
     if (st != TSR_OK)
         return st;
-    st = write_all(staging, options.config, &line, parts, out);
+    st = write_all(staging, options.config, &line, write, parts, out);
     if (st != TSR_OK || !options.explain)
         return st;
     return tsr__stages_explain(staging, &line, options.explain, out);
@@ -389,11 +341,12 @@ static int64_t memory_limit(const tsr_plan_options *options)
 }
 
 // A staging of the planner's model, before it knows its cuts. False: out of memory.
-static bool staging_init(struct planner *planner, const tsr_plan_options *options,
+static bool staging_init(struct models *models, size_t m, const tsr_plan_options *options,
                          struct staging *out)
 {
-    *out =
-        (struct staging){.planner = planner, .memory = memory_limit(options), .rival = INT64_MAX};
+    struct planner *planner = models->planners[m];
+    *out = (struct staging){
+        .planner = planner, .models = models, .memory = memory_limit(options), .rival = INT64_MAX};
     for (int64_t device = 0; device < planner->machine.n; device++)
         out->limited = out->limited || out->memory > 0 ||
                        (out->memory == 0 && planner->machine.topology->device[device].memory > 0);
@@ -406,24 +359,22 @@ static bool staging_init(struct planner *planner, const tsr_plan_options *option
 
 // `limited` decides whether programs get rows at all: without a limit on any device memory is not
 // followed.
-tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
-                            const tsr_plan_options *options, struct stage_rival *rival,
-                            tsr_plan_summary *out)
+tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
+                            struct stage_rival *rival, tsr_plan_summary *out)
 {
     struct staging staging, other = {0};
-    if (!staging_init(planner, options, &staging))
+    if (!staging_init(models, 0, options, &staging))
         return TSR_NOMEM;
     if (rival && rival->cost < PLAN_NEVER)
         staging.rival = rival->cost;
-    if (with) {
-        if (!staging_init(with, options, &other))
+    if (models->n > 1) {
+        if (!staging_init(models, 1, options, &other))
             return TSR_NOMEM;
         staging.other = &other;
-        staging.steps = int64_max(options->steps, 1);
-        if (!tsr__joint_begin(&staging))
+        if (!tsr__second_model_init(&staging))
             return TSR_NOMEM;
     }
-    tsr_status st = staged(&staging, options, rival, out);
+    tsr_status st = staged(&staging, options, write, rival, out);
     tsr__stages_free(&staging);
     tsr__stages_free(&other);
     return st;

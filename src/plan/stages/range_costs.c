@@ -214,25 +214,19 @@ struct range_solve {
     bool late;         // it was not
     bool open;         // what crosses costs nothing
     struct arena scratch;
-    struct joint joint; // where there is another model: the program of both
-    struct program *program;
+    struct models models; // of the kind, with the program of all
 };
 
-// What a range's nodes take: of one run of each model, and of all runs.
+// Times of one run of each model, and of all runs.
 static void add_times(const struct range_solve *solve, const struct program_result *result,
                       struct point *point)
 {
-    const struct joint *joint = &solve->joint;
-    if (!solve->kind->other) {
-        point->time = point->run[0] = result->cost;
-        point->bound = result->bound;
-        return;
-    }
-    for (int m = 0; m < 2; m++)
+    const struct models *models = &solve->models;
+    for (size_t m = 0; m < models->n; m++)
         point->run[m] =
-            tsr__program_cost(&joint->planners[m]->program, result->choice + joint->first[m]);
-    point->time = tsr__joint_time(point->run[0], joint->runs[1], point->run[1]);
-    point->bound = int64_min(result->bound << joint->shift, point->time);
+            tsr__program_cost(&models->planners[m]->program, result->choice + models->first[m]);
+    point->time = tsr__models_time(models, point->run);
+    point->bound = int64_min(tsr__models_unscaled(models, result->bound), point->time);
 }
 
 // What was found as a point that is the best for every limit between what it needs and `limit`.
@@ -243,7 +237,7 @@ static struct point point_of(const struct range_solve *solve, const struct progr
     if (!result->feasible)
         return point;
     point.feasible = true;
-    point.memory = peak_of(solve->program, result->choice);
+    point.memory = peak_of(solve->models.program, result->choice);
     add_times(solve, result, &point);
     return point;
 }
@@ -252,7 +246,7 @@ static struct point point_of(const struct range_solve *solve, const struct progr
 static tsr_status solve_program(struct range_solve *solve, struct program_options options,
                                 struct program_result *result, struct point *out)
 {
-    struct program *program = solve->program;
+    struct program *program = solve->models.program;
     struct arena *arena = &solve->scratch;
     size_t n_limits = program->limits.n;
     program->limits.n = 0;
@@ -290,19 +284,18 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
 static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
+    struct planner *planners[PLAN_MAX_MODELS] = {&kind->planner};
+    if (kind->other)
+        planners[1] = &kind->other->planner;
+    tsr__models_with(staging->models, planners, &solve->models);
+    solve->models.links = &kind->links;
+    solve->models.link_arena = &kind->planner.arena;
     tsr__arena_init(&solve->scratch, kind->planner.session);
-    solve->program = &kind->planner.program;
     if (!make_program(staging, solve, kind))
         return TSR_NOMEM;
-    if (!kind->other || solve->late)
-        return TSR_OK;
-    solve->joint = (struct joint){.planners = {&kind->planner, &kind->other->planner},
-                                  .twins = &staging->twins,
-                                  .runs = {1, staging->steps},
-                                  .links = &kind->links,
-                                  .link_arena = &kind->planner.arena};
-    solve->program = &solve->joint.program;
-    if (!make_program(staging->other, solve, kind->other) || !tsr__joint_program(&solve->joint))
+    if (kind->other && !solve->late && !make_program(staging->other, solve, kind->other))
+        return TSR_NOMEM;
+    if (!solve->late && !tsr__models_program(&solve->models))
         return TSR_NOMEM;
     return TSR_OK;
 }
@@ -326,7 +319,7 @@ static struct front *front_of(struct staging *staging, struct kind *kind, size_t
         return NULL;
     uint32_t structure = range->structure;
     if (staging->other)
-        structure = tsr__joint_structure(staging, i, j);
+        structure = tsr__second_model_structure(staging, i, j);
     if (structure == UINT32_MAX)
         return NULL;
     // Structures are numbered as they are found: the list grows up to this one's number.
@@ -449,14 +442,6 @@ tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i,
     return TSR_OK;
 }
 
-static void take_choices(const struct range_solve *solve, const struct program_result *result)
-{
-    struct kind *kind = solve->kind;
-    tsr__planner_take(&kind->planner, result->choice + solve->joint.first[0]);
-    if (kind->other)
-        tsr__planner_take(&kind->other->planner, result->choice + solve->joint.first[1]);
-}
-
 // Where there is no time left, or somebody wants it to end, what was found in haste before is found again.
 static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
                               struct program_result *result, struct point *out)
@@ -484,7 +469,7 @@ tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i,
     if (st == TSR_OK && !out->feasible)
         st = solve_again(staging, &solve, &result, out);
     if (st == TSR_OK && out->feasible)
-        take_choices(&solve, &result);
+        tsr__models_take(&solve.models, result.choice);
     end_range(&solve);
     return st;
 }
@@ -521,7 +506,7 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     }
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK && !solve.late)
-        st = tsr__program_least(solve.program, &options, &solve.scratch, &least);
+        st = tsr__program_least(solve.models.program, &options, &solve.scratch, &least);
     end_range(&solve);
     *out = INT64_MAX;
     if (least.found)
@@ -540,9 +525,9 @@ tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_explain(&kind->planner, solve.program, node, out);
-    if (st == TSR_OK && kind->other)
-        tsr__joint_unscale(&solve.joint, out);
+        st = tsr__planner_explain(&kind->planner, solve.models.program, node, out);
+    if (st == TSR_OK)
+        tsr__models_unscale_choices(&solve.models, out);
     end_range(&solve);
     return st;
 }
@@ -553,7 +538,7 @@ tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t 
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_export(kind->planner.session, solve.program, path);
+        st = tsr__planner_export(kind->planner.session, solve.models.program, path);
     end_range(&solve);
     return st;
 }

@@ -15,14 +15,6 @@
 
 #include <stdlib.h>
 
-// One run of the first model and `steps` of the other; of one model its own time.
-int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other)
-{
-    if (!staging->other)
-        return first;
-    return tsr__joint_time(first, staging->steps, other);
-}
-
 // ---- nodes that belong together ----------------------------------------------------------------
 
 // a is a node of the first model, b one of the other: both must be in one stage.
@@ -41,7 +33,7 @@ static void add_readers(struct staging *staging, const tsr_value *value, const t
     struct arena *arena = &staging->planner->arena;
     struct readers x = tsr__planner_readers(staging->planner, arena, value);
     struct readers y = tsr__planner_readers(staging->other->planner, arena, twin);
-    size_t n = x.n > y.n ? x.n : y.n;
+    size_t n = size_max(x.n, y.n);
     if (!x.n || !y.n)
         return;
     for (size_t i = 0; i < n; i++)
@@ -54,7 +46,7 @@ static void add_state(struct staging *staging, const struct state_pair *pair)
     struct planner *first = staging->planner;
     struct readers readers =
         tsr__planner_readers(staging->other->planner, &first->arena, pair->past);
-    const tsr_value *handed = tsr__joint_handed(first, pair);
+    const tsr_value *handed = tsr__models_cache(first, pair);
     const tsr_node *from = handed ? tsr_value_producer(handed) : NULL;
     if (!from || !readers.n)
         return;
@@ -71,16 +63,13 @@ static int by_first(const void *a, const void *b)
 
 // Weights that both have, then caches that go from the one to the other; sorted by the nodes of the
 // first.
-bool tsr__joint_begin(struct staging *staging)
+bool tsr__second_model_init(struct staging *staging)
 {
-    struct planner *planners[2] = {staging->planner, staging->other->planner};
     const tsr_graph *graph = tsr_model_graph(staging->planner->model);
     const struct planner_ends *ends = &staging->other->planner->ends;
-    if (!tsr__joint_twins(planners, &staging->twins))
-        return false;
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
-        const tsr_value *twin = staging->twins.of[0][tsr__value_id(value)];
+        const tsr_value *twin = staging->models->shared.twin[0][tsr__value_id(value)];
         if (twin)
             add_readers(staging, value, twin);
     }
@@ -120,7 +109,7 @@ static void drop_cuts(struct staging *staging)
 
 // The first model's cuts are there already. Each gives a window for the other; those without a
 // place are dropped by both.
-bool tsr__joint_cuts(struct staging *staging)
+bool tsr__second_model_cuts(struct staging *staging)
 {
     struct staging *other = staging->other;
     size_t n = staging->n_ranges - 1;
@@ -159,7 +148,7 @@ static void describe(struct staging *staging, size_t i, size_t j, struct text *k
 
 // A number for pairs of ranges that are alike; UINT32_MAX: out of memory. Asked once for each
 // range.
-uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j)
+uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
     struct text key;

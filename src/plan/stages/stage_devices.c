@@ -163,10 +163,10 @@ static int64_t of_all_runs(struct search *search, crossing_of *of, size_t from, 
                            const struct block *block)
 {
     struct staging *staging = search->staging;
-    int64_t own = of(search, staging, from, to, block);
-    if (!staging->other)
-        return own;
-    return tsr__stages_both(staging, own, of(search, staging->other, from, to, block));
+    int64_t run[PLAN_MAX_MODELS] = {of(search, staging, from, to, block)};
+    if (staging->other)
+        run[1] = of(search, staging->other, from, to, block);
+    return tsr__models_time(staging->models, run);
 }
 
 int64_t tsr__search_transfers(struct search *search, size_t from, size_t to,

@@ -113,16 +113,15 @@ static void add_runs(const struct staging *staging, const struct line *line, tsr
     for (size_t k = 0; k < line->n; k++) {
         const struct stage *stage = &line->at[k];
         at[k] = (tsr_plan_stage){.time = stage->point.time};
-        at[k].transfer = tsr__stages_both(staging, stage->transfer[0], stage->transfer[1]);
+        at[k].transfer = tsr__models_time(staging->models, stage->transfer);
     }
 }
 
 // Of the nodes that are in no stage, for all runs.
 static int64_t common_time(const struct staging *staging)
 {
-    if (!staging->other)
-        return staging->common;
-    return tsr__stages_both(staging, staging->common, staging->other->common);
+    int64_t run[PLAN_MAX_MODELS] = {staging->common, staging->other ? staging->other->common : 0};
+    return tsr__models_time(staging->models, run);
 }
 
 // What the plan costs by its objective. The pace of two models is that of the stage that is busy longest with both.
@@ -182,9 +181,10 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
         *bound = proved.most;
     if (!staging->hasty)
         return st;
-    *bound = shared_out(staging);
+    int64_t run[PLAN_MAX_MODELS] = {shared_out(staging)};
     if (staging->other)
-        *bound = tsr__stages_both(staging, *bound, shared_out(staging->other));
+        run[1] = shared_out(staging->other);
+    *bound = tsr__models_time(staging->models, run);
     return st;
 }
 

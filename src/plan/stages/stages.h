@@ -12,7 +12,7 @@
 #ifndef TSR_PLAN_STAGES_H
 #define TSR_PLAN_STAGES_H
 
-#include "plan/search/models.h"
+#include "plan/search/search.h"
 
 #define STAGES_MAX_PLACES 64 // between which ranges lie, the ends of the graph not counted
 #define STAGES_MOST       64 // stages
@@ -66,10 +66,9 @@ struct common_nodes {
     size_t node[2], slot[2];
 };
 struct staging {
-    struct planner *planner; // of all nodes and devices
-    struct staging *other;   // of the model that is planned with this one, or NULL
-    int64_t steps;           // runs of that for each of this
-    struct twins twins;
+    struct planner *planner;         // of all nodes and devices
+    struct models *models;           // all that are planned
+    struct staging *other;           // of the model that is planned with this one, or NULL
     VEC(struct common_nodes) shared; // ascending by node of this model
     struct followed_cut *followed;   // of that other: by inner cut of the first; else NULL
     size_t n_followed;
@@ -108,13 +107,11 @@ bool tsr__stages_cuts(struct staging *staging);
 
 // joint_stages.c
 // Twins, and the nodes that they bind together. False: out of memory.
-bool tsr__joint_begin(struct staging *staging);
+bool tsr__second_model_init(struct staging *staging);
 // Cuts of the other model that keep those nodes together; cuts of the first that have no such place are taken away.
-bool tsr__joint_cuts(struct staging *staging);
+bool tsr__second_model_cuts(struct staging *staging);
 // The structure of the range from cut i to cut j of both models; UINT32_MAX: out of memory.
-uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j);
-// What the first model takes and what its other takes, for all runs of both.
-int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other);
+uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j);
 
 // fronts.c
 // Time is up for looking at ranges that nobody has solved yet.
@@ -201,12 +198,6 @@ struct told_stages {
     const tsr_plan_stage *at;
     int64_t latency, period;
 };
-// What the devices hold of one model, by device.
-struct stage_usage {
-    int64_t *memory, *peak;
-    int64_t *own;                // constants and caches that the other model has not
-    const unsigned char *shared; // by value id: the other model has it; NULL: there is one model
-};
 
 // stage_line.c: all stages at once, with what crosses cut as is best for both sides.
 // A candidate of the stage's planner, with layouts of the planner of all. False: out of memory.
@@ -265,15 +256,14 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct line *line,
 // staged.c
 // The stage as the model that is planned with the first has it: the same devices, nodes of its own.
 struct stage tsr__stages_other(const struct stage *stage);
-// with: the other model's planner, which knows its values; or NULL.
+// write: the plan is written into the models.
 // rival: NULL, or a plan without stages, which stages have to beat; nothing is written where they do not.
 struct stage_rival {
     int64_t cost; // picoseconds; PLAN_NEVER: there is none
     bool wins;
     int64_t bound; // what stages do not go below, as far as was proved
 };
-tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
-                            const tsr_plan_options *options, struct stage_rival *rival,
-                            tsr_plan_summary *out) TSR_MUST_USE;
+tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
+                            struct stage_rival *rival, tsr_plan_summary *out) TSR_MUST_USE;
 
 #endif

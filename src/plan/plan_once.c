@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan_once.c - plans a list of models on one topology: reads the options, then searches without
+// (search/) or with pipeline stages (stages/).
+#include "plan/stages/stages.h"
+
+// The planners of one call, with what the caller asks for.
+struct request {
+    struct planner planners[PLAN_MAX_MODELS];
+    struct models models;
+    tsr_plan_options options; // with the sizes that the kept configuration was planned for
+};
+
+// ---- devices -----------------------------------------------------------------------------------
+
+// A number of devices means that many on one host.
+static tsr_status make_topology(struct planner *planner, int64_t devices)
+{
+    struct str text = tsr__arena_printf(&planner->arena, "%lld", (long long)devices);
+    if (!text.p)
+        return TSR_NOMEM;
+    return tsr_topology_parse(planner->session, text.p, &planner->machine.topology);
+}
+
+// The caller's topology, or one that close_request frees.
+static tsr_status read_topology(struct planner *planner, const tsr_plan_options *options)
+{
+    int most = PLAN_MAX_AT_ONCE; // on one host, where all pairs are linked
+    planner->machine.n = options->devices;
+    planner->machine.topology = options->topology;
+    if (options->topology) {
+        most = PLAN_MAX_DEVICES;
+        planner->machine.n = tsr_topology_devices(options->topology);
+    }
+    if (planner->machine.n < 1 || planner->machine.n > most) {
+        tsr__diag(planner->session, DIAG_plan_devices, NULL,
+                  "plan for fewer devices, or for hosts: hosts:1250x8",
+                  "%lld devices; plans are made for 1 to %d", (long long)planner->machine.n, most);
+        return TSR_UNSUPPORTED;
+    }
+    if (options->topology)
+        return TSR_OK;
+    return make_topology(planner, options->devices);
+}
+
+// ---- the configuration -------------------------------------------------------------------------
+
+static tsr_status refuse_config(struct planner *planner, const tsr_config *config, const char *why)
+{
+    struct place at = PLACE_NONE;
+    at.configuration = str_of(tsr_config_name(config));
+    tsr__diag(planner->session, DIAG_plan_config, &at,
+              "name another configuration, which is then made", "%s", why);
+    return TSR_INVALID;
+}
+
+// What nodes may have in a configuration already.
+enum had { HAD_STAGE, HAD_SPEC };
+
+static bool has(const tsr_node_config *config, enum had what)
+{
+    int64_t stage;
+    if (what == HAD_SPEC)
+        return tsr_node_config_spec_count(config) > 0;
+    return tsr_node_config_stage(config, &stage);
+}
+
+static bool some_node_has(const struct planner *planner, const tsr_config *config, enum had what)
+{
+    for (tsr_node *node = tsr_model_next_node(planner->model, NULL); node;
+         node = tsr_model_next_node(planner->model, node)) {
+        const tsr_node_config *nc = tsr_node_find_config(node, config);
+        if (nc && has(nc, what))
+            return true;
+    }
+    return false;
+}
+
+// The configuration of that name; without a name the only one for as many devices. NULL: none.
+static tsr_config *choose_config(const struct planner *planner, const char *name)
+{
+    tsr_config *chosen = NULL;
+    size_t fitting = 0;
+    for (size_t i = 0; i < tsr_model_config_count(planner->model); i++) {
+        tsr_config *config = tsr_model_config(planner->model, i);
+        bool named = name && strcmp(tsr_config_name(config), name) == 0;
+        bool fits = tsr_config_devices(config) == planner->machine.n;
+        fitting += fits;
+        if (named || (!name && fits))
+            chosen = config;
+    }
+    if (!name && fitting != 1)
+        return NULL;
+    return chosen;
+}
+
+// Shardings that the model has for as many devices are kept, and completed.
+static tsr_status find_config(struct planner *planner, const char *name, bool stages)
+{
+    planner->config = choose_config(planner, name);
+    if (!planner->config)
+        return TSR_OK;
+    if (tsr_config_devices(planner->config) != planner->machine.n)
+        return refuse_config(planner, planner->config,
+                             "the configuration is for another number of devices");
+    planner->hand_staged = some_node_has(planner, planner->config, HAD_STAGE);
+    // Stages plan all nodes anew. A configuration that was named, or that has stages by hand,
+    // cannot be left aside.
+    if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
+        if (name || planner->hand_staged)
+            return refuse_config(planner, planner->config,
+                                 "its nodes have shardings, which stages do not keep");
+        planner->config = NULL;
+        return TSR_OK;
+    }
+    size_t errors = tsr__diag_errors(planner->session);
+    tsr_status st = tsr__check(planner->model, tsr_config_name(planner->config), false);
+    if (st != TSR_OK)
+        return st;
+    if (tsr__diag_errors(planner->session) > errors)
+        return TSR_INVALID;
+    return TSR_OK;
+}
+
+// ---- the request -------------------------------------------------------------------------------
+
+// Reads configuration, sizes and states of model m.
+static tsr_status read_model(struct request *request, size_t m)
+{
+    struct planner *planner = &request->planners[m];
+    tsr_plan_options *options = &request->options;
+    planner->machine.topology = request->planners[0].machine.topology;
+    planner->machine.n = request->planners[0].machine.n;
+    if (!tsr__planner_devices(planner))
+        return TSR_NOMEM;
+    tsr_status st = find_config(planner, options->config, options->stages != 0);
+    if (st != TSR_OK)
+        return st;
+    if (m > 0 && planner->hand_staged)
+        return refuse_config(planner, planner->config, "stages by hand are the first model's");
+    planner->memory.may_exceed =
+        planner->machine.topology->memory_assumed && options->memory == 0 && request->models.n == 1;
+    if (m == 0 && planner->config &&
+        !tsr__plan_sizes(&planner->arena, planner->model, tsr_config_name(planner->config),
+                         &options->sizes, &options->n_sizes))
+        return TSR_NOMEM;
+    const tsr_dim_size *sizes = m > 0 ? options->with_sizes : options->sizes;
+    if (!tsr__planner_values(planner, sizes, m > 0 ? options->n_with_sizes : options->n_sizes))
+        return TSR_NOMEM;
+    if (m + 1 < request->models.n)
+        return TSR_OK; // states belong to the last model
+    return tsr__planner_states(planner, options->state, options->n_state);
+}
+
+// To be closed in any case.
+static tsr_status open_request(struct request *request, tsr_model *model,
+                               const tsr_plan_options *options, struct budget *budget)
+{
+    tsr_model *models[PLAN_MAX_MODELS] = {model, options->with};
+    size_t n = options->with ? 2 : 1;
+    request->options = *options;
+    request->models = (struct models){.n = n};
+    for (size_t m = 0; m < n; m++) {
+        tsr__planner_start(&request->planners[m], models[m]);
+        request->planners[m].budget = budget;
+        request->models.planners[m] = &request->planners[m];
+    }
+    if (options->with == model) {
+        tsr__diag(budget->session, DIAG_plan_with, NULL,
+                  "load the other model on its own in the same session", "the two models are one");
+        return TSR_INVALID;
+    }
+    tsr_status st = read_topology(&request->planners[0], options);
+    for (size_t m = 0; m < n && st == TSR_OK; m++)
+        st = read_model(request, m);
+    if (st != TSR_OK)
+        return st;
+    if (n > 1 && !tsr__planner_hands_over(&request->planners[0], &request->planners[1]))
+        return TSR_NOMEM;
+    return tsr__models_init(&request->models, options) ? TSR_OK : TSR_NOMEM;
+}
+
+// The last planner first: it may refer to memory of the first one.
+static void close_request(struct request *request)
+{
+    if (!request->options.topology)
+        tsr_topology_free(request->planners[0].machine.topology);
+    for (size_t m = request->models.n; m-- > 0;)
+        tsr__planner_end(&request->planners[m]);
+}
+
+// Writes the sizes that the models were planned for.
+static tsr_status keep_sizes(struct request *request)
+{
+    const tsr_plan_options *options = &request->options;
+    tsr_status st =
+        tsr__planner_keep_sizes(&request->planners[0], options->sizes, options->n_sizes);
+    if (st != TSR_OK || request->models.n == 1)
+        return st;
+    return tsr__planner_keep_sizes(&request->planners[1], options->with_sizes,
+                                   options->n_with_sizes);
+}
+
+// ---- plans -------------------------------------------------------------------------------------
+
+static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_summary *out)
+{
+    struct found_plan found;
+    tsr_status st = tsr__search_find(&request->models, &request->options, &found);
+    if (st != TSR_OK)
+        return st;
+    if (!found.result.feasible)
+        return tsr__plan_refuse(&request->models, &request->options, found.result.infeasible, out);
+    return tsr__search_take(&found, &request->options, write, out);
+}
+
+// No plan is faster than the lower of the bounds with and without stages.
+static void set_bound(tsr_plan_summary *out, int64_t bound)
+{
+    out->bound = int64_min(out->bound, bound);
+    out->optimal = out->cost <= out->bound;
+    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
+}
+
+// Any number of stages, or none: first a plan without stages, which stages must beat. That plan has
+// candidates that stages lack, such as delayed partial sums, and on unlike devices it is found sooner.
+static tsr_status plan_auto(struct request *request, struct request *plain, bool write,
+                            tsr_plan_summary *out)
+{
+    struct found_plan found;
+    struct budget *budget = request->planners[0].budget;
+    struct budget half = tsr__budget_part(budget, 0.5);
+    struct diag_mark before = tsr__diag_mark(budget->session);
+    tsr_status st = open_request(plain, request->planners[0].model, &request->options, &half);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__search_find(&plain->models, &plain->options, &found);
+    // Diagnostics are repeated if this plan is taken. That it does not fit is not reported.
+    tsr__diag_back(budget->session, &before, false);
+    if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
+        return st;
+    struct stage_rival rival = {.cost = PLAN_NEVER};
+    if (st == TSR_OK && found.result.feasible && !plain->planners[0].memory.exceeds)
+        rival.cost = found.result.cost;
+    st = tsr__plan_stages(&request->models, &request->options, write, &rival, out);
+    if (st != TSR_OK)
+        return st;
+    int64_t bound = int64_min(found.result.bound, rival.bound);
+    if (rival.wins) {
+        plain->planners[0].budget = budget;
+        st = tsr__search_take(&found, &plain->options, write, out);
+        request->planners[0].config = plain->planners[0].config; // for keep_sizes
+    }
+    if (st == TSR_OK && rival.cost < PLAN_NEVER)
+        set_bound(out, bound);
+    return st;
+}
+
+// Exported programs and explained nodes are those of stages, so there is no plan without stages then.
+static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summary *out)
+{
+    const tsr_plan_options *options = &request->options;
+    if (options->stages != TSR_STAGES_AUTO || request->planners[0].hand_staged ||
+        options->export_lp || options->explain || request->models.n > 1)
+        return tsr__plan_stages(&request->models, options, write, NULL, out);
+    struct request plain = {0};
+    tsr_status st = plan_auto(request, &plain, write, out);
+    close_request(&plain);
+    return st;
+}
+
+// Time of one run of the first model, as the program charges it.
+static int64_t own_time(const tsr_plan_summary *summary)
+{
+    if (summary->n_parts)
+        return summary->parts[0].cost;
+    return summary->n_stages ? summary->latency : summary->cost;
+}
+
+tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, bool write,
+                          tsr_plan_summary *summary)
+{
+    struct request request = {0};
+    struct budget budget;
+    tsr_session *session = tsr_model_session(model);
+    tsr__budget_start(&budget, session, options->seconds);
+    // Results of the previous plan end here.
+    tsr__arena_free(&session->results[RESULT_PLAN]);
+    tsr_status st = open_request(&request, model, options, &budget);
+    if (st == TSR_OK && (options->stages || request.planners[0].hand_staged))
+        st = plan_staged(&request, write, summary);
+    else if (st == TSR_OK)
+        st = plan_unstaged(&request, write, summary);
+    if (st == TSR_OK && write)
+        st = keep_sizes(&request);
+    const tsr_topology *topology = request.planners[0].machine.topology;
+    if (topology) {
+        summary->assumed = topology->assumed;
+        summary->device_flops = topology->device[0].flops;
+    }
+    if (summary->feasible && !(summary->milliseconds > 0))
+        summary->milliseconds = (double)own_time(summary) / 1e9;
+    close_request(&request);
+    return st;
+}

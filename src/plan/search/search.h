@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// search.h - the best plan without pipeline stages: on all devices at once, or on a device set.
+#ifndef TSR_PLAN_SEARCH_H
+#define TSR_PLAN_SEARCH_H
+
+#include "plan/search/device_sets.h"
+
+// A plan without stages. The planners' nodes have their choices.
+struct found_plan {
+    struct models *models;
+    struct program_result result; // in picoseconds, of all runs of all models
+    int64_t run[PLAN_MAX_MODELS]; // of one run of each model
+    struct set_plan *set;         // NULL: all devices at once
+    double ms;                    // that the search took
+};
+
+// Finds the best plan of the models. Writes nothing into them. TSR_OK also if nothing fits: then
+// out->result.feasible is false.
+tsr_status tsr__search_find(struct models *models, const tsr_plan_options *options,
+                            struct found_plan *out) TSR_MUST_USE;
+// Sums the plan up, and writes it into the models if `write` is set.
+tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
+                            tsr_plan_summary *out) TSR_MUST_USE;
+
+// device_count.c
+// Sets better_devices: a smaller number of devices that is at least as fast.
+tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
+                            tsr_plan_summary *out) TSR_MUST_USE;
+// Sets fits_devices: a larger number of devices on which the model fits.
+tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
+                             tsr_plan_summary *out) TSR_MUST_USE;
+
+// infeasible.c
+// Reports why there is no plan, and how much memory is needed. proved: there is none; else none was
+// found in time.
+tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
+                            tsr_plan_summary *out) TSR_MUST_USE;
+// Reports "no WHAT fits ..." with the memory that each device needs (0: not known).
+tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved,
+                              int64_t needs) TSR_MUST_USE;
+// Warns that the chosen plan needs more than the assumed memory of the devices.
+tsr_status tsr__plan_warn_memory(struct planner *planner) TSR_MUST_USE;
+
+#endif

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// set_plans.c - plans all models on one device set, and writes that plan in terms of all devices.
+//
+// A tensor that holds the batch in one dimension is sharded there once more, outermost, over the copies.
+// Any other tensor is replicated in every copy.
+//
+//     64 copies of 2 devices. X is [64, 512]; the set has [1, 512] with sharding {1, 2} on devices 0 1.
+//     On all devices X has {64, 2} on devices 0 .. 127: copy 5 (devices 10 and 11) stores row 5.
+//     W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3, 4 5 ...
+#include "plan/search/device_sets.h"
+
+// ---- planning ----------------------------------------------------------------------------------
+
+struct set_model tsr__set_model(const struct set_search *search, struct set_plan *plan, size_t m)
+{
+    return (struct set_model){&plan->set, search->models->planners[m], &plan->planners[m]};
+}
+
+void tsr__set_plan_end(struct set_plan *plan)
+{
+    while (plan->n_open > 0)
+        tsr__planner_end(&plan->planners[--plan->n_open]);
+}
+
+// The caller's sizes, with one copy's share of the batch.
+static const tsr_dim_size *divide_batch(const struct set_search *search, size_t m, int64_t copies)
+{
+    struct dim_sizes all = tsr__sets_sizes(search, m);
+    tsr_dim_size *sizes = ARENA_ARRAY(&search->models->planners[m]->arena, tsr_dim_size, all.n + 1);
+    if (!sizes)
+        return NULL;
+    for (size_t i = 0; i < all.n; i++) {
+        sizes[i] = all.at[i];
+        if (copies > 1 && strcmp(sizes[i].name, search->batch[m].symbol) == 0)
+            sizes[i].size /= copies;
+    }
+    return sizes;
+}
+
+static tsr_status open_planner(const struct set_search *search, struct set_plan *plan, size_t m)
+{
+    const struct planner *all = search->models->planners[m];
+    struct planner *planner = &plan->planners[m];
+    const tsr_plan_options *options = search->options;
+    const tsr_dim_size *sizes = divide_batch(search, m, plan->set.copies);
+    *planner =
+        (struct planner){.machine.topology = all->machine.topology, .machine.n = plan->set.n};
+    tsr__planner_start(planner, all->model);
+    plan->n_open = m + 1;
+    planner->budget = &plan->budget;
+    // Copies do not know each other's partial sums, so none may leave the set.
+    planner->scope.sums_done = true;
+    planner->memory.may_exceed = all->memory.may_exceed;
+    planner->machine.numbers = plan->set.devices;
+    planner->machine.one_way = plan->set.fixed_shares;
+    planner->machine.only = plan->set.shares;
+    if (!sizes || !tsr__planner_devices(planner) ||
+        !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n))
+        return TSR_NOMEM;
+    if (m + 1 < search->models->n)
+        return TSR_OK; // states belong to the last model
+    return tsr__planner_states(planner, options->state, options->n_state);
+}
+
+static tsr_status open_planners(const struct set_search *search, struct set_plan *plan)
+{
+    size_t n = search->models->n;
+    for (size_t m = 0; m < n; m++) {
+        tsr_status st = open_planner(search, plan, m);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t m = 0; m + 1 < n; m++)
+        if (!tsr__planner_hands_over(&plan->planners[m], &plan->planners[n - 1]))
+            return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// Costs of the chosen plan, with what copies need together.
+static void add_costs(const struct set_search *search, const struct models *models,
+                      struct set_plan *plan)
+{
+    int64_t waiting = 0;
+    for (size_t m = 0; m < models->n; m++) {
+        struct set_model model = tsr__set_model(search, plan, m);
+        plan->run[m] =
+            tsr__program_cost(&plan->planners[m].program, plan->result.choice + models->first[m]) +
+            tsr__set_copies_time(&model);
+        waiting += models->runs[m] * tsr__planner_not_waited(&plan->planners[m]);
+    }
+    plan->cost = tsr__models_time(models, plan->run);
+    plan->time = plan->cost - waiting;
+}
+
+static tsr_status solve_set(struct set_search *search, struct set_plan *plan, int64_t beat)
+{
+    struct planner *planners[PLAN_MAX_MODELS] = {&plan->planners[0], &plan->planners[1]};
+    struct models models;
+    tsr_status st = open_planners(search, plan);
+    if (st != TSR_OK)
+        return st;
+    tsr__models_with(search->models, planners, &models);
+    if (!tsr__models_build(&models, tsr__models_limit(&models, search->options)))
+        return TSR_NOMEM;
+    planners[0]->beat = beat >> models.shift;
+    st = tsr__planner_solve(planners[0], models.program, &plan->result);
+    if (st != TSR_OK)
+        return st;
+    plan->result.bound = tsr__models_unscaled(&models, plan->result.bound);
+    for (size_t m = 0; m < models.n; m++)
+        plan->work += (double)tsr__planner_whole_time(planners[m]) * (double)models.runs[m] *
+                      (double)plan->set.copies;
+    if (!plan->result.feasible)
+        return TSR_OK;
+    tsr__models_take(&models, plan->result.choice);
+    add_costs(search, &models, plan);
+    return TSR_OK;
+}
+
+tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, size_t left,
+                         int64_t beat)
+{
+    struct budget *all = search->models->planners[0]->budget;
+    plan->budget = tsr__budget_part(all, 1.0 / (double)left);
+    uint64_t work = plan->budget.work;
+    tsr_status st = solve_set(search, plan, beat);
+    tsr__budget_spend(all, work - plan->budget.work);
+    for (size_t m = 0; m < plan->n_open; m++)
+        plan->planners[m].budget = all;
+    plan->planned = st == TSR_OK;
+    return st;
+}
+
+// ---- in terms of all devices -------------------------------------------------------------------
+
+// One model of a set while its layouts are translated.
+struct expansion {
+    struct set_model model;
+    struct map layouts; // numbers in the planner of all devices, by number in the set and batch dim
+    bool unsharded;     // the node cannot be sharded: every copy computes all of it
+};
+
+// The number of a repeated layout in the planner of all devices; PLAN_NO_LAYOUT: out of memory. Few
+// layouts differ, and each lists every device, so they are cached.
+static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int dim)
+{
+    const struct device_set *set = expansion->model.set;
+    struct planner *planner = expansion->model.all;
+    int64_t key[2] = {layout, dim};
+    struct str name = str_bytes(key, sizeof key);
+    uint32_t *known = tsr__map_get(&expansion->layouts, name);
+    if (known)
+        return *known;
+    struct tile_repeat repeat = {set->copies, set->n, set->devices};
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    struct tile_layout *all =
+        tsr__layout_repeat(&scratch, expansion->model.part->layouts.at[layout].tiles, &repeat, dim);
+    struct tile_layout *kept = all ? tsr__layout_copy(&planner->arena, all) : NULL;
+    tsr__arena_free(&scratch);
+    uint32_t *number = ARENA_NEW(&planner->arena, uint32_t);
+    void **at = tsr__map_at_copy(&expansion->layouts, name);
+    if (!kept || !number || !at)
+        return PLAN_NO_LAYOUT;
+    *number = tsr__planner_layout(planner, kept);
+    *at = number;
+    return *number;
+}
+
+static bool expand_slot(struct expansion *expansion, const tsr_value *value, uint32_t layout,
+                        uint32_t *out)
+{
+    *out = PLAN_NO_LAYOUT;
+    if (!value || layout == PLAN_NO_LAYOUT)
+        return true;
+    int dim = BATCH_NOWHERE;
+    if (!expansion->unsharded)
+        dim = tsr__set_batch_dim(&expansion->model, value);
+    *out = expand_layout(expansion, layout, dim);
+    return *out != PLAN_NO_LAYOUT;
+}
+
+static bool expand_slots(struct expansion *expansion, const tsr_node *node,
+                         const struct candidate *from, struct candidate *to)
+{
+    struct arena *arena = &expansion->model.all->arena;
+    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
+    to->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
+    to->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
+    to->before = ARENA_ARRAY(arena, uint32_t, n_out + 1);
+    if (!to->in || !to->out || !to->before)
+        return false;
+    for (size_t i = 0; i < n_in; i++)
+        if (!expand_slot(expansion, tsr_node_input(node, i), from->in[i], &to->in[i]))
+            return false;
+    for (size_t i = 0; i < n_out; i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (!expand_slot(expansion, value, from->out[i], &to->out[i]) ||
+            !expand_slot(expansion, value, from->before[i], &to->before[i]))
+            return false;
+    }
+    return true;
+}
+
+// The chosen candidate of a node becomes its only one in the planner of all devices.
+static bool expand_node(struct expansion *expansion, size_t i)
+{
+    const struct plan_node *node = &expansion->model.part->nodes[i];
+    struct planner *planner = expansion->model.all;
+    if (!node->strategy)
+        return true;
+    expansion->unsharded = node->strategy->whole != NULL;
+    const struct candidate *from = &node->strategy->at.at[node->choice];
+    struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
+    struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
+    if (!candidate)
+        return false;
+    *candidate = *from;
+    if (!expand_slots(expansion, node->node, from, candidate))
+        return false;
+    candidate->cut = candidate->cut || expansion->model.set->copies > 1;
+    strategy->node = node->node;
+    strategy->rule = node->strategy->rule;
+    strategy->whole = node->strategy->whole;
+    planner->nodes[i].strategy = strategy;
+    planner->nodes[i].choice = 0;
+    return true;
+}
+
+bool tsr__set_expand(const struct set_search *search, struct set_plan *plan)
+{
+    for (size_t m = 0; m < search->models->n; m++) {
+        struct expansion expansion = {.model = tsr__set_model(search, plan, m)};
+        struct planner *planner = expansion.model.all;
+        tsr__map_init(&expansion.layouts, &planner->arena, 64);
+        for (size_t i = 0; i < planner->n_nodes; i++)
+            if (!expand_node(&expansion, i))
+                return false;
+    }
+    return true;
+}
+
+// True if the batch dimension of every tensor of the node is clear.
+static bool is_node_writable(const struct set_model *model, const struct plan_node *node)
+{
+    const struct candidate *way = &node->strategy->at.at[node->choice];
+    if (node->strategy->whole)
+        return true;
+    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
+        const tsr_value *value = tsr_node_input(node->node, i);
+        if (value && way->in[i] != PLAN_NO_LAYOUT &&
+            tsr__set_batch_dim(model, value) == BATCH_UNCLEAR)
+            return false;
+    }
+    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
+        const tsr_value *value = tsr_node_output(node->node, i);
+        if (value && way->out[i] != PLAN_NO_LAYOUT &&
+            tsr__set_batch_dim(model, value) == BATCH_UNCLEAR)
+            return false;
+    }
+    return true;
+}
+
+bool tsr__set_is_writable(const struct set_search *search, struct set_plan *plan)
+{
+    for (size_t m = 0; m < search->models->n; m++) {
+        struct set_model model = tsr__set_model(search, plan, m);
+        for (size_t i = 0; i < model.part->n_nodes; i++)
+            if (model.part->nodes[i].strategy && !is_node_writable(&model, &model.part->nodes[i]))
+                return false;
+    }
+    return true;
+}
+
+size_t tsr__set_collectives(const struct set_model *model, struct collective_count *out)
+{
+    const char *op = tsr__collective(COMM_ALL_REDUCE)->op;
+    size_t n = tsr__planner_collectives(model->part, out), i = 0, sums = tsr__set_sums(model);
+    while (i < n && strcmp(out[i].op, op) != 0)
+        i++;
+    if (sums == 0 || i == PLAN_MAX_OPS)
+        return n;
+    if (i == n)
+        out[n++] = (struct collective_count){.op = op};
+    out[i].count += sums;
+    return n;
+}
