@@ -39,27 +39,29 @@
 #define ML        "ai.onnx.ml"
 #define PREVIEW   "ai.onnx.preview"
 #define TRAINING  "ai.onnx.preview.training"
-#define BODIES    "the bodies of this operator are not cut"
-#define BRANCHES  "the nodes of both branches are cut; all devices take the same branch"
+#define BODIES    "bodies of this operator are not sharded"
+#define BRANCHES  "nodes of both branches are sharded; all devices take the same branch"
 #define TURNS                                                                                      \
-    "the nodes of the body are cut; a carried value has one sharding, the axis of the turns is "   \
-    "whole, all devices take the same turns"
-#define LISTS      "sequences, maps and optional values are kept whole"
-#define LISTS_NOTE "all elements of a list are cut alike; a list moves from stage to stage only"
-#define OLD        "this version, from before opset 7, aligns or holds its inputs otherwise"
-#define PLACES     "each element depends on where it stands"
-#define COMPARED   "rows and columns are compared where they stand; nothing moves"
-#define WINDOWS    "parts of space need windows of the input, where sizes are known"
+    "nodes of the body are sharded; a carried value has one sharding, the iteration axis is "      \
+    "not sharded, all devices run the same iterations"
+#define LISTS "sequences, maps and optional values are not sharded"
+#define LISTS_NOTE                                                                                 \
+    "all elements of a sequence have one sharding; a sequence moves between stages only"
+#define OLD      "this version, before opset 7, broadcasts or stores its inputs differently"
+#define PLACES   "each element depends on its position"
+#define COMPARED "positions are compared locally; no communication"
+#define WINDOWS  "spatial shards need windows of the input; sizes must be known"
 #define SEGMENTS                                                                                   \
-    "axis names t; cut where sizes are known: parts need windows of the input; strided parts, an " \
+    "axis names t; sharded if sizes are known: shards need windows of the input; strided shards, " \
+    "an "                                                                                          \
     "equal "                                                                                       \
     "share of every segment, need none"
 #define RECURRENT                                                                                  \
-    "layout 1 has the batch first; one direction, or parameters of activations: v stays whole"
+    "layout 1 has the batch first; with one direction or activation parameters v is not sharded"
 #define ENGINE_FORM                                                                                \
-    "an optimisation of ONNX Runtime has made this node; only models without it can be sharded "   \
+    "an optimization of ONNX Runtime made this node; only models without it can be sharded "       \
     "here"
-#define RANDOM "random numbers are drawn whole, so that all devices have the same"
+#define RANDOM "all devices need the same random numbers"
 
 const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
@@ -80,7 +82,7 @@ const struct op_row tsr__op_table[] = {
     {"Add", .since = 7, .rule = BINARY, .value = tsr__value_add, .sum = SUM_ADDS, .sum_inputs = 3},
     {"AffineGrid", .since = 20, .rule = "[n _ _],· -> [n H* _]; rep n H",
      .shape = tsr__infer_affine_grid,
-     .whole = "its size names the whole batch, and each element depends on where it stands"},
+     .whole = "its size input has the full batch, and each element depends on its position"},
     {"And", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
      .shape = tsr__infer_like_first, .whole = OLD},
     {"And", .since = 7, .rule = BINARY, .type = TYPE_BOOL, .value = tsr__value_and},
@@ -103,7 +105,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_attention, .shape = tsr__infer_attention, .misinferred = DOUBT_RANK,
      .expand = tsr__expand_attention, .some = "b h q v",
      .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; a "
-             "cache keeps k and q whole",
+             "with a cache k and q are not sharded",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED})},
     // The weights of three projections stand side by side, (s h d) with s = 3: a cut of the heads
     // takes three stretches of their columns.
@@ -113,7 +115,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_projected_attention, .shape = tsr__infer_projected_attention,
      .note = "queries, keys and values of one size",
      .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
-                    {"q", "every row is a key to all others"}, {"_", CACHED})},
+                    {"q", "every row is a key for all others"}, {"_", CACHED})},
     {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
      .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS},
     {"AveragePool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
@@ -133,7 +135,7 @@ const struct op_row tsr__op_table[] = {
     {"BiasGelu", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r] -> [A* r]"},
     {"BiasSplitGelu", .since = 1, .domain = MICROSOFT,
      .rule = "[b t (s c)],[(s c)] -> [b t c]; rep s", .derive = tsr__derive_halves,
-     .stays = STAYS({"s", "one half steers the other"})},
+     .stays = STAYS({"s", "one half gates the other"})},
     {"Binarizer", .since = 1, .domain = ML, .rule = UNARY},
     {"BitCast", .since = 26, .rule = UNARY, .type = TYPE_TO},
     {"BitShift", .since = 11, .rule = BINARY},
@@ -162,17 +164,18 @@ const struct op_row tsr__op_table[] = {
     {"CenterCropPad", .since = 18, .rule = "[A* s B*],· -> [A* t B*]; rep s t",
      .derive = tsr__derive_center_crop_pad, .shape = tsr__infer_center_crop_pad,
      .note = "axes names the dimensions s",
-     .stays = STAYS({"s t", "the middle is counted from the ends of the whole"})},
+     .stays = STAYS({"s t", "the middle is counted from the ends of the full tensor"})},
     {"Clip", .since = 1, .rule = "[A*],·?,·? -> [A*]"},
     {"Col2Im", .since = 18, .rule = "[n (c k) l],·,· -> [n c O*]; rep k l O",
      .derive = tsr__derive_col2im, .shape = tsr__infer_col2im, .note = "k: elements of a block",
      .stays = STAYS(
-         {"k l", "the kernel finds the place of a block by counting blocks from the first"},
-         {"O", "blocks overlap: a part of the image needs blocks that count from the first"})},
+         {"k l", "the kernel computes the position of a block from its number"},
+         {"O", "blocks overlap, and a shard of the image needs block numbers from the first"})},
     // How many elements are chosen is known at run time alone, so t has no parts.
     {"Compress", .since = 9, .rule = "[A* v B*],[v] -> [A* t B*]; rep v t",
      .derive = tsr__derive_compress, .shape = tsr__infer_compress,
-     .note = "t depends on the data; without axis nothing is cut", .stays = STAYS({"v t", CHOSEN})},
+     .note = "t depends on the data; without axis it is not sharded",
+     .stays = STAYS({"v t", CHOSEN})},
     // t of the result is not t of an input: part j of the result lies in some inputs and not in
     // others, which windows say (derive_window.c). `other` is a second rule, in which devices have
     // a share of every input.
@@ -184,7 +187,7 @@ const struct op_row tsr__op_table[] = {
      .note = LISTS_NOTE, .stays = STAYS({"_", LENGTHS})},
     {"Constant", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_OPEN,
      .shape = tsr__infer_constant, .value = tsr__value_constant,
-     .whole = "every device has it; parts are sliced off where they are needed"},
+     .whole = "every device has it; shards are sliced where they are needed"},
     {"ConstantOfShape", .since = 9, .rule = "· -> [A*]; gen A; shape 0", .type = TYPE_OPEN,
      .shape = tsr__infer_constant_of_shape, .value = tsr__value_constant_of_shape},
     // Channels are (group, channel in it). A cut of i gives partial sums, to which one device adds
@@ -225,7 +228,7 @@ const struct op_row tsr__op_table[] = {
              "v]?,·?,·?,[_ _ _]?,[(s h d)]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep q "
              "d k p v s; attr num_heads=h",
      .derive = tsr__derive_masked_multi_head, .shape = tsr__infer_masked_multi_head,
-     .stays = STAYS({"q", "there is one new row"}, {"d v", DOT}, {"k p", CACHED}, {"s", SIDES},
+     .stays = STAYS({"q", "there is a single new row"}, {"d v", DOT}, {"k p", CACHED}, {"s", SIDES},
                     {"_", CACHED})},
     // Offsets are data: no window can be known, so space of the input is whole and space of the
     // result is cut by other nodes that gather.
@@ -234,9 +237,9 @@ const struct op_row tsr__op_table[] = {
              "rep S K; stat O; attr group=g; once 3",
      .derive = tsr__derive_deform_conv, .shape = tsr__infer_conv, .expand = tsr__expand_deform_conv,
      .some = "i o",
-     .note = "several sets of offsets go along with as many groups, and keep O whole; O: images of "
+     .note = "several sets of offsets need as many groups, and O is not sharded; O: images of "
              "two dimensions, sizes known",
-     .stays = STAYS({"S", "an offset may lead anywhere in the image"}, {"K", KERNEL},
+     .stays = STAYS({"S", "an offset may point to any position of the image"}, {"K", KERNEL},
                     {"_", "offsets of all elements of the kernel"})},
     {"DepthToSpace", .since = 1, .rule = "[n (p q c) h w] -> [n c (h p) (w q)]; rep p q",
      .derive = tsr__derive_depth_to_space, .note = "mode CRD has (c p q)",
@@ -249,7 +252,7 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_dequantize, .note = "scales for the tensor or for an axis",
      .stays = STAYS({"z", SCALED})},
     {"Det", .since = 11, .rule = "[A* _ _] -> [A*]",
-     .stays = STAYS({"_", "every element of a matrix counts"})},
+     .stays = STAYS({"_", "every element of a matrix is needed"})},
     {"DictVectorizer", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
     {"Div", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .sum = SUM_PASSES, .sum_inputs = 1},
@@ -262,28 +265,27 @@ const struct op_row tsr__op_table[] = {
      .type1 = TYPE_BOOL, .single = true, .single_switch = 2,
      .note = "inference form only: training_mode absent or false"},
     {"DynamicQuantizeLSTM", .since = 1, .domain = MICROSOFT, .shape = tsr__infer_recurrent,
-     .whole = "activations are quantised by the least and greatest value of the whole batch"},
+     .whole = "activations are quantized by the minimum and maximum of the full batch"},
     {"DynamicQuantizeLinear", .since = 11, .rule = "[A*] -> [A*],[],[]; stat A",
      .derive = tsr__derive_dynamic_quantize, .type = TYPE_UINT8, .type1 = TYPE_FLOAT,
      .type2 = TYPE_UINT8, .expand = tsr__expand_dynamic_quantize},
     {"DynamicQuantizeMatMul", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; stat B m k",
      .derive = tsr__derive_dynamic_quantize_matmul, .expand = tsr__expand_dynamic_quantize_matmul,
-     .note = "the left side is quantised by its least and greatest element"},
+     .note = "the left side is quantized by its minimum and maximum"},
     // The text is an example; the node's own equation is the rule.
     {"Einsum", .since = 12, .rule = "[i j~],[j~ k] -> [i k]; red j:sum",
      .derive = tsr__derive_einsum, .misinferred = DOUBT_RANK, .expand = tsr__expand_einsum,
-     .some = "*", .note = "the equation is the rule; of a diagonal (ii), rows may be cut: stat"},
+     .some = "*", .note = "the equation is the rule; rows of a diagonal (ii) can be sharded: stat"},
     {"Elu", .since = 1, .rule = UNARY},
     {"EmbedLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[b t],[b t]?,[v r],[p r],[s r]?,[r],[r],[b t]?,[b~ t]? -> [b t r],[b]?,[b t r]?; rep "
              "r t; sel v p s",
      .derive = tsr__derive_embed_norm, .type = TYPE_AS_THIRD, .type1 = TYPE_INT32,
-     .type2 = TYPE_AS_THIRD, .note = "t may be cut where position_ids are given and no mask is",
+     .type2 = TYPE_AS_THIRD, .note = "t can be sharded if position_ids are given and no mask",
      .stays = STAYS(
-         {"r", NORMED}, {"t", "positions are counted from the first, where they are not given"},
-         {"v p s",
-          "rows of the tables are added up and normalised on the device that finds them"})},
+         {"r", NORMED}, {"t", "positions are counted from the first if they are not given"},
+         {"v p s", "rows of the tables are added and normalized on the device that has them"})},
     {"Equal", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
      .shape = tsr__infer_like_first, .whole = OLD},
     {"Equal", .since = 7, .rule = BINARY, .type = TYPE_BOOL, .value = tsr__value_equal},
@@ -291,29 +293,29 @@ const struct op_row tsr__op_table[] = {
     {"Exp", .since = 1, .rule = UNARY},
     {"Expand", .since = 8, .rule = "[A~],· -> [A*]; shape 1", .derive = tsr__derive_expand,
      .shape = tsr__infer_expand, .value = tsr__value_expand,
-     .note = "dimensions that are made may be cut too"},
+     .note = "new dimensions can be sharded too"},
     {"EyeLike", .since = 9, .rule = "[n m] -> [n m]; stat n m", .derive = tsr__derive_eye_like,
      .type = TYPE_DTYPE, .expand = tsr__expand_eye_like, .note = COMPARED},
     {"FastGelu", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r]? -> [A* r]"},
     {"FeatureVectorizer", .since = 1, .domain = ML, .rule = "[n _]… -> [n t]; rep t",
      .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__infer_feature_vectorizer,
-     .some = "n", .stays = STAYS({"t _", "inputs of unlike lengths are joined"})},
+     .some = "n", .stays = STAYS({"t _", "inputs of different lengths are concatenated"})},
     {"Flatten", .since = 1, .rule = "[a b c] -> [(a b) c]", .derive = tsr__derive_flatten,
-     .value = tsr__value_same, .note = "axis says where the two products meet", .sum = SUM_PASSES,
+     .value = tsr__value_same, .note = "axis separates the two products", .sum = SUM_PASSES,
      .sum_inputs = 1},
     {"FlexAttention", .since = 1, .domain = PREVIEW,
      .rule = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k",
      .derive = tsr__derive_flex_attention, .shape = tsr__infer_attention,
-     .note = "nodes with subgraphs stay whole",
-     .stays = STAYS(
-         {"d", DOT},
-         {"k", "a softmax runs over all keys, and what changes its scores is a body of the node"})},
+     .note = "nodes with subgraphs are not sharded",
+     .stays =
+         STAYS({"d", DOT},
+               {"k", "a softmax runs over all keys, and a body of the node changes its scores"})},
     {"Floor", .since = 1, .rule = UNARY},
     {"FusedConv", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]?,[n (g o) s]? -> [n (g o) s]; rep i; attr group=g",
      .derive = tsr__derive_fused_conv, .shape = tsr__infer_conv, .some = "s",
      .note = "an activation comes after the sum over i; " WINDOWS,
-     .stays = STAYS({"i", "the activation needs the whole sum"}, {"_", KERNEL})},
+     .stays = STAYS({"i", "the activation needs the complete sum"}, {"_", KERNEL})},
     {"FusedGemm", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[m k],[k n],[m~ n~]? -> [m n]; stat k", .derive = tsr__derive_fused_gemm,
      .expand = tsr__expand_fused_gemm, .note = "an activation comes after the sum over k"},
@@ -327,11 +329,10 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
              "word direction=v forward reverse; share activations=v",
      .derive = tsr__derive_recurrent, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
-     .stays = STAYS(
-         {"t", "each step needs the one before"}, {"i", SUMMED_GATE},
-         {"w", "rows of all gates stand one behind the other, and a part would need some of each"},
-         {"h", "each gate of each step reads all of them"},
-         {"_", "biases of all gates stand one behind the other"})},
+     .stays = STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},
+                    {"w", "rows of all gates are concatenated, and a shard needs some of each"},
+                    {"h", "each gate of each step reads all of them"},
+                    {"_", "biases of all gates are concatenated"})},
     {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c", .stays = STAYS({"c", NORMED})},
     // Rows of a table are spread over devices: each looks up those that it has and gives 0 for the
@@ -384,7 +385,7 @@ const struct op_row tsr__op_table[] = {
      .whole = BODIES},
     {"GridSample", .since = 16, .rule = "[n c S*],[n O* _] -> [n c O*]; rep S",
      .shape = tsr__infer_grid_sample,
-     .stays = STAYS({"S", "a place of the result may look anywhere"}, {"_", POINT})},
+     .stays = STAYS({"S", "a position of the result may read any element"}, {"_", POINT})},
     {"GroupNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[n S* (g c)],[(g c)],[(g c)] -> [n S* (g c)]; rep c S; attr groups=g",
      .derive = tsr__derive_group_norm_last, .stays = STAYS({"c S", NORMED_FUSED})},
@@ -404,8 +405,8 @@ const struct op_row tsr__op_table[] = {
          "_]?,[b (h g) q _]?; rep d q k; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_group_query, .shape = tsr__infer_group_query, .some = "b",
      .caches = {{3, 1}, {4, 2}},
-     .note = "queries, keys and values side by side in one tensor: parts need windows of it",
-     .stays = STAYS({"d", DOT}, {"q k", "rows are numbered by the lengths of the cache"},
+     .note = "queries, keys and values concatenated in one tensor: shards need windows of it",
+     .stays = STAYS({"d", DOT}, {"q k", "row numbers depend on the lengths of the cache"},
                     {"_", CACHED})},
     {"HammingWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OPEN,
      .shape = tsr__infer_window, .whole = PLACES},
@@ -415,7 +416,7 @@ const struct op_row tsr__op_table[] = {
     {"HardSwish", .since = 14, .rule = UNARY},
     {"Hardmax", .since = 1, .rule = "[A* R*] -> [A* R*]; rep R", .derive = tsr__derive_softmax_flat,
      .note = "R: all dimensions from axis on",
-     .stays = STAYS({"R", "before opset 13 the greatest is that of all of them together"})},
+     .stays = STAYS({"R", "before opset 13 the maximum is over all of them"})},
     {"Hardmax", .since = 13, .rule = "[A* r B*] -> [A* r B*]; stat r",
      .derive = tsr__derive_softmax, .expand = tsr__expand_hardmax, .note = "axis names r"},
     {"Identity", .since = 1, .rule = UNARY, .type = TYPE_OPEN, .shape = tsr__infer_identity,
@@ -424,7 +425,7 @@ const struct op_row tsr__op_table[] = {
     {"If", .since = 1, .rule = "· -> [A*]…; gen A", .type = TYPE_OPEN, .shape = tsr__infer_if,
      .misinferred = DOUBT_SIZES, .bodies = true, .note = BRANCHES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__infer_image_decoder,
-     .whole = "one stream of bytes is decoded as a whole"},
+     .whole = "a stream of bytes is decoded in one piece"},
     {"Imputer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f",
      .stays = STAYS({"f", ATTRIBUTES})},
     {"InstanceNormalization", .since = 1, .rule = "[n c S*],[c],[c] -> [n c S*]; stat S",
@@ -433,19 +434,18 @@ const struct op_row tsr__op_table[] = {
     {"IsNaN", .since = 9, .rule = UNARY, .type = TYPE_BOOL},
     // Each channel is divided by a sum over its neighbours: a window of channels.
     {"LRN", .since = 1, .rule = "[n c^ S*] -> [n c S*]", .derive = tsr__derive_lrn,
-     .note = "parts of the channels need windows of the input, where sizes are known"},
+     .note = "shards of channels need windows of the input; sizes must be known"},
     {"LSTM", .since = 1, .kept = LATER_INPUTS,
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]?,[v b h]?,[v _]? -> [t v b h]?,[v b "
              "h]?,[v b h]?; rep t w i h; word direction=v forward reverse; share activations=v",
      .derive = tsr__derive_lstm, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
-     .stays = STAYS(
-         {"t", "each step needs the one before"}, {"i", SUMMED_GATE},
-         {"w", "rows of all gates stand one behind the other, and a part would need some of each"},
-         {"h", "each gate of each step reads all of them"},
-         {"_", "biases of all gates stand one behind the other"})},
+     .stays = STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},
+                    {"w", "rows of all gates are concatenated, and a shard needs some of each"},
+                    {"h", "each gate of each step reads all of them"},
+                    {"_", "biases of all gates are concatenated"})},
     {"LabelEncoder", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
      .shape = tsr__infer_category_mapper,
-     .whole = "this version turns texts into numbers or back, and texts are not moved"},
+     .whole = "this version converts between strings and numbers, and strings are not sent"},
     {"LabelEncoder", .since = 2, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
      .shape = tsr__infer_label_encoder},
     // In the standard since 17; ONNX Runtime has it in all versions, and its own tools write it so.
@@ -505,8 +505,8 @@ const struct op_row tsr__op_table[] = {
     {"MatMulBnb4", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n",
      .derive = tsr__derive_matmul_bnb4, .shape = tsr__infer_matmul_bnb4,
-     .note = "where rows of the weight end on blocks",
-     .stays = STAYS({"k w a", "blocks of the weight run on from row to row, packed"})},
+     .note = "if rows of the weight end at block borders",
+     .stays = STAYS({"k w a", "packed blocks of the weight continue over row borders"})},
     {"MatMulInteger", .since = 10, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n],[m~]?,[n~]? -> [B* m n]; red k:sum",
      .derive = tsr__derive_matmul_integer, .type = TYPE_INT32, .some = "B~ m~ k",
@@ -519,12 +519,12 @@ const struct op_row tsr__op_table[] = {
     {"MatMulNBits", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
              "attr K=u; once 5",
-     .derive = tsr__derive_matmul_nbits, .note = "K is cut between blocks z",
+     .derive = tsr__derive_matmul_nbits, .note = "K is sharded between blocks z",
      .stays = STAYS({"z", SCALED}, {"_", "packed elements of a block"})},
     {"MatMulNBitsMlp", .since = 1, .domain = MICROSOFT,
      .rule = "[B* k],[B* k]?,[k]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* n],[B* k]?; rep k; "
              "attr N=n",
-     .stays = STAYS({"k", "the activation needs the whole sum"}, {"_", PACKED})},
+     .stays = STAYS({"k", "the activation needs the complete sum"}, {"_", PACKED})},
     {"MatMulNBitsQkv", .since = 1, .domain = MICROSOFT,
      .rule = "[B* k],[B* k]?,[k],[q _ _],[q _],[q]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* "
              "q],[B* n],[B* n],[B* k]?; rep k; attr Nq=q; attr Nkv=n",
@@ -532,17 +532,17 @@ const struct op_row tsr__op_table[] = {
     {"Max", .since = 1, .rule = MANY, .value = tsr__value_max},
     {"MaxPool", .since = 1, .rule = "[n c o^] -> [n c o],[n c o]?", .derive = tsr__derive_pool,
      .type1 = TYPE_INT64, .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s",
-     .note = WINDOWS "; Indices count through the whole tensor: then all stays whole"},
+     .note = WINDOWS "; with Indices, which count through the full tensor, nothing is sharded"},
     {"MaxPool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
      .shape = tsr__infer_pool, .stays = STAYS({"_", BLOCKED})},
     {"MaxRoiPool", .since = 1, .rule = "[n c y x],[r _] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_max_roi_pool,
      .stays = STAYS({"n", REGION_IMAGE},
-                    {"y x", "a region may lie anywhere, and a bin without pixels is 0, which is "
-                            "more than a negative greatest: parts cannot be combined"},
+                    {"y x", "a region may be anywhere, and a bin without pixels is 0, which is "
+                            "larger than a negative maximum: shards cannot be combined"},
                     {"u w", BINS}, {"_", REGION})},
     {"MaxUnpool", .since = 9, .rule = "[n c S*],[n c S*],·? -> [n c O*]; rep n c S O",
-     .shape = tsr__infer_max_unpool, .whole = "indices count through the whole tensor"},
+     .shape = tsr__infer_max_unpool, .whole = "indices count through the full tensor"},
     {"Mean", .since = 1, .rule = MANY},
     {"MeanVarianceNormalization", .since = 9, .rule = "[A* R*] -> [A* R*]; stat R",
      .derive = tsr__derive_mvn, .expand = tsr__expand_mvn, .note = "axes names R"},
@@ -559,7 +559,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_experts, .shape = tsr__infer_like_first, .expand = tsr__expand_experts,
      .note = "swiglu_fusion 1 has (i f); e: without fused halves, for relu, silu, identity",
      .stays =
-         STAYS({"m", "each hidden element needs all of them"}, {"f", "one half steers the other"})},
+         STAYS({"m", "each hidden element needs all of them"}, {"f", "one half gates the other"})},
     {"Mod", .since = 10, .rule = BINARY, .value = tsr__value_mod},
     {"Momentum", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
      .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
@@ -616,28 +616,25 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t i],[i (s h d)],[(s h d)],[_ _],[_],[_ h _ _]? -> [t (h d)]; rep t i s d; attr "
              "num_heads=h",
      .derive = tsr__derive_packed_attention,
-     .stays =
-         STAYS({"t", "sequences lie one behind the other, at places that are known at run time"},
-               {"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"_", OF_PACKING})},
+     .stays = STAYS({"t", "sequences are concatenated, at offsets that are known at run time only"},
+                    {"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"_", OF_PACKING})},
     {"PackedMultiHeadAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[t (h d)],[t (h d)]?,[t (h v)]?,[(s h d)]?,[_ _],[_],[_ h _ _]? -> [t (h v)]; rep t "
              "d v s; attr num_heads=h",
      .derive = tsr__derive_packed_multi_head,
-     .stays =
-         STAYS({"t", "sequences lie one behind the other, at places that are known at run time"},
-               {"s", SIDES}, {"d v", DOT}, {"_", OF_PACKING})},
+     .stays = STAYS({"t", "sequences are concatenated, at offsets that are known at run time only"},
+                    {"s", SIDES}, {"d v", DOT}, {"_", OF_PACKING})},
     {"Pad", .since = 1, .rule = "[A* t^],·,·?,·? -> [A* t]", .derive = tsr__derive_pad,
      .shape = tsr__infer_pad, .some = "*~", .some_if = tsr__pads_by_wrapping,
-     .note = "t is padded; cut where size and pads are known and the mode is constant"},
+     .note = "t is padded; sharded if size and pads are known and the mode is constant"},
     {"PagedAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[t (h g d)],[t (h d)]?,[t (h v)]?,[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ "
              "_]?,[t]?,[(h g)]?,[_]?,[_]?,[_]?,[_]?,[_]? -> [t (h g v)],[n m h _]?,[n m h _]?; rep "
              "t n m d v; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_paged_attention, .shape = tsr__infer_paged_attention,
-     .stays =
-         STAYS({"t", "sequences lie one behind the other, at places that are known at run time"},
-               {"n m", "pages are found by numbers that are known at run time"}, {"d v", DOT},
-               {"_", OF_PACKING})},
+     .stays = STAYS({"t", "sequences are concatenated, at offsets that are known at run time only"},
+                    {"n m", "page numbers are known at run time only"}, {"d v", DOT},
+                    {"_", OF_PACKING})},
     {"Pow", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD},
     {"Pow", .since = 7, .rule = BINARY},
     {"QAttention", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
@@ -646,7 +643,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_quantized_attention, .shape = tsr__infer_quantized_attention,
      .some = "b", .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
      .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
-                    {"q", "every row is a key to all others"}, {"_", CACHED})},
+                    {"q", "every row is a key for all others"}, {"_", CACHED})},
     {"QEmbedLayerNormalization", .since = 1, .domain = MICROSOFT, .type = TYPE_FLOAT,
      .type1 = TYPE_INT32, .whole = ENGINE_FORM},
     {"QGemm", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
@@ -657,11 +654,11 @@ const struct op_row tsr__op_table[] = {
      .rule = "[A~],[],[]?,[A~],[],[]?,[],[]? -> [A*]"},
     {"QLinearAveragePool", .since = 1, .domain = MICROSOFT,
      .rule = "[n c S*],[],[]?,[],[]? -> [n c O*]; rep S O", .derive = tsr__derive_qlinear_pool,
-     .some = "c", .stays = STAYS({"S O", "windows of quantised images are not followed"})},
+     .some = "c", .stays = STAYS({"S O", "windows of quantized images are not supported"})},
     {"QLinearConcat", .since = 1, .domain = MICROSOFT, .rule = "[],[],[A* _ B*],[],[] -> [A* _ B*]",
      .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
      .note = "axis says which dimension is _",
-     .stays = STAYS({"_", "inputs are joined there, each with a scale of its own"})},
+     .stays = STAYS({"_", "inputs are concatenated, each with its own scale"})},
     // Rounding to bytes comes after the sum over i, so a cut of i needs the node taken apart.
     {"QLinearConv", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
@@ -694,9 +691,9 @@ const struct op_row tsr__op_table[] = {
              "[t m]; rep e m f z y; red u:sum; once 7",
      .derive = tsr__derive_quantized_experts, .shape = tsr__infer_like_first,
      .note = "z: a block; also third layers, zero points and router weights",
-     .stays = STAYS({"e", "the router picks experts after it has seen all"},
+     .stays = STAYS({"e", "the router selects experts from all of them"},
                     {"m", "each hidden element needs all of them"},
-                    {"f", "one half steers the other"}, {"z y", SCALED}, {"_", PACKED})},
+                    {"f", "one half gates the other"}, {"z y", SCALED}, {"_", PACKED})},
     {"QuantizeLinear", .since = 10, .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z",
      .derive = tsr__derive_quantize, .shape = tsr__infer_quantize, .some = "*~",
      .some_if = tsr__scales_of_blocks,
@@ -713,11 +710,10 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
              "word direction=v forward reverse; share activations=v",
      .derive = tsr__derive_recurrent, .shape = tsr__infer_recurrent, .note = RECURRENT,
-     .stays = STAYS(
-         {"t", "each step needs the one before"}, {"i", SUMMED_GATE},
-         {"w", "rows of all gates stand one behind the other, and a part would need some of each"},
-         {"h", "each gate of each step reads all of them"},
-         {"_", "biases of all gates stand one behind the other"})},
+     .stays = STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},
+                    {"w", "rows of all gates are concatenated, and a shard needs some of each"},
+                    {"h", "each gate of each step reads all of them"},
+                    {"_", "biases of all gates are concatenated"})},
     {"RandomNormal", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_DTYPE_FLOAT,
      .shape = tsr__infer_attribute, .whole = RANDOM, .single = true},
     {"RandomNormalLike", .since = 1, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM,
@@ -763,8 +759,9 @@ const struct op_row tsr__op_table[] = {
      .sum_inputs = 1},
     // The text is an example: reshape.c finds the factors that both shapes share.
     {"Reshape", .since = 5, .rule = "[(f g) h],· -> [f (g h)]; shape 1",
-     .derive = tsr__derive_reshape, .note = "factors that both shapes share; the others stay whole",
-     .value = tsr__value_same, .shape = tsr__infer_reshape, .sum = SUM_PASSES, .sum_inputs = 1},
+     .derive = tsr__derive_reshape,
+     .note = "factors that both shapes share; others are not sharded", .value = tsr__value_same,
+     .shape = tsr__infer_reshape, .sum = SUM_PASSES, .sum_inputs = 1},
     {"Resize", .since = 10, .rule = "[A* s],·? -> [A* t]; rep s t", .derive = tsr__derive_resize,
      .shape = tsr__infer_resize_10, .note = "A: dimensions that keep their size",
      .stays = STAYS({"s t", BETWEEN})},
@@ -776,10 +773,10 @@ const struct op_row tsr__op_table[] = {
     {"ReverseSequence", .since = 10, .rule = "[t b C*],[b] -> [t b C*]; rep t",
      .derive = tsr__derive_reverse_sequence, .shape = tsr__infer_like_first,
      .note = "time_axis and batch_axis say which dimensions are t and b",
-     .stays = STAYS({"t", "where an element goes depends on the length of its sequence"})},
+     .stays = STAYS({"t", "the position of an element depends on the length of its sequence"})},
     {"RoiAlign", .since = 10, .rule = "[n c y x],[r _],[r] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_roi_align,
-     .stays = STAYS({"n", REGION_IMAGE}, {"y x", "a region may lie anywhere"}, {"u w", BINS},
+     .stays = STAYS({"n", REGION_IMAGE}, {"y x", "a region may be anywhere"}, {"u w", BINS},
                     {"_", REGION})},
     {"RotaryEmbedding", .since = 23,
      .rule = "[b h t d],[_ _],[_ _],[b t]? -> [b h t d]; rep d; attr num_heads=h",
@@ -789,11 +786,12 @@ const struct op_row tsr__op_table[] = {
     {"RotaryEmbedding", .since = 1, .domain = MICROSOFT,
      .rule = "[b t (h d)],[b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
      .derive = tsr__derive_rotary_positions, .shape = tsr__infer_like_first,
-     .note = "one position for all: t stays whole", .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
+     .note = "with one position for all, t is not sharded",
+     .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
     {"Round", .since = 11, .rule = UNARY},
     {"STFT", .since = 17, .rule = "[b f^ _],·,[_]?,·? -> [b f u _]; rep u",
      .derive = tsr__derive_stft, .shape = tsr__infer_stft,
-     .note = "parts of the frames f need windows of the signal, where sizes and step are known",
+     .note = "shards of the frames f need windows of the signal; sizes and step must be known",
      .stays = STAYS({"u", FOURIER}, {"_", COMPLEX})},
     {"SVMClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
      .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
@@ -844,8 +842,8 @@ const struct op_row tsr__op_table[] = {
     // all devices.
     {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
      .type = TYPE_INT64, .shape = tsr__infer_shape, .value = tsr__value_shape,
-     .note = "sizes are those of the whole tensor; where they are not known without it, it is "
-             "brought together"},
+     .note = "sizes are those of the full tensor; if they are not known, it is "
+             "gathered"},
     {"Shrink", .since = 9, .rule = UNARY},
     {"Sigmoid", .since = 1, .rule = UNARY},
     {"Sign", .since = 9, .rule = UNARY},
@@ -856,8 +854,8 @@ const struct op_row tsr__op_table[] = {
     {"Sinh", .since = 9, .rule = UNARY},
     {"Size", .since = 1, .rule = "[A*] -> ·; drop A; size 0 0 1", .derive = tsr__derive_size_of,
      .type = TYPE_INT64, .shape = tsr__infer_scalar, .value = tsr__value_size,
-     .note = "sizes are those of the whole tensor; where they are not known without it, it is "
-             "brought together"},
+     .note = "sizes are those of the full tensor; if they are not known, it is "
+             "gathered"},
     {"SkipGroupNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)],[(g c)]? -> [n S* (g c)],[n S* (g c)]?; "
              "rep c S; attr groups=g",
@@ -872,7 +870,7 @@ const struct op_row tsr__op_table[] = {
      .type2 = TYPE_FLOAT, .expand = tsr__expand_skip_simplified_norm},
     {"Slice", .since = 1, .rule = "[A* t^],·,·,·?,·? -> [A* t]", .derive = tsr__derive_slice,
      .shape = tsr__infer_slice, .value = tsr__value_slice,
-     .note = "t is sliced; cut where size and bounds are known"},
+     .note = "t is sliced; sharded if size and bounds are known"},
     {"Softmax", .since = 1, .rule = "[A* R*] -> [A* R*]; stat R",
      .derive = tsr__derive_softmax_flat, .expand = tsr__expand_softmax_flat,
      .note = "R: all dimensions from axis on"},
@@ -890,9 +888,9 @@ const struct op_row tsr__op_table[] = {
      .rule = "[b q (h g d)],[b k (h d)],[b k (h d)],[b h m d],[b h m d],[_ _],[_ _],·,[b],[_ "
              "_]?,[_ _]? -> [b q (h g d)],[b h m d],[b h m d]; rep q k m d; attr num_heads=h; attr "
              "num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_sparse_attention, .note = "heads take the layouts of blocks in turn",
-     .stays = STAYS({"q k m", "blocks of keys are chosen by lists that count from the first"},
-                    {"d", DOT}, {"_", "lists of blocks"})},
+     .derive = tsr__derive_sparse_attention, .note = "heads cycle through the layouts of blocks",
+     .stays = STAYS({"q k m", "lists select blocks of keys by number from the first"}, {"d", DOT},
+                    {"_", "lists of blocks"})},
     // The mirror image of Concat, with windows of the one input.
     {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
      .other = tsr__derive_split_strided, .shape = tsr__infer_split, .value = tsr__value_split,
@@ -902,8 +900,8 @@ const struct op_row tsr__op_table[] = {
      .note = LISTS_NOTE, .stays = STAYS({"_", LENGTHS})},
     {"Sqrt", .since = 1, .rule = UNARY},
     {"Squeeze", .since = 1, .rule = "[A* 1],·? -> [A*]", .derive = tsr__derive_squeeze,
-     .shape = tsr__infer_squeeze, .value = tsr__value_same, .note = "axes says which dimensions go",
-     .sum = SUM_PASSES, .sum_inputs = 1},
+     .shape = tsr__infer_squeeze, .value = tsr__value_same,
+     .note = "axes names the removed dimensions", .sum = SUM_PASSES, .sum_inputs = 1},
     {"StringConcat", .since = 20, .rule = BINARY},
     {"StringNormalizer", .since = 10, .rule = "[_ c] -> [_ t]; rep c t",
      .shape = tsr__infer_string_normalizer, .whole = "the number of results depends on the data"},
@@ -919,20 +917,20 @@ const struct op_row tsr__op_table[] = {
     {"TensorScatter", .since = 24, .rule = "[b A* t C*],[b A* u C*],[b]? -> [b A* t C*]; rep t u",
      .derive = tsr__derive_tensor_scatter, .shape = tsr__infer_like_first,
      .note = "axis says which dimension is t",
-     .stays = STAYS({"t u", "where the update goes is known at run time"})},
+     .stays = STAYS({"t u", "the position of the update is known at run time only"})},
     {"TfIdfVectorizer", .since = 9, .rule = "[n l] -> [n v]; rep l v", .derive = tsr__derive_rows,
      .type = TYPE_FLOAT, .shape = tsr__infer_tfidf, .some = "n",
-     .stays = STAYS({"l", "grams are runs of a row"}, {"v", ATTRIBUTES})},
+     .stays = STAYS({"l", "n-grams are parts of a row"}, {"v", ATTRIBUTES})},
     {"ThresholdedRelu", .since = 1, .rule = UNARY},
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD},
     // t copies are made: cut along t a device makes fewer copies, cut along a it has a strided part
     // of them.
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; gen t u", .derive = tsr__derive_tile,
-     .shape = tsr__infer_tile, .note = "a cut a gives strided results"},
+     .shape = tsr__infer_tile, .note = "sharding a gives strided results"},
     {"TopK", .since = 1, .rule = "[A* v],·? -> [A* k],[A* k]; stat v; rep k",
      .derive = tsr__derive_top_k, .type1 = TYPE_INT64, .shape = tsr__infer_top_k,
      .expand = tsr__expand_top_k, .note = "axis names v",
-     .stays = STAYS({"k", "they are the first of all"})},
+     .stays = STAYS({"k", "the result has the first occurrences of all elements"})},
     {"Transpose", .since = 1, .rule = "[a b c] -> [c b a]", .derive = tsr__derive_transpose,
      .note = "perm orders the factors", .sum = SUM_PASSES, .sum_inputs = 1},
     {"TransposeMatMul", .since = 1, .domain = MICROSOFT,
@@ -953,7 +951,7 @@ const struct op_row tsr__op_table[] = {
      .type2 = TYPE_INT64, .type3 = TYPE_INT64, .shape = tsr__infer_unique,
      .whole = "the number of results depends on the data"},
     {"Unsqueeze", .since = 1, .rule = "[A*],·? -> [A* 1]", .derive = tsr__derive_unsqueeze,
-     .value = tsr__value_same, .note = "axes says which dimensions are made", .sum = SUM_PASSES,
+     .value = tsr__value_same, .note = "axes names the new dimensions", .sum = SUM_PASSES,
      .sum_inputs = 1},
     {"Upsample", .since = 1, .rule = "[A* s] -> [A* t]; rep s t", .derive = tsr__derive_resize,
      .shape = tsr__infer_upsample, .note = "A: dimensions that keep their size",
