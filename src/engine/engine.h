@@ -16,6 +16,18 @@ struct gpu_seat;
 // Minor number of a version text such as "1.31.1"; 0: not understood.
 int tsr__ort_minor(const char *version);
 
+// ---- quirks (quirks.def, quirks.c) ---------------------------------------------------------------
+
+enum quirk {
+#define QUIRK(name, first, last, wrong, workaround, test) QUIRK_##name,
+#include "engine/quirks.def"
+#undef QUIRK
+};
+// True if ONNX Runtime 1.minor has the quirk.
+bool tsr__quirk_applies(enum quirk quirk, int minor);
+
+// ---- loading -------------------------------------------------------------------------------------
+
 // Memory for ONNX Runtime that other processes reach. info NULL: not registered.
 struct shared_memory {
     OrtAllocator base;      // first

@@ -102,9 +102,9 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
 
 // ---- weights that are alike --------------------------------------------------------------------
 
-// ONNX Runtime knows packed weights by a digest of their contents. One that is shared and looks like one of the session's
-// own is given the own one's memory (1.30, 1.31), which is gone when it is used. So a rank that has such weights packs for
-// itself. Padding makes zeros of many shapes alike: one that begins like another counts, and so does nothing but zeros.
+// ONNX Runtime identifies packed weights by a digest of their contents (QUIRK_shared_packed_weights). A rank whose own
+// weights may have the digest of a common one packs for itself. Padding makes zeros of many shapes equal, so a weight that
+// is a prefix of another counts as equal, and so does a weight of zeros alone.
 
 #define BLOCK     (64u << 10)
 #define MAX_PAIRS (4u << 20)
@@ -209,7 +209,9 @@ static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_mod
     rank->weights = ARENA_ARRAY(&rank->arena, OrtValue *, n + 1);
     if (!rank->weights || !read_names(rank, model, &common))
         return api->CreateStatus(ORT_FAIL, "out of memory");
-    rank->packs_alone = rank->shared->packed && !rank->unpacked && has_alike(rank, &common, graph);
+    bool shares = rank->shared->packed && !rank->unpacked;
+    if (shares && tsr__quirk_applies(QUIRK_shared_packed_weights, rank->engine->minor))
+        rank->packs_alone = has_alike(rank, &common, graph);
     for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
         uint64_t length = 0;

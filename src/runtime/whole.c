@@ -12,7 +12,7 @@
 // The highest IR version that ONNX Runtime 1.minor reads; INT64_MAX: no file needs a copy.
 static int64_t newest_ir(int minor)
 {
-    if (minor >= 23)
+    if (!tsr__quirk_applies(QUIRK_ir_version_11, minor))
         return INT64_MAX;
     return minor >= 18 ? 10 : 9;
 }
