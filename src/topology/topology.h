@@ -146,10 +146,5 @@ void tsr__topology_set_wait(tsr_topology *topology, double seconds);
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);
-// Runs the schedule of one algorithm message by message over the links, with queues; picoseconds,
-// or -1: the algorithm is not for this group. The witness of the prices.
-int64_t tsr__topology_simulate(tsr_topology *topology, enum tsr_collective what,
-                               const char *algorithm, const struct topology_groups *groups,
-                               int64_t bytes);
 
 #endif

@@ -2,7 +2,7 @@
 // test_closed.c - prices of all-reduces against the formulas of textbooks, from 8 to 10,000 devices: rings, trees, hosts.
 //
 // alpha is the latency of a link, beta the seconds per byte; n devices, V bytes on each.
-#include "topology/internal.h"
+#include "packets.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -103,8 +103,7 @@ static void trees(void **state)
         for (int k = 0; k < topology->n; k++)
             all[k] = k;
         struct topology_groups groups = {1, topology->n, all};
-        int64_t ps =
-            tsr__topology_simulate(topology, TSR_ALL_REDUCE, "tree", &groups, (int64_t)bytes);
+        int64_t ps = packets_time(topology, TSR_ALL_REDUCE, "tree", &groups, (int64_t)bytes);
         near((double)ps * 1e-12, 2 * list[i].levels * (ALPHA + bytes * BETA));
         free(all);
         tsr_topology_free(topology);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The published lists, the generators, and prices against closed forms, cuts and the simulation.
-#include "topology/internal.h"
+#include "packets.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -571,8 +571,7 @@ static void test_simulated(void **state)
                 int64_t cost = tsr__topology_way(t, (tsr_collective)what, &g, bytes, &way);
                 int64_t bound = tsr__topology_bound(t, (tsr_collective)what, &g, bytes), best = -1;
                 for (size_t k = 0; k < TSR_COUNT(names); k++) {
-                    int64_t sim =
-                        tsr__topology_simulate(t, (tsr_collective)what, names[k], &g, bytes);
+                    int64_t sim = packets_time(t, (tsr_collective)what, names[k], &g, bytes);
                     if (sim < 0)
                         continue;
                     seen++;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate.c - one algorithm's schedule carried out packet by packet: the witness of the prices.
+// packets.c - one algorithm's schedule carried out packet by packet: the witness of the prices.
 //
 // A message leaves when its sender has all that earlier steps brought it, in packets; each packet waits
 // at each link until that is free and holds it for as long as its bytes take. Nothing waits for a whole
@@ -7,7 +7,7 @@
 //
 // Example: a message over two links that take 1 ns for a packet. Its 16 packets are on the second link
 // while others are on the first: the last one arrives after 17 ns and two latencies, not after 32 ns.
-#include "topology/internal.h"
+#include "packets.h"
 
 #include <math.h>
 
@@ -128,9 +128,8 @@ static int64_t carry_out(struct events *events, const struct algorithm *algorith
     return (int64_t)ceil(events->end * 1e12);
 }
 
-int64_t tsr__topology_simulate(tsr_topology *topology, enum tsr_collective what,
-                               const char *algorithm, const struct topology_groups *groups,
-                               int64_t bytes)
+int64_t packets_time(tsr_topology *topology, enum tsr_collective what, const char *algorithm,
+                     const struct topology_groups *groups, int64_t bytes)
 {
     struct arena arena;
     struct events events = {.topology = topology, .arena = &arena};
