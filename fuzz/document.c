@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// document.c - fuzzes the documents of plans, and the traces and studies that a report reads. The first byte chooses.
+// document.c - fuzzes the documents of plans, and the traces that a report reads. The first byte chooses.
 #include "fuzz.h"
 #include "report/internal.h"
 
@@ -15,17 +15,6 @@ static tsr_status read_trace(tsr_session *s, const char *path)
     return status;
 }
 
-static tsr_status read_study(tsr_session *s, const char *path)
-{
-    struct arena a;
-    struct page p = {.session = s, .arena = &a};
-    tsr__arena_init(&a, s);
-    tsr_status status = tsr__report_study(&p, path);
-    MUST((status == TSR_OK) == (p.study.n > 0));
-    tsr__arena_free(&a);
-    return status;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n < 1)
@@ -35,11 +24,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     tsr_status status;
     if (data[0] & 1)
         status = read_trace(s, path);
-    else if (data[0] & 2)
-        status = read_study(s, path);
     else
         status = tsr_plan_edits(s, path, &edits);
-    if (status == TSR_OK && !(data[0] & 3))
+    if (status == TSR_OK && !(data[0] & 1))
         MUST(edits && strlen(edits) < SIZE_MAX);
     fuzz_end(s, status);
     return 0;

@@ -90,8 +90,6 @@ TOPOLOGIES = ["4", "ring:4", "star:4@1", "tree:2x3", "torus:3x3x3", "grid:2x4", 
               ' "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]}']
 PLAN = """{"kind": "tessera-plan", "version": 1, "declares": "c:2", "model": {"path": "m", "sha256": ""}, "cost": 10,
 "nodes": [{"name": "r", "edits": ["--shard r:x={2,1:0,1}"]}]}"""
-STUDY = """{"version": 1, "title": "t", "questions": [{"name": "q", "machines": [{"devices": 2, "plan": "none", "why": "w"},
-  {"devices": 8, "used": 8, "tokens": 1e6, "seconds": 2, "plan": "1 x 8", "why": "w"}]}]}"""
 TRACE = """{"traceEvents": [{"ph": "X", "cat": "communication", "name": "AllReduce", "pid": 0, "tid": 0, "ts": 1.5, "dur": 2.5, "args": {"id": 1}},
 {"ph": "X", "cat": "Node", "name": "r_kernel_time", "pid": 1, "ts": 2, "dur": 3, "args": {"op_name": "Relu"}}]}"""
 COMMANDS = ["\0m", "\1m\n--verbose", "\2m\n--config\nc:2\n--shard\nr:x={2,1:0,1}\n-o\no", "\2m\n-o\no\n--script\n@\n--config c:2\n--shard r:x={1,2}\n--stage r=1\n",
@@ -130,7 +128,6 @@ def other_seeds():
         yield "topology", t.encode()
     yield "document", b"\0" + PLAN.encode()
     yield "document", b"\1" + TRACE.encode()
-    yield "document", b"\2" + STUDY.encode()
     array = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", bytes(24))
     yield "tensors", b"\0" + array
     yield "tensors", b"\0" + npy("{'descr': '>i8', 'fortran_order': True, 'shape': (2,), }", bytes(16))

@@ -983,8 +983,6 @@ typedef struct tsr_report_options {
     /* NULL or "html": the page. "model-explorer": microseconds of each node (or with "model-explorer-cuts" how its output is cut) as a
      * file that Model Explorer loads as node data; needs the simulation. */
     const char *format;
-    const char
-        *study; /* machines of several sizes (docs/formats.md), drawn in the page; NULL: none */
 } tsr_report_options;
 /* One HTML page that needs nothing besides itself: the verdict, memory against the limit, where time goes, the timeline, every
  * communication and the load of every link, how tensors are cut, the shardings with layers folded, the session's findings. */

@@ -29,24 +29,6 @@ struct measured {
     size_t left_out; // events of ranks that are too many, or too high
 };
 
-// One model on machines of several sizes: for each question (how many requests, prefill or decode) a line of machines.
-#define STUDY_QUESTIONS 6 // as many lines as the style sheet can tell apart
-struct study_machine {
-    int64_t devices, used;  // that it has, that work
-    double seconds, tokens; // of one run; seconds 0: the model does not fit on it
-    const char *plan, *why;
-};
-struct study_question {
-    const char *name;
-    const struct study_machine *machines; // from the smallest on
-    size_t n;
-};
-struct study {
-    const char *title;
-    const struct study_question *questions;
-    size_t n; // 0: there is no study
-};
-
 struct page {
     tsr_session *session;
     struct arena *arena;
@@ -66,7 +48,6 @@ struct page {
     int64_t memory;          // the limit that was asked for, 0: the topology's
     const int64_t *stage_of; // by device: its pipeline stage, -1: none; NULL: there are no stages
     struct measured measured;
-    struct study study;
 };
 
 // Adds a constant piece of the page.
@@ -211,9 +192,6 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
 // beside.c: this plan and another.
 void tsr__beside_write(struct page *page);
 
-// study.c: machines of several sizes; nothing without a study.
-void tsr__study_write(struct page *page);
-
 // explorer.c: node data for Model Explorer; cuts: how outputs are cut, else what nodes take.
 tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;
 
@@ -222,7 +200,5 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
 
 // read_trace.c: reads a trace that a run has written.
 tsr_status tsr__report_trace(struct page *page, const char *path) TSR_MUST_USE;
-// read_study.c: fills page->study.
-tsr_status tsr__report_study(struct page *page, const char *path) TSR_MUST_USE;
 
 #endif

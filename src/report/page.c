@@ -44,7 +44,6 @@ static void contents(struct page *page)
     bool simulated = page->simulation != NULL;
     PUT(page, "<nav aria-label=\"sections\">");
     link_to(page, page->beside != NULL, "beside", "Two plans");
-    link_to(page, page->study.n > 0, "study", "Machines");
     link_to(page, simulated, "memory", "Memory");
     link_to(page, simulated, "time", "Time");
     link_to(page, simulated || page->measured.lanes.devices, "timeline", "Timeline");
@@ -152,7 +151,6 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     tsr__verdict_write(page, verdict);
     contents(page);
     tsr__beside_write(page);
-    tsr__study_write(page);
     if (page->simulation)
         simulated(page);
     measured_alone(page);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // report.c - tsr_report: brings together what the page shows, and writes it whole or not at all.
 //
-// The order: the configuration that is shown, the trace and the study if they are given, a copy of the model with
+// The order: the configuration that is shown, the trace if one is given, a copy of the model with
 // numbers for all sizes, then the page or one of the forms for Model Explorer (explorer.c). Only
 // what the caller gave is shown; nothing is planned or simulated here.
 #include "report/internal.h"
@@ -286,10 +286,6 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
         goto free_all;
     if (given.trace)
         st = tsr__report_trace(&page, given.trace);
-    if (st != TSR_OK)
-        goto free_all;
-    if (given.study)
-        st = tsr__report_study(&page, given.study);
     if (st != TSR_OK)
         goto free_all;
     st = fill_in(&page);

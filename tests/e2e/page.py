@@ -80,7 +80,7 @@ def by_touch(chromium, path):
     tab = browser.Tab(chromium, path, 390, touch=True)
     middle = "(() => { const e = document.querySelector('%s'); e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2, r.width, r.height] })()"
     for mark, place in (("#memory .bar [data-tip]", "#memory .readout"), ("#communication .matrix [data-tip]", "#communication .readout"),
-                        ("#lanes svg", "#timeline .readout"), ("#study .plot circle", "#study .plots .readout"), ("#pieces [data-tip]", "#picture .readout")):
+                        ("#lanes svg", "#timeline .readout"), ("#pieces [data-tip]", "#picture .readout")):
         x, y, *_ = tab.run(middle % mark)
         tab.tap(x, y if mark != "#lanes svg" else y - 5)
         words = tab.run("document.querySelector('%s').textContent" % place)
@@ -118,8 +118,7 @@ def llama(chromium, d):
     good("plan", model, "--devices", "hosts:2x2", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/p.onnx")
     good("plan", model, "--devices", "2", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/q.onnx")
     good("simulate", d + "/p.onnx", "--trace", d + "/trace.json")
-    study = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "scale.json")
-    good("report", d + "/p.onnx", "--trace", d + "/trace.json", "--beside", d + "/q.onnx", "--study", study, "-o", d + "/page.html")
+    good("report", d + "/p.onnx", "--trace", d + "/trace.json", "--beside", d + "/q.onnx", "-o", d + "/page.html")
     sized(chromium, d + "/page.html", "llama")
     by_keyboard(chromium, d + "/page.html")
     by_touch(chromium, d + "/page.html")
@@ -150,9 +149,7 @@ def hostile(chromium, d):
     json.dump({k: t[k] for k in ("devices", "links")}, open(d + "/t.json", "w"))
     good("plan", path, "--devices", d + "/t.json", "--config", EVIL[2], "-o", d + "/planned.onnx")
     good("simulate", d + "/planned.onnx", "--trace", d + "/trace.json")
-    machine = {"devices": 2, "used": 2, "tokens": 1, "seconds": 1, "plan": EVIL[0], "why": EVIL[9]}
-    json.dump({"version": 1, "title": EVIL[1], "questions": [{"name": e, "machines": [machine]} for e in EVIL[2:8]]}, open(d + "/study.json", "w"))
-    good("report", d + "/planned.onnx", "--trace", d + "/trace.json", "--beside", d + "/planned.onnx", "--study", d + "/study.json", "-o", d + "/page.html")
+    good("report", d + "/planned.onnx", "--trace", d + "/trace.json", "--beside", d + "/planned.onnx", "-o", d + "/page.html")
     sized(chromium, d + "/page.html", "hostile")
     tab = browser.Tab(chromium, d + "/page.html", 1280)
     shown = tab.run("document.body.textContent")

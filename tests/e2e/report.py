@@ -281,38 +281,12 @@ def stages_and_traces(d):
         assert got == rc and err and not os.path.exists(d + "/none.html"), (words, got, err)
 
 
-def study(d):
-    """Machines of several sizes: every one in the table, those that the model fits on in both drawings; what is wrong is told with its place."""
-    model = os.path.join(MODELS, "bert_tiny", "model.onnx")
-    fits = {"devices": 1024, "used": 1000, "tokens": 131072, "seconds": 0.25, "plan": EVIL[0], "why": EVIL[1]}
-    machines = [{"devices": 8, "plan": "none", "why": "needs 200 GiB on each"}, fits, {**fits, "devices": 4096, "seconds": 0.125, "used": 4096}]
-    doc = {"version": 1, "title": EVIL[2], "questions": [{"name": EVIL[3], "machines": machines}, {"name": "alone", "machines": machines[:1]}]}
-    json.dump(doc, open(d + "/study.json", "w"))
-    good("report", model, "--devices", "2", "--dim", "batch=8", "--dim", "seq=32", "--study", d + "/study.json", "-o", d + "/page.html")
-    p, _, text = page(d + "/page.html")
-    words = " ".join(p.words)
-    part = text[text.index('<section id="study">'):text.index("</section>", text.index('<section id="study">'))]
-    assert part.count("<circle") == 4 and part.count("<figure>") == 2 and part.count("<tr>") == 2 + 4, part[:3000]
-    assert all(e in words for e in EVIL[:4]) and "needs 200 GiB on each" in words, words[:2000]
-    assert "1024 devices: 1.91 ms" in part and "4096 devices: 3.91 ms" in part and "524 k" in words and "1.05 M" in words, part  # 0.25 s * 1000 / 131072
-    spoilt = {"questions[0].machines[1]: \"seconds\"": lambda q: q[0]["machines"][1].update(seconds=0), "questions[0].machines[2]: \"devices\"": lambda q: q[0]["machines"][2].update(devices=8, used=8),
-              "questions[1].machines[0]: \"why\"": lambda q: q[1]["machines"][0].pop("why"), "questions[1]: \"machines\"": lambda q: q[1].update(machines=[]),
-              "the study: \"questions\"": lambda q: q.extend(q * 3), "questions[0].machines[1]: \"used\"": lambda q: q[0]["machines"][1].update(used=1025)}
-    for place, spoil in spoilt.items():
-        bad = json.loads(json.dumps(doc))
-        spoil(bad["questions"])
-        json.dump(bad, open(d + "/bad.json", "w"))
-        rc, _, err = call("report", model, "--devices", "2", "--dim", "batch=8", "--dim", "seq=32", "--study", d + "/bad.json", "-o", d + "/none.html")
-        assert rc == 3 and "report-study" in err and place in err and err.count("error[") == 1 and not os.path.exists(d + "/none.html"), (place, rc, err)
-
-
-def study_of_the_documents(_):
-    """What docs has of machines of several sizes is made of the tables in docs/scale.md."""
+def plot_of_the_documents(_):
+    """docs/scale.svg is drawn from the tables in docs/scale.md."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    for way, name in (("--json", "scale.json"), ("--plot", "scale.svg")):
-        made = subprocess.run([sys.executable, root + "/tools/study", way, root + "/docs/scale.md", "/dev/stdout"], capture_output=True, text=True, timeout=60).stdout
-        assert made == open(root + "/docs/" + name).read(), "run tools/study %s docs/scale.md docs/%s" % (way, name)
+    made = subprocess.run([sys.executable, root + "/tools/study", "--plot", root + "/docs/scale.md", "/dev/stdout"], capture_output=True, text=True, timeout=60).stdout
+    assert made == open(root + "/docs/scale.svg").read(), "run tools/study --plot docs/scale.md docs/scale.svg"
 
 
-harness.run([numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces, study, study_of_the_documents])
+harness.run([numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces, plot_of_the_documents])
 harness.finish()

@@ -275,8 +275,7 @@ static tsr_status write_page(struct report *report, const struct report *other, 
                                   .n_sizes = report->planning.options.n_sizes,
                                   .memory = report->planning.options.memory,
                                   .command = command,
-                                  .format = cli_value(report->cli, "--format"),
-                                  .study = cli_value(report->cli, "--study")};
+                                  .format = cli_value(report->cli, "--format")};
     if (other->model)
         options.beside = &side;
     tsr_status status = tsr_report(report->model, &options, out);
@@ -345,9 +344,6 @@ static const struct option options_table[] = {
      "html)"},
     {"--beside", "FILE",
      "another plan to compare with: a model with shardings, or a plan's document"},
-    {"--study", "FILE",
-     "what such a model comes to on machines of several sizes, drawn beside it: JSON of "
-     "tools/study"},
     {"--requests", "N", "runs that follow one another (default 1; with stages two for each)"},
     {"-o", "FILE", "the page"},
     RULES_OPTION,
