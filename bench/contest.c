@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // contest.c - solves a problem of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism
-// (google/iopddl): contest FILE(.json|.json.gz) [--seconds S] [--threads N] [--work CELLS]
+// (google/iopddl): contest FILE(.json|.json.gz) [--seconds S] [--work CELLS]
 // [--progress]. With --work, effort is counted and the same on every machine. Prints
 // {"cost", "bound", "choices"}; progress goes to the standard error.
 #include "contest.h"
@@ -42,13 +42,10 @@ int main(int argc, char **argv)
 {
     const char *path = NULL;
     double seconds = 60, start = now(), work = 0;
-    int threads = 2;
     bool progress = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = strtod(argv[++i], NULL);
-        else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
-            threads = (int)strtol(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--work") == 0 && i + 1 < argc)
             work = strtod(argv[++i], NULL);
         else if (strcmp(argv[i], "--progress") == 0)
@@ -57,7 +54,7 @@ int main(int argc, char **argv)
             path = argv[i];
     }
     if (!path || !(seconds > 0)) {
-        fprintf(stderr, "usage: contest FILE(.json|.json.gz) [--seconds S] [--threads N] "
+        fprintf(stderr, "usage: contest FILE(.json|.json.gz) [--seconds S] "
                         "[--work CELLS] [--progress]\n");
         return 2;
     }
@@ -75,7 +72,6 @@ int main(int argc, char **argv)
     } else {
         // Time to print, and to read slowly on a busy machine, is kept back.
         struct program_options o = {.seconds = seconds * 0.95 - (now() - start) - 0.2,
-                                    .threads = threads,
                                     .tell = progress ? tell : NULL};
         if (o.seconds < 0.1)
             o.seconds = 0.1;

@@ -10,14 +10,12 @@
 #include "solve_search.h"
 
 #include <math.h>
-#include <pthread.h>
 
 #define WORK         UINT64_C(4000000000)
 #define NARROW_CELLS (UINT64_C(1) << 21) // largest table of an elimination
 #define DIRECT_CELLS (UINT64_C(1) << 14) // the same without reductions before it
 #define FRONT_CELLS  (UINT64_C(1) << 17) // the same with fronts
 #define FRONT_POINTS (UINT64_C(1) << 23) // points held at a time
-#define SECOND_CELLS 100000              // of the moves of the second search
 #define NEAR         1000000000          // a gap of less than one in so many is not worth more
 #define PROVING      0.4                 // of the effort may go into fronts
 #define MANY         400                 // nodes from which on fronts are likely to fail
@@ -35,7 +33,6 @@ struct solving {
     struct search search;
     struct tree tree;
     bool searching, narrow;
-    int threads;
     void (*tell)(void *context, const struct program_told *told);
     void *context;
     uint32_t *x, *y; // answer in the core, dense; one that may become it
@@ -83,7 +80,6 @@ static bool start(struct solving *solving, const struct program *program,
     solving->effort.session = program->arena->session;
     solving->effort.seconds = options ? options->seconds : 0;
     solving->effort.start = clock_now();
-    solving->threads = options ? options->threads : 1;
     solving->tell = options ? options->tell : NULL;
     solving->context = options ? options->context : NULL;
     if (options && options->seconds > 0 && !options->work)
@@ -148,24 +144,17 @@ static void eliminate(struct solving *solving)
 
 // ---- search
 
-// What a search knows that is better than what is known.
-static void learn(struct solving *solving, const struct search *search)
+// Takes over what the search has found. The bound never exceeds a cost that was reached. A bound above
+// `most` means that the limits contradict each other.
+static void take(struct solving *solving)
 {
-    int64_t bound = tsr__search_bound(search);
-    if (bound > solving->bound)
-        solving->bound = bound;
+    const struct search *search = &solving->search;
+    solving->bound = int64_max(solving->bound, tsr__search_bound(search));
     if (search->found && search->best_cost < solving->cost) {
         solving->found = true;
         solving->cost = search->best_cost;
         memcpy(solving->x, search->best, solving->wide.n * sizeof(uint32_t));
     }
-}
-
-// Takes over what the search knows. The bound never stands above a cost that was reached. A bound
-// above `most` belongs to no answer: the limits contradict each other.
-static void take(struct solving *solving)
-{
-    learn(solving, &solving->search);
     if (solving->found && solving->bound > solving->cost)
         solving->bound = solving->cost;
     if (solving->bound > solving->most)
@@ -262,95 +251,6 @@ static void look_on(struct solving *solving)
             break;
         stale = better || solving->effort.seconds > 0 ? 0 : stale + 1;
     }
-}
-
-// ---- two searches that tell each other what they find
-
-struct pair {
-    struct solving *solving; // holds what both know
-    pthread_mutex_t lock;
-    // the second one: memory of its own, the same program
-    tsr_session *session;
-    struct heap heap;
-    struct wide wide;
-    struct effort effort;
-    struct search search;
-};
-
-// Under the lock the better of both bounds and answers becomes common; true: there is nothing
-// left to do.
-static bool exchange(struct pair *pair, struct search *search)
-{
-    struct solving *solving = pair->solving;
-    pthread_mutex_lock(&pair->lock);
-    learn(solving, search);
-    if (solving->found && solving->cost < search->best_cost) {
-        search->found = true;
-        search->best_cost = solving->cost;
-        memcpy(search->best, solving->x, solving->wide.n * sizeof(uint32_t));
-    }
-    if (solving->found && solving->bound > solving->cost)
-        solving->bound = solving->cost;
-    solving->infeasible |= solving->bound > solving->most;
-    bool done = solving->infeasible || (solving->found && solving->bound >= solving->cost);
-    tell(solving, search == &solving->search ? "first" : "second");
-    pthread_mutex_unlock(&pair->lock);
-    return done;
-}
-
-// Body of the second thread. It has shorter rounds with more moves than the first one, and smaller
-// tables, so that the two do not walk the same way.
-static void *second(void *data)
-{
-    struct pair *pair = data;
-    do
-        look(&pair->search, 0.03, 100, 200);
-    while (!exchange(pair, &pair->search) && !pair->heap.failed &&
-           !tsr__effort_over(&pair->effort));
-    return NULL;
-}
-
-// The second search views the same tables but takes its memory from a session of its own: sessions
-// are not shared between threads. Its seed (2) and reach differ from the first one's.
-static bool pair_init(struct pair *pair, struct solving *solving)
-{
-    *pair = (struct pair){.solving = solving,
-                          .session = tsr_session_new(NULL),
-                          .effort = solving->effort,
-                          .wide = solving->wide};
-    if (!pair->session)
-        return false;
-    tsr__heap_init(&pair->heap, pair->session);
-    pair->wide.heap = &pair->heap;
-    if (!tsr__search_init(&pair->search, &pair->wide, &pair->effort, 2))
-        return false;
-    pair->search.max_cells = SECOND_CELLS;
-    pair->search.reach = 0.3;
-    return pthread_mutex_init(&pair->lock, NULL) == 0;
-}
-
-// False: no second thread could be had.
-static bool look_together(struct solving *solving)
-{
-    struct pair pair;
-    pthread_t thread;
-    bool started = pair_init(&pair, solving) && pthread_create(&thread, NULL, second, &pair) == 0;
-    if (started) {
-        // Both go on until one of them sees, in `exchange`, that cost and bound have met; the other
-        // sees it at its next exchange, at the latest when the time is over.
-        do {
-            look(&solving->search, 0.05, 400, 100);
-        } while (!exchange(&pair, &solving->search) && !tsr__effort_over(&solving->effort));
-        pthread_join(thread, NULL);
-        pthread_mutex_destroy(&pair.lock);
-        solving->effort.work += pair.effort.work;
-    }
-    if (pair.session) {
-        tsr__search_done(&pair.search);
-        tsr__heap_done(&pair.heap);
-        tsr_session_free(pair.session);
-    }
-    return started;
 }
 
 // ---- fronts
@@ -541,9 +441,7 @@ static void solve(struct solving *solving)
         prove(solving);
     tsr__effort_slice(&solving->effort, 0);
     tell(solving, "fronts");
-    bool two = solving->threads > 1 && solving->effort.seconds > 0 && !settled(solving);
-    if (!two || !look_together(solving))
-        look_on(solving);
+    look_on(solving);
 }
 
 // ---- results

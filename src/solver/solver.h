@@ -103,7 +103,6 @@ struct program_options {
     // (cancelling the session ends it too)
     double
         seconds; // stop after that much time all the same; 0: never. Makes results depend on luck
-    int threads; // 0 or 1: one; 2: search and bound at the same time (only with seconds)
     double
         near; // of tsr__program_least: an answer will do that is above the least by this part of it
     // Called now and then, from one thread at a time; NULL: not at all.
