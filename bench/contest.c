@@ -26,7 +26,7 @@ static void print(const struct contest *c, const struct program_result *r)
     printf("]}\n");
 }
 
-static void tell(void *context, const struct program_told *t)
+static void tell(void *context, const struct program_progress *t)
 {
     (void)context;
     fprintf(stderr, "%7.2f s %s: %" PRIu32 " nodes, %" PRIu32 " edges, %" PRIu32 " rows, cost ",
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
     } else {
         // Time to print, and to read slowly on a busy machine, is kept back.
         struct program_options o = {.seconds = seconds * 0.95 - (now() - start) - 0.2,
-                                    .tell = progress ? tell : NULL};
+                                    .progress = progress ? tell : NULL};
         if (o.seconds < 0.1)
             o.seconds = 0.1;
         if (work >= 1 && work < 1e18) {

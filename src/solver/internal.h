@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of the solver share. Nothing outside of them includes this.
+// internal.h - shared by the files of the solver.
 //
-// The core is the program as the solver changes it: choices leave, nodes merge into others, edges
-// add up. Costs are shifted so that none is negative (the sum of the shifts is `shift`), forbidden is
-// NEVER, and `plus` saturates there. Rows are the times of all limits that matter, one after another.
-// Every change is recorded, so that an answer of the core becomes one of the program.
+// The core is the program while it is being reduced: choices are removed, nodes are merged, edges
+// are added up. Costs are shifted so that none is negative; `shift` is the sum of the shifts.
+// Forbidden costs are NEVER, where `plus` saturates. A row is one constraint: one limit at one
+// time. The reductions are recorded, so that a solution of the core can be expanded to one of the
+// program.
 #ifndef TSR_SOLVER_INTERNAL_H
 #define TSR_SOLVER_INTERNAL_H
 
 #include "solver/solver.h"
 
-#define NEVER (INT64_MAX / 3) // two of them add without overflow
+#define NEVER (INT64_MAX / 3) // the sum of two does not overflow
 #define NONE  UINT32_MAX
 
-// Inner loops that are worth the compiler's whole effort: sums and minima of finite numbers, which are
-// the same however many are taken at a time.
+// For inner loops of sums and minima: finite numbers only, and any order gives the same result.
 #if defined(__GNUC__) && !defined(__clang__)
 #define HOT_LOOPS __attribute__((optimize("O3", "finite-math-only", "no-signed-zeros")))
 #else
@@ -33,10 +33,10 @@ static inline int64_t plus(int64_t a, int64_t b)
     return sum > NEVER ? NEVER : sum;
 }
 
-// ---- memory that comes and goes (solve_heap.c)
+// ---- heap (solve_heap.c)
 
 struct heap_block;
-// Blocks of the session's allocator that are freed all at once if not before. Failure is sticky.
+// Blocks of the session's allocator. tsr__heap_done frees those that are left. Failure is sticky.
 struct heap {
     tsr_session *session;
     struct heap_block *first;
@@ -46,8 +46,8 @@ struct heap {
 void tsr__heap_init(struct heap *heap, tsr_session *session);
 void tsr__heap_done(struct heap *heap);
 void *tsr__heap_get(struct heap *heap, size_t n, size_t size);           // zeroed; NULL: failed
-void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size); // not zeroed beyond
-void tsr__heap_free(struct heap *heap, void *p);                         // NULL is fine
+void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size); // new part not zeroed
+void tsr__heap_free(struct heap *heap, void *p);                         // p may be NULL
 #define HEAP_ARRAY(h, type, n) ((type *)tsr__heap_get(h, n, sizeof(type)))
 
 // Growing array over a heap.
@@ -66,17 +66,18 @@ bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size);
 
 struct effort {
     uint64_t work, limit;
-    const tsr_session *session; // that may be cancelled; NULL: none
-    double start, seconds;      // seconds 0: not looked at
-    uint64_t slice_work;        // of the step at hand; 0: no step
+    const tsr_session *session; // may be cancelled; NULL: none
+    double start, seconds;      // seconds 0: no time limit
+    uint64_t slice_work;        // end of the current slice; 0: no slice
     double slice_end;
 };
-bool tsr__effort_over(const struct effort *effort); // all of it, or the step
-void tsr__effort_slice(struct effort *effort,
-                       double fraction); // a step of so much of the whole; 0: none
+// True if the effort or its current slice is spent.
+bool tsr__effort_over(const struct effort *effort);
+// Starts a slice: that fraction of the whole effort. 0: no slice.
+void tsr__effort_slice(struct effort *effort, double fraction);
 double tsr__effort_elapsed(const struct effort *effort);
 
-// ---- chance that is the same on every machine
+// ---- random numbers, the same on every machine
 
 static inline uint64_t random_next(uint64_t *state)
 {
@@ -85,14 +86,14 @@ static inline uint64_t random_next(uint64_t *state)
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
     return x ^ (x >> 31);
 }
-static inline double random_unit(uint64_t *state) // 0 <= . < 1
+static inline double random_unit(uint64_t *state) // 0 <= result < 1
 {
     return (double)(random_next(state) >> 11) * 0x1p-53;
 }
 
 // ---- the core (solve_core.c, solve_reduce.c)
 
-struct table { // shared, counted; never changed once shared
+struct table { // reference-counted; read-only while shared
     uint32_t refs, rows, cols;
     uint32_t hash;
     int64_t cell[];
@@ -103,20 +104,20 @@ struct core_use { // rows begin .. end - 1; usage by choice
 };
 struct core_edge {
     uint32_t a, b;
-    struct table *table; // rows: choices of a; NULL: gone
+    struct table *table; // rows: choices of a; NULL: the edge was removed
     bool dirty;
 };
 struct core_node {
-    uint32_t k; // choices left; 0: none is left, the program is infeasible
+    uint32_t k; // choices left; 0: the program is infeasible
     bool gone;  // merged or eliminated
     bool queued;
     int64_t *cost;    // k
-    uint32_t *origin; // k: number of the choice in the program
+    uint32_t *origin; // k: index of the choice in the program
     LIST(uint32_t) edges;
     LIST(struct core_use) uses;
 };
-// How a node that is gone follows from nodes that went later or stayed. For n = 1: by_choice of the
-// origin of `from[0]`; for n = 2: by both, row-major over the origins of from[0].
+// The choice of an eliminated node as a function of nodes that were eliminated later or are left.
+// n = 1: by_choice[origin of from[0]]; n = 2: a table, row-major over the origins of from[0].
 struct core_step {
     uint32_t node, n, from[2], stride;
     uint32_t *by_choice; // origins of node
@@ -125,34 +126,34 @@ struct core {
     const struct program *program;
     struct heap *heap;
     struct effort *effort;
-    struct core_node *nodes; // as many as in the program
+    struct core_node *nodes; // all nodes of the program
     uint32_t n_nodes;
     LIST(struct core_edge) edges;
     LIST(struct core_step) steps;
     int64_t shift; // cost of the program = cost in the core + shift
-    // rows
     uint32_t n_rows;
     uint32_t *row_limit, *row_time;
     int64_t *row_bound;
     bool infeasible;
 };
 
-// pinned NONE, or a node whose only choice is pin.
+// pinned: NONE, or a node that must take the choice `pin`.
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *core);
-// solve_dominance.c: choices of a node that another of them beats leave; true: some did. dead: room for its choices. What is kept from node to
-// node in `room` begins zeroed.
+// solve_dominance.c: removes the dominated choices of node v; returns true if there were any.
+// `room` holds buffers that are reused from node to node and starts zeroed; dead has one entry per
+// choice.
 struct dominance {
     void *least, *turned, *views;
-    size_t n_least, n_turned, n_views; // how many entries there is room for
+    size_t n_least, n_turned, n_views; // capacities
 };
 bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *room, uint8_t *dead);
 void tsr__dominance_free(struct core *core, struct dominance *room);
-// Tries every choice of every node and removes those that cannot be, as long as the effort's step
-// lasts. Returns how many; lost: marks the nodes that lost some. dead is scratch: one entry per choice.
+// Probing: removes choices whose consequences are infeasible, until the slice of effort is spent.
+// Returns their number; lost[v] is set for each node that lost some. dead: scratch, one per choice.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost);
-// choice: by node of the program; those of the nodes that are left are filled in as origins.
+// Completes `choice` (by node, as origins), in which the nodes that are left have been set.
 void tsr__core_expand(const struct core *core, uint32_t *choice);
 
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// program.c - making, checking and evaluating a 0-1 program. Knows no solver.
+// program.c - builds, checks and evaluates a 0-1 program, independent of the solver.
 //
-// plan makes programs (build.c and what it calls, joint.c), the solver's files read them. Functions that add
-// something return nothing after a failure of the arena; tsr__program_check, with which every
-// reader begins, then says TSR_NOMEM.
+// Functions that add something fail silently when the arena is out of memory. tsr__program_check,
+// with which every reader starts, then returns TSR_NOMEM.
 #include "solver/solver.h"
 
 void tsr__program_init(struct program *program, struct arena *arena)
@@ -51,7 +50,7 @@ void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, ui
                       uint32_t end, const int64_t *usage)
 {
     if (limit >= program->limits.n)
-        return; // after a failure of the arena; tsr__program_check says so
+        return; // the arena has failed
     struct program_use *use = vec_push(program->arena, &program->limits.at[limit].uses);
     if (use)
         *use = (struct program_use){node, begin, end, usage};
@@ -59,8 +58,7 @@ void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, ui
 
 // ---- copying with weights
 
-// A copied table of the program from which costs are added. Tables that share storage there share it
-// in the copy too.
+// Key of a table that was copied with a weight.
 struct weighted_table {
     const int64_t *table;
     size_t n;
@@ -77,7 +75,8 @@ static int64_t weighted_cost(int64_t cost, struct program_weight weight)
     return (int64_t)((double)cost * (double)weight.times / (double)weight.over);
 }
 
-// Returns the table with all costs weighted, from `tables` if it was made before. NULL: out of memory.
+// Returns the table with all costs weighted, from `tables` if it was made before. NULL: out of
+// memory.
 static const int64_t *weighted_table(struct map *tables, const int64_t *table, size_t n,
                                      struct program_weight weight)
 {
@@ -129,7 +128,7 @@ uint32_t tsr__program_add(struct program *to, const struct program *from,
 
 // ---- checking
 
-// Adds the largest magnitude of the table to sum; false where one is out of range.
+// Adds the table's largest magnitude to *sum; false if a number is out of range.
 static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
 {
     int64_t most = 0;
@@ -146,8 +145,8 @@ static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
     return add_ok(*sum, most, sum) && *sum <= PROGRAM_MOST;
 }
 
-// One sum over all nodes and edges: an assignment takes one entry of each, so no cost of an
-// assignment can exceed PROGRAM_MOST, and the solver may add without looking.
+// An assignment takes one entry of each table. If the largest entries sum up to at most
+// PROGRAM_MOST, then no cost of an assignment overflows.
 static bool costs_ok(const struct program *program)
 {
     int64_t sum = 0;
@@ -169,7 +168,7 @@ static bool costs_ok(const struct program *program)
     return true;
 }
 
-// The same for each limit by itself: usages of one limit are never added to those of another.
+// Each limit by itself: usages of different limits are never added.
 static bool limits_ok(const struct program *program)
 {
     for (size_t i = 0; i < program->limits.n; i++) {
@@ -202,9 +201,9 @@ tsr_status tsr__program_check(const struct program *program)
 
 // ---- evaluating
 
-// A time is kept if it is the last of some use and some use has begun since the last kept time:
-// uses 0..2 and 1..3 (ends not included) end last at times 1 and 2; only 1 is kept, where both
-// live.
+// A time is kept if it is the last of some use and some use has begun since the last kept time.
+// Example: uses 0..2 and 1..3 (ends excluded) end at times 1 and 2. Only 1 is kept: both are live
+// there.
 void tsr__program_times(const struct program_limit *limit, uint8_t *kept)
 {
     enum { BEGINS = 1, LAST = 2 };
@@ -216,7 +215,7 @@ void tsr__program_times(const struct program_limit *limit, uint8_t *kept)
             kept[use->end - 1] |= LAST;
         }
     }
-    bool grown = false, any = false; // since the last time that was kept
+    bool grown = false, any = false; // grown: a use has begun since the last kept time
     for (uint32_t t = 0; t < limit->n_times; t++) {
         grown |= (kept[t] & BEGINS) != 0;
         bool keep = grown && (kept[t] & LAST);
@@ -225,7 +224,7 @@ void tsr__program_times(const struct program_limit *limit, uint8_t *kept)
         grown &= !keep;
     }
     if (!any)
-        kept[0] = 1; // nothing is used: 0 against the bound
+        kept[0] = 1; // nothing is used
 }
 
 int64_t tsr__program_cost(const struct program *program, const uint32_t *choice)
@@ -248,8 +247,7 @@ int64_t tsr__program_cost(const struct program *program, const uint32_t *choice)
     return sum;
 }
 
-// Adds changes at begins and ends and sums them up over time: a use of 5 over 1..3 is +5 at 1, -5
-// at 3.
+// Difference array over time: a use of 5 over 1..3 adds 5 at 1 and -5 at 3.
 int64_t tsr__program_peak(const struct program *program, uint32_t limit, const uint32_t *choice,
                           uint32_t *time)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// program_lp.c - a 0-1 program as a CPLEX LP file, for other solvers.
+// program_lp.c - writes a 0-1 program as a CPLEX LP file, for other solvers.
 //
-// Local-polytope form: sum of s over the choices of a node is 1; e of an edge has row sums equal to
-// the s of one end and column sums equal to the s of the other. Forbidden choices and pairs have no
-// variable. Then e is integral wherever s is, and only s needs to be binary.
+// Local-polytope form: the s of a node's choices sum up to 1; the e of an edge have row sums equal
+// to the s of one end and column sums equal to the s of the other. Forbidden choices and pairs have
+// no variable. e is integral wherever s is, so only s needs to be binary.
 //
 // Example: u costs {3, 5}, v {0, 1}, the edge is {0, 9; forbidden, 0}:
 //   Minimize
@@ -19,17 +19,17 @@
 
 #include <inttypes.h>
 
-#define LINE 96 // a line is broken after that many characters
+#define LINE 96 // columns after which a line is broken
 
 struct lp {
     const struct program *program;
     struct text *out;
-    size_t line; // where the current line begins
+    size_t line; // start of the current line
     bool empty;  // no term written in this expression yet
-    bool none;   // `none` was written
+    bool none;   // the variable `none` was written
 };
 
-// Signs, factor and breaks; the caller writes the variable.
+// Writes sign, factor and line breaks; the caller writes the variable.
 static void factor(struct lp *lp, int64_t f)
 {
     struct text *text = lp->out;
@@ -58,14 +58,13 @@ static void pair_term(struct lp *lp, int64_t f, uint32_t edge, uint32_t i, uint3
     tsr__text_printf(lp->out, "e_%u_%u_%u", edge, i, j);
 }
 
-// The next term is the first of an expression, and lines are counted from here.
 static void begin_row(struct lp *lp)
 {
     lp->line = lp->out->n;
     lp->empty = true;
 }
 
-// `none` stands where an expression would be empty: it is 0, and so none = 1 cannot be met.
+// Writes the variable `none`, whose bounds are 0, for an empty expression: none = 1 is infeasible.
 static void no_terms(struct lp *lp)
 {
     tsr__text_add(lp->out, STR(" none"));
@@ -77,7 +76,7 @@ static bool allowed(const struct program *program, uint32_t node, uint32_t choic
     return program->nodes.at[node].cost[choice] != COST_FORBIDDEN;
 }
 
-// A pair has a variable if it is allowed and so are both of its choices.
+// A pair has a variable if it and both of its choices are allowed.
 static bool pair_allowed(const struct program *program, const struct program_edge *edge, uint32_t i,
                          uint32_t j)
 {
@@ -85,7 +84,7 @@ static bool pair_allowed(const struct program *program, const struct program_edg
            allowed(program, edge->a, i) && allowed(program, edge->b, j);
 }
 
-// Terms with the factor 0 are left out. pair_term's edge is by number, as edges have no names.
+// Terms with the factor 0 are left out.
 static void objective(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -108,7 +107,7 @@ static void objective(struct lp *lp)
     tsr__text_add(lp->out, STR("\n"));
 }
 
-// What the numbers of a node stand for. A line break in a name would end the comment.
+// Names of a node and its choices. A line break in a name would end the comment: it is replaced.
 static void comment(struct lp *lp, uint32_t v)
 {
     const struct program_node *node = &lp->program->nodes.at[v];
@@ -141,8 +140,8 @@ static void choice_rows(struct lp *lp)
     }
 }
 
-// r_K_I for choice i of end a (its row of the table), c_K_I for choice i of end b (its column): the
-// pairs that contain the choice sum up to 1 if it is taken, else to 0.
+// r_K_I for choice i of end a (a row of the table), c_K_I for choice i of end b (a column): the
+// pairs with this choice sum up to 1 if it is taken, else to 0.
 static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 {
     const struct program *program = lp->program;
@@ -174,14 +173,14 @@ static void edge_rows(struct lp *lp)
     }
 }
 
-// A node may have several uses at one time: its factors are summed up first, choice by choice.
+// Usage of each choice at one time; a node may have several uses there.
 struct sums {
-    size_t *first; // by node: where its choices begin, one more at the end
+    size_t *first; // by node: its first choice, one more at the end
     int64_t *sum;
     uint8_t *kept;
 };
 
-// One row for one time: everything that lives then against the bound.
+// The constraint of one limit at one time.
 static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
 {
     const struct program *program = lp->program;
@@ -205,7 +204,7 @@ static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
-// Only times that no other time contains get a row; the others follow from those.
+// Only times whose set of uses is not a subset of another's need a row.
 static tsr_status all_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -230,7 +229,6 @@ static tsr_status all_limit_rows(struct lp *lp)
     return failed ? TSR_NOMEM : TSR_OK;
 }
 
-// `none` gets its bound, 0, only where some expression needed it.
 tsr_status tsr__program_lp(const struct program *program, struct text *out)
 {
     tsr_status st = tsr__program_check(program);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_core.c - the program as the solver changes it: making it, removing choices, going back.
+// solve_core.c - copies the program into the core, removes choices, expands solutions.
 //
-// tsr__core_init copies, solve_reduce.c and solve_probe.c change, tsr__core_expand undoes. Example
-// of the shift: u costs {3, 5}, v costs {-2, 1}. Both become {0, 2} and {0, 3}, and the shift is 3
-// - 2 = 1: an answer that costs 2 in the core (u = 1, v = 0) costs 3 in the program (5 - 2).
+// Example of the shift: u costs {3, 5}, v costs {-2, 1}. In the core they cost {0, 2} and {0, 3},
+// and the shift is 3 - 2 = 1. A solution that costs 2 in the core (u = 1, v = 0) costs 3 in the
+// program (5 - 2).
 #include "internal.h"
 
 // ---- tables
 
-// Cells are 0; the caller has the one reference. NULL: out of memory.
+// Cells are 0; the caller owns the one reference. NULL: out of memory.
 struct table *tsr__table_new(struct core *core, uint32_t rows, uint32_t cols)
 {
     size_t bytes = sizeof(struct table) + (size_t)rows * cols * sizeof(int64_t);
@@ -26,7 +26,7 @@ void tsr__table_drop(struct core *core, struct table *table)
 
 // ---- rows
 
-// Sum of the largest usages at every time; a time that can never be exceeded needs no row.
+// Keeps the times at which the sum of the largest usages exceeds the bound: others need no row.
 static bool keep_times(const struct core *core, const struct program_limit *limit, uint8_t *kept)
 {
     int64_t *most = HEAP_ARRAY(core->heap, int64_t, (size_t)limit->n_times + 1);
@@ -51,7 +51,7 @@ static bool keep_times(const struct core *core, const struct program_limit *limi
     return true;
 }
 
-// begin and end are rows of the core. A use whose times all have no row (begin == end) is left out.
+// begin and end are rows of the core. A use without rows (begin == end) is left out.
 static void add_use(struct core *core, const struct program_use *use, uint32_t begin, uint32_t end)
 {
     struct core_node *node = &core->nodes[use->node];
@@ -63,9 +63,8 @@ static void add_use(struct core *core, const struct program_use *use, uint32_t b
     *out = (struct core_use){begin, end, usage};
 }
 
-// Rows of one limit; `row` has the number of rows kept before each time. Two rows so far, four
-// times of which 0 and 3 are kept: row = {2, 3, 3, 3, 4}, so that a use of the times 1..3 (until
-// before 4) becomes rows 3..3.
+// Adds the rows of one limit. row[t] is the number of rows before time t. Example: two rows so far,
+// and of four times 0 and 3 are kept: row = {2, 3, 3, 3, 4}. A use of the times 1..3 becomes row 3.
 static bool add_rows(struct core *core, uint32_t limit)
 {
     const struct program_limit *program_limit = &core->program->limits.at[limit];
@@ -99,7 +98,7 @@ static bool add_rows(struct core *core, uint32_t limit)
 
 // ---- nodes and edges
 
-// Shifts a table so that its least entry is 0; all forbidden: the program is infeasible.
+// Shifts a table so that its least entry is 0. If all are forbidden, the program is infeasible.
 static void shift_table(struct core *core, int64_t *cell, size_t n)
 {
     int64_t least = COST_FORBIDDEN;
@@ -114,7 +113,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
         cell[i] = cell[i] == COST_FORBIDDEN ? NEVER : cell[i] - least;
 }
 
-// pin NONE: all choices as the program has them; else all others are forbidden.
+// pin NONE: all choices of the program; otherwise only this one is allowed.
 static bool add_node(struct core *core, uint32_t v, uint32_t pin)
 {
     const struct program_node *node = &core->program->nodes.at[v];
@@ -132,7 +131,7 @@ static bool add_node(struct core *core, uint32_t v, uint32_t pin)
     return true;
 }
 
-// The program's tables are often shared: the last one that was made of each is found by its address.
+// Cache of the tables made so far, by the address of the program's costs.
 struct recent {
     const int64_t *cost;
     struct table *table;
@@ -140,8 +139,8 @@ struct recent {
 };
 #define RECENT 4096
 
-// A table that was made of the same costs before is shared: 80 equal layers may share one. Its
-// shift counts for each edge all the same.
+// Edges with the same costs share one table, e.g. in repeated layers. The shift is added for each
+// edge.
 static bool add_edge(struct core *core, const struct program_edge *edge, struct recent *recent)
 {
     uint32_t ka = core->program->nodes.at[edge->a].k, kb = core->program->nodes.at[edge->b].k;
@@ -170,7 +169,6 @@ static bool add_edge(struct core *core, const struct program_edge *edge, struct 
     return true;
 }
 
-// False: out of memory; what was made is freed with the heap.
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin)
 {
@@ -195,8 +193,8 @@ bool tsr__core_init(struct core *core, const struct program *program, struct hea
 
 // ---- removing choices
 
-// Makes a smaller table without the rows or columns that are dead. A new one always: the old one
-// may be shared with other edges. k: choices of v that live.
+// Replaces the edge's table by a smaller one without the dead rows or columns. The old table may be
+// shared with other edges. k: choices of v that remain.
 static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t v,
                              const uint8_t *dead, uint32_t k)
 {
@@ -221,8 +219,7 @@ static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t
     edge->dirty = true;
 }
 
-// dead: by choice of v. Costs, origins and usages close ranks in place; origins keep the program's
-// numbers.
+// dead: by choice of v. Costs, origins and usages are compacted in place.
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];
@@ -247,7 +244,7 @@ void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 
 // ---- going back
 
-// Last step first: what a node follows from went later, so its choice is there already.
+// In reverse order: each step reads nodes that were eliminated after it.
 void tsr__core_expand(const struct core *core, uint32_t *choice)
 {
     for (uint32_t i = core->steps.n; i-- > 0;) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_dive.c - a first answer: decide a node, strike out what it forbids, and so on.
+// solve_dive.c - a diving heuristic for a first solution: fixes one node after another and
+// propagates the consequences (arc consistency), without backtracking.
 //
-// Choices go by usage, where that makes an answer, else by the messages of the bound. Where a node has
-// no choice left, the dive starts again with the nodes first that failed before.
+// Dives alternate between choosing by least usage and by the messages of the dual. If a node has no
+// choice left, the next dive starts with the nodes that failed.
 #include "solve_search.h"
 
 #define DIVES 100
 #define LARGE 20000 // nodes
 
-// Arrays are by node, alive by node and choice. cursor: where next_node goes on in very large
-// programs.
+// Arrays are by node, `alive` by node and choice. cursor: the next node in very large programs.
 struct dive {
     struct search *search;
     const struct wide *wide;
@@ -21,7 +21,7 @@ struct dive {
     uint32_t cursor;
 };
 
-// What a choice uses, each row counted by how little it may hold; or what the messages say.
+// Rates the choices of v: by what they use, or by the messages.
 static void find_guide(struct dive *dive, uint32_t v)
 {
     const struct wide *wide = dive->wide;
@@ -30,28 +30,29 @@ static void find_guide(struct dive *dive, uint32_t v)
         return;
     }
     for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-        dive->guide[choice] = (double)wide->cost[v][choice] * 1e-30; // decides only between equals
+        dive->guide[choice] = (double)wide->cost[v][choice] * 1e-30; // breaks ties
     for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
         for (uint32_t choice = 0; choice < wide->k[v]; choice++)
             dive->guide[choice] +=
                 (double)wide->uses[i].usage[choice] * (wide->uses[i].end - wide->uses[i].begin);
 }
 
-static bool allowed(const struct wide *wide, const struct tree_edge *edge, uint32_t u, uint32_t a,
-                    uint32_t choice)
+static bool is_allowed(const struct wide *wide, const struct tree_edge *edge, uint32_t u,
+                       uint32_t a, uint32_t choice)
 {
     return edge->cell[edge->a == u ? (size_t)a * wide->k[edge->b] + choice
                                    : (size_t)choice * wide->k[edge->b] + a] < NEVER;
 }
 
-// Strikes out choices of the other end of edge that have no partner at u.
-static void strike(struct dive *dive, const struct tree_edge *edge, uint32_t u, uint32_t o)
+// Removes the choices of o that have no partner at u.
+static void remove_unsupported(struct dive *dive, const struct tree_edge *edge, uint32_t u,
+                               uint32_t o)
 {
     const struct wide *wide = dive->wide;
     for (uint32_t choice = 0; choice < wide->k[o]; choice++) {
         bool ok = !dive->alive[o][choice];
         for (uint32_t a = 0; a < wide->k[u] && !ok; a++)
-            ok = dive->alive[u][a] && allowed(wide, edge, u, a, choice);
+            ok = dive->alive[u][a] && is_allowed(wide, edge, u, a, choice);
         if (!ok) {
             dive->alive[o][choice] = 0;
             dive->left[o]--;
@@ -60,8 +61,8 @@ static void strike(struct dive *dive, const struct tree_edge *edge, uint32_t u, 
     dive->search->effort->work += (size_t)wide->k[u] * wide->k[o];
 }
 
-// A queue of nodes that lost choices: each strikes at its neighbours. False where one has none
-// left; that node's conflicts are counted, so that the next dive decides it earlier.
+// Propagates from v. False: a node has no choice left; its conflict count makes the next dive fix
+// it earlier.
 static bool propagate(struct dive *dive, uint32_t v)
 {
     const struct wide *wide = dive->wide;
@@ -74,7 +75,7 @@ static bool propagate(struct dive *dive, uint32_t v)
         for (uint32_t t = wide->first[u]; t < wide->first[u + 1]; t++) {
             const struct tree_edge *edge = &wide->edges[wide->touch[t]];
             uint32_t o = edge->a == u ? edge->b : edge->a, before = dive->left[o];
-            strike(dive, edge, u, o);
+            remove_unsupported(dive, edge, u, o);
             if (dive->left[o] == 0) {
                 dive->conflicts[o]++;
                 return false;
@@ -88,7 +89,7 @@ static bool propagate(struct dive *dive, uint32_t v)
     return true;
 }
 
-// Most conflicts first, then fewest choices; in very large programs just the next one.
+// Most conflicts first, then fewest choices; in very large programs simply the next one.
 static uint32_t next_node(struct dive *dive)
 {
     uint32_t best = NONE;
@@ -107,7 +108,7 @@ static uint32_t next_node(struct dive *dive)
     return best;
 }
 
-// Decides all nodes one after another without ever taking one back.
+// Fixes all nodes, one after another.
 static bool dive_once(struct dive *dive, uint32_t *x)
 {
     const struct wide *wide = dive->wide;
@@ -134,8 +135,7 @@ static bool dive_once(struct dive *dive, uint32_t *x)
     return true;
 }
 
-// Dives by usage and by messages take turns; the first answer that keeps the rows, or that can be
-// repaired to keep them, ends it.
+// Ends at the first solution that keeps the rows or can be repaired to do so.
 void tsr__search_dive(struct search *search)
 {
     const struct wide *wide = search->wide;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_dominance.c - choices that another choice of the same node beats, whatever the neighbours take (Goldstein's form): they leave,
-// and no optimum is lost. solve_reduce.c asks for one node at a time.
+// solve_dominance.c - removes dominated choices (Goldstein's criterion for dead-end elimination):
+// those that another choice of the same node beats for every choice of the neighbours. Keeps an
+// optimum.
 //
-// Worked example: v costs {4, 5}, and its one edge is {0, 7; 1, 2} (rows: v). Choice 1 instead of 0 costs 1 more at v; over the edge
-// the least that it gains is min(0 - 1, 7 - 2) = -1. Both together are 2 more at the worst: 0 stays. With costs {6, 4} choice 1
-// gains at least 2 - 1 = 1, whichever way the neighbour goes: 0 leaves, if 1 uses no more of any row.
+// Worked example: v costs {4, 5}, and its one edge is {0, 7; 1, 2} (rows: v). Choice 1 instead of 0
+// costs 1 more at v, and over the edge it gains at least min(0 - 1, 7 - 2) = -1: up to 2 more, so 0
+// stays. If v costs {6, 4}, choice 1 gains at least 2 - 1 = 1: 0 is removed, provided that 1 uses
+// no more of any row.
 #include "internal.h"
 
 #include <stdlib.h>
 
-// b uses no more than a in any of the node's uses: who takes b instead of a breaks no row.
+// True if choice b uses no more of any row than choice a.
 static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
 {
     for (uint32_t i = 0; i < node->uses.n; i++)
@@ -18,8 +20,7 @@ static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
     return true;
 }
 
-// At least n entries at *at; room doubles, so that a few calls grow it. Contents beyond are not
-// cleared.
+// Makes room for n entries, growing geometrically. New entries are not cleared.
 static bool make_room(struct core *core, void **at, size_t *room, size_t n, size_t size)
 {
     if (n <= *room)
@@ -32,13 +33,14 @@ static bool make_room(struct core *core, void **at, size_t *room, size_t n, size
     return grown != NULL;
 }
 
-// Choices of a node over one of its edges: entry j of choice c is at[c * k + j].
+// One edge seen from the node: entry j of choice c is at[c * k + j].
 struct view {
     const int64_t *at;
     uint32_t k; // of the other end
 };
 
-// Tables that have the node's choices as columns are turned, because each row is read often; into room->turned.
+// Fills room->views. Tables whose columns are the node's choices are transposed, because rows are
+// read often.
 static bool see_edges(struct core *core, uint32_t v, struct dominance *room)
 {
     const struct core_node *node = &core->nodes[v];
@@ -65,7 +67,8 @@ static bool see_edges(struct core *core, uint32_t v, struct dominance *room)
     return true;
 }
 
-// least[i * k + c]: least entry of choice c over edge i; sum[c]: with the cost of c, over all edges.
+// least[i * k + c]: least entry of choice c over edge i. sum[c]: cost of c plus these, over all
+// edges.
 static bool find_least(struct core *core, const struct core_node *node, const struct view *views,
                        int64_t *least, int64_t *sum)
 {
@@ -78,7 +81,7 @@ static bool find_least(struct core *core, const struct core_node *node, const st
             for (uint32_t j = 0; j < x.k; j++)
                 if (at[j] < low)
                     low = at[j];
-            // A choice without partners is no case for dominance: visit_edge removes it first.
+            // A choice without an allowed partner is removed by visit_edge.
             if (low >= NEVER)
                 return false;
             least[(size_t)i * node->k + a] = low;
@@ -89,7 +92,7 @@ static bool find_least(struct core *core, const struct core_node *node, const st
     return true;
 }
 
-// Least of a[j] - b[j] where a[j] is allowed.
+// Returns the least a[j] - b[j] where a[j] is allowed.
 HOT static int64_t least_gain(const int64_t *a, const int64_t *b, uint32_t n)
 {
     int64_t low = NEVER;
@@ -100,8 +103,8 @@ HOT static int64_t least_gain(const int64_t *a, const int64_t *b, uint32_t n)
     return low;
 }
 
-// True if taking b instead of a never costs more, whatever the neighbours take. The difference of the
-// least sums is more than can be gained; each edge takes off of it what it really gives.
+// True if b instead of a never costs more. Starts with an upper bound of the gain, the difference
+// of the sums of least entries, and corrects it edge by edge.
 static bool beats(struct core *core, const struct core_node *node, const struct view *views,
                   uint32_t b, uint32_t a, const int64_t *least, const int64_t *sum)
 {
@@ -117,8 +120,7 @@ static bool beats(struct core *core, const struct core_node *node, const struct 
     return gain >= 0;
 }
 
-// A choice may only leave for one that stays (`dead[b]` is looked at): of two equal choices, each
-// of which beats the other, one is left.
+// Only compares with choices that stay (`dead[b]`): of two equal choices one is left.
 bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *room, uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_dual.c - tree-reweighted message passing with prices for rows.
+// solve_dual.c - Lagrangian dual bound: sequential tree-reweighted message passing (TRW-S) for the
+// tables, subgradient steps for the multipliers of the rows.
 //
-// Any messages and any prices >= 0 give a valid bound: the sum of the least entries of all nodes and
-// edges after the messages moved cost between them, less what the prices pay for the bounds. Passes
-// raise it by themselves; a step of the prices follows the usage of the least entries.
+// Any messages and any multipliers >= 0 give a valid bound: the sum of the least entries of all
+// nodes and edges after the messages have moved cost between them, minus the multipliers times the
+// rows' bounds. Passes raise it by themselves; a step of the multipliers follows the usage of the
+// least entries.
 //
-// Worked example: a costs {0, 2}, b costs {1, 0}, the table is {0, 3; 3, 0} (rows: a), no rows.
-// Up: a sends to b for each choice the least of a's cost and the table: {min(0 + 0, 2 + 3), min(0
-// + 3, 2 + 0)} = {0, 2}. Down: b's sum is {1 + 0, 0 + 2} = {1, 2}; its least, 1, goes to the
-// bound, {0, 1} is left, less what came from a: {0, -1}. b sends to a {min(0 + 0, 3 - 1), min(3 +
-// 0, 0 - 1)} = {0, -1}; the least, -1, goes to the bound, the message is {1, 0}. a's sum is {0 +
-// 1, 2 + 0}; its least, 1, goes to the bound: 1 - 1 + 1 = 1. The answer a = 0, b = 0 costs 1 too.
-// With a row of bound 6 of which a = 0 uses 10, a price of 0.1 makes a = 0 dearer by 1 and takes
-// 0.6 off the bound, which becomes 2 - 0.6 = 1.4. The best answer that keeps the row, a = 1, b =
-// 1, costs 2.
+// Worked example: a costs {0, 2}, b costs {1, 0}, the table is {0, 3; 3, 0} (rows: a), no rows. Up:
+// a sends to b, for each choice, the least of a's cost plus the table: {min(0 + 0, 2 + 3), min(0 +
+// 3, 2 + 0)} = {0, 2}. Down: b's sum is {1 + 0, 0 + 2} = {1, 2}. Its least, 1, goes to the bound;
+// {0, 1} is left, minus what came from a: {0, -1}. b sends to a {min(0 + 0, 3 - 1), min(3 + 0, 0 -
+// 1)} = {0, -1}; the least, -1, goes to the bound, and the message is {1, 0}. a's sum is {0 + 1, 2
+// + 0}; its least, 1, goes to the bound: 1 - 1 + 1 = 1. The solution a = 0, b = 0 costs 1 too. With
+// a row of bound 6 of which a = 0 uses 10, a multiplier of 0.1 makes a = 0 more expensive by 1 and
+// subtracts 0.6 from the bound, which becomes 2 - 0.6 = 1.4. The best solution that keeps the row,
+// a = 1, b = 1, costs 2.
 #include "solve_dual.h"
 
 #include <math.h>
 
 #define FAR 1e30 // forbidden: larger than any sum of costs
 
-// One array of cells for all nodes, and where each node's cells begin.
+// Allocates one array of cells for all nodes; the result points to each node's part.
 static double **by_node(const struct wide *wide, uint64_t *n)
 {
     double **rows = HEAP_ARRAY(wide->heap, double *, (size_t)wide->n + 1);
@@ -37,7 +39,7 @@ static double **by_node(const struct wide *wide, uint64_t *n)
     return rows;
 }
 
-// Tables as doubles; the messages are 0 (HEAP_ARRAY clears). Counts the cells of a pass.
+// Copies the tables as doubles and counts the cells of a pass. Messages start at 0.
 static bool fill_edges(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -51,13 +53,13 @@ static bool fill_edges(struct dual *dual)
             return false;
         for (size_t c = 0; c < cells; c++)
             dual->table[i][c] = edge->cell[c] >= NEVER ? FAR : (double)edge->cell[c];
-        dual->cells += 2 * cells + 32; // calls and small loops have their price too
+        dual->cells += 2 * cells + 32; // 32: overhead of calls and short loops
     }
     return true;
 }
 
-// Chains that follow the order and cover all edges: a node with 3 later and 2 earlier neighbours
-// lies on 3 of them, and each gets an equal share of its cost, 1/3.
+// gamma of TRW-S: chains that follow the order cover all edges. A node with 3 later and 2 earlier
+// neighbours is on 3 of them, and each gets 1/3 of its cost.
 static void fill_gamma(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -75,7 +77,7 @@ static void fill_gamma(struct dual *dual)
     }
 }
 
-// All messages and prices are 0 at first: the first bound is the sum of the least entries.
+// Messages and multipliers start at 0: the first bound is the sum of the least entries.
 bool tsr__dual_init(struct dual *dual, const struct wide *wide)
 {
     struct heap *heap = wide->heap;
@@ -98,13 +100,12 @@ bool tsr__dual_init(struct dual *dual, const struct wide *wide)
     if (heap->failed || !fill_edges(dual))
         return false;
     fill_gamma(dual);
-    tsr__dual_price(dual);
+    tsr__dual_apply_lambda(dual);
     return true;
 }
 
-// unary = cost + price * usage. A use of rows 2..4 pays prefix[5] - prefix[2] for each unit: one
-// subtraction, however many rows it spans.
-void tsr__dual_price(struct dual *dual)
+// unary = cost + multiplier * usage. A use of rows 2..4 adds prefix[5] - prefix[2] per unit.
+void tsr__dual_apply_lambda(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
     dual->prefix[0] = 0;
@@ -127,7 +128,7 @@ void tsr__dual_price(struct dual *dual)
 
 // ---- passes
 
-// sum[choice]: what the choice costs as far as v and its neighbours' messages know.
+// sum[choice]: cost of the choice plus all messages to v.
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
     const struct wide *wide = dual->wide;
@@ -141,7 +142,7 @@ void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
     }
 }
 
-// Keeps messages near 0: what all choices have in common goes to the bound.
+// Subtracts the least entry from the message and returns it.
 static double take_least(double *m, uint32_t k)
 {
     double least = m[0];
@@ -153,7 +154,7 @@ static double take_least(double *m, uint32_t k)
     return least;
 }
 
-// Message from the rows of a table to its columns, and from its columns to its rows.
+// Messages from the rows of a table to its columns, and from its columns to its rows.
 HOT static void message_down(const double *table, const double *rest, uint32_t rows, uint32_t cols,
                              double *out)
 {
@@ -181,9 +182,8 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
     }
 }
 
-// Sends from v over edge i; what was normalised away is returned.
-// v gives each of its chains an equal share (gamma) of its sum and takes off what came over this
-// very edge, which the other end knows already.
+// Sends from v over edge i and returns the constant that was subtracted. Each chain of v gets an
+// equal share (gamma) of its sum, minus what came over this edge.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
     const struct wide *wide = dual->wide;
@@ -202,8 +202,7 @@ static double send(struct dual *dual, uint32_t v, uint32_t i)
     return take_least(dual->to_a[i], ka);
 }
 
-// Over the edges to later neighbours (`later`) or to earlier ones. bound: what is normalised away
-// is added to it; NULL on the way up, where it is not counted.
+// Sends to all later or all earlier neighbours. Adds the constants to *bound unless it is NULL.
 static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 {
     const struct wide *wide = dual->wide;
@@ -218,9 +217,8 @@ static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
     }
 }
 
-// Nodes are numbered; up sends to later ones, down to earlier ones. Only the pass down counts a
-// bound: each node's least entry and each message's, once, less what the prices pay for the rows'
-// bounds.
+// Up sends to later nodes, down to earlier ones. Only the pass down sums up a bound: the least
+// entry of each node and each message, minus the multipliers times the rows' bounds.
 void tsr__dual_pass(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -239,7 +237,7 @@ void tsr__dual_pass(struct dual *dual)
         bound += take_least(dual->sum, wide->k[v]);
         send_all(dual, v, false, &bound);
     }
-    // A relaxed answer may use all of a row's bound for free: prices are paid for the excess alone.
+    // The Lagrangian term is multiplier * (usage - bound).
     double paid = 0;
     for (uint32_t row = 0; row < wide->n_rows; row++)
         paid += dual->lambda[row] * (double)wide->bound[row];
@@ -252,8 +250,8 @@ void tsr__dual_pass(struct dual *dual)
     }
 }
 
-// Earlier nodes are decided when v's turn comes: of them the table's real entry counts, of later
-// ones their message stands for the best that they can do.
+// Rounds the messages to an assignment, node by node: the table entry for neighbours that are
+// decided already, the message for later ones.
 void tsr__dual_round(struct dual *dual, uint32_t *x)
 {
     const struct wide *wide = dual->wide;
@@ -264,7 +262,7 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
             const struct tree_edge *edge = &wide->edges[i];
             bool row = edge->a == v;
             uint32_t other = row ? edge->b : edge->a, kb = wide->k[edge->b];
-            // The costs of v's choices over this edge are `step` apart.
+            // The costs of v's choices over this edge are `step` cells apart.
             const double *cost = row ? dual->to_a[i] : dual->to_b[i];
             size_t step = 1;
             if (other < v && row) {
@@ -284,7 +282,7 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
     }
 }
 
-// Least entry of an edge after the messages, and the entry of x.
+// Returns the entry of x over the edge minus the least entry, after the messages.
 static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 {
     const struct tree_edge *edge = &dual->wide->edges[i];
@@ -300,8 +298,8 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
            dual->to_b[i][x[edge->b]] - least;
 }
 
-// The cost of x above the bound, laid at the nodes where it arises: each node's own entry above its
-// least, and half of each edge's. Regions are drawn where this is large.
+// Distributes the cost of x above the bound to the nodes where it arises: each node's own entry
+// above its least, and half of each edge's. Regions are drawn where it is large.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
     const struct wide *wide = dual->wide;
@@ -322,19 +320,21 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 
 // ---- bounds through single choices
 //
-// A pass down takes the least entry of each node and of each edge into the bound and leaves the rest,
-// which is never negative. An answer with a choice costs the bound and what is left at that choice.
+// A pass down moves the least entry of each node and edge into the bound and leaves a rest >= 0
+// (the reduced costs). A solution with a given choice costs at least the bound plus the rest of
+// that choice.
 
-// What is left at v, before its earlier edges get their shares.
-static void left_at(const struct dual *dual, uint32_t v, double *out)
+// Reduced costs of v, before its earlier edges get their shares.
+static void reduced_costs(const struct dual *dual, uint32_t v, double *out)
 {
     tsr__dual_gather(dual, v, out);
     take_least(out, dual->wide->k[v]);
 }
 
-// What is left at one entry of an edge; 2 * FAR: forbidden, or one of its choices is impossible.
-// `later` is what is left at the later end, of which the edge has got a share.
-static double entry_left(const struct dual *dual, uint32_t i, uint32_t a, uint32_t b, double later)
+// Reduced cost of one entry of an edge; 2 * FAR: forbidden. `later`: reduced cost at the later end,
+// of which the edge has got a share.
+static double reduced_entry(const struct dual *dual, uint32_t i, uint32_t a, uint32_t b,
+                            double later)
 {
     const struct tree_edge *edge = &dual->wide->edges[i];
     double share = dual->gamma[edge->a > edge->b ? edge->a : edge->b];
@@ -345,10 +345,9 @@ static double entry_left(const struct dual *dual, uint32_t i, uint32_t a, uint32
     return cost - to_a - to_b + share * later;
 }
 
-// The least that is left at an edge for each choice of its end v. The later end has given the edge a
-// share of what was left there, and the edge has sent to the earlier end all that it could.
-static void edge_left(const struct dual *dual, uint32_t i, uint32_t v, const double *left,
-                      double *out)
+// Least reduced cost of an edge for each choice of its end v.
+static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const double *left,
+                        double *out)
 {
     const struct tree_edge *edge = &dual->wide->edges[i];
     uint32_t ka = dual->wide->k[edge->a], kb = dual->wide->k[edge->b];
@@ -357,14 +356,14 @@ static void edge_left(const struct dual *dual, uint32_t i, uint32_t v, const dou
         out[choice] = 2 * FAR;
     for (uint32_t a = 0; a < ka; a++)
         for (uint32_t b = 0; b < kb; b++) {
-            double y = entry_left(dual, i, a, b, left[a_is_later ? a : b]);
+            double y = reduced_entry(dual, i, a, b, left[a_is_later ? a : b]);
             double *least = &out[edge->a == v ? a : b];
             *least = y < *least ? y : *least;
         }
     take_least(out, dual->wide->k[v]);
 }
 
-// The share of v that its earlier edges did not get stays at v.
+// The share of v that its earlier edges did not get.
 static double kept_share(const struct dual *dual, uint32_t v)
 {
     const struct wide *wide = dual->wide;
@@ -381,28 +380,28 @@ void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double 
 {
     const struct wide *wide = dual->wide;
     double share = kept_share(dual, v);
-    left_at(dual, v, out);
+    reduced_costs(dual, v, out);
     for (uint32_t choice = 0; choice < wide->k[v]; choice++)
         out[choice] = dual->bound + share * out[choice];
     for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
         uint32_t i = wide->touch[t], a = wide->edges[i].a, b = wide->edges[i].b;
-        left_at(dual, a > b ? a : b, left);
-        edge_left(dual, i, v, left, through);
+        reduced_costs(dual, a > b ? a : b, left);
+        reduce_edge(dual, i, v, left, through);
         for (uint32_t choice = 0; choice < wide->k[v]; choice++)
             out[choice] += through[choice];
     }
 }
 
-// A subgradient step: where the least entries use 12 of a row with bound 10, its price rises by 2
-// * alpha; where they use 7, it falls by 3 * alpha, never below 0. alpha is such that the bound
-// would reach the target if it went on linearly.
+// A subgradient step. Example: if the least entries use 12 of a row with bound 10, its multiplier
+// rises by 2 * alpha; if they use 7, it falls by 3 * alpha, to 0 at least. alpha is chosen so that
+// the bound would reach the target if it were linear (Polyak's rule).
 void tsr__dual_step(struct dual *dual, double target, int64_t *load)
 {
     const struct wide *wide = dual->wide;
     double norm = 0;
     tsr__wide_load(wide, dual->argmin, load);
     for (uint32_t row = 0; row < wide->n_rows; row++) {
-        // Rows that are kept and free stay free: they do not count in the length of the step.
+        // Rows that are kept and have multiplier 0 do not change: leave them out of the norm.
         double g = (double)(load[row] - wide->bound[row]);
         if (g > 0 || dual->lambda[row] > 0)
             norm += g * g;
@@ -415,5 +414,5 @@ void tsr__dual_step(struct dual *dual, double target, int64_t *load)
         if (dual->lambda[row] < 0)
             dual->lambda[row] = 0;
     }
-    tsr__dual_price(dual);
+    tsr__dual_apply_lambda(dual);
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_exact.c - the bound of a pass down, in whole numbers, so that it can prove an answer to the last unit.
+// solve_exact.c - the dual bound of a pass down in integer arithmetic, so that it can prove
+// optimality to the last unit.
 //
-// Any messages that went up give a bound: going down, a node's least entry goes to the bound, what is left of the node is shared
-// among its earlier edges, and each of them passes on what it can without becoming negative. Here all of it is done with
-// integers that are a power of two finer than the costs. Whatever is rounded is rounded down, which only lowers the bound.
+// Any messages from the pass up give a valid bound. Going down, a node's least entry goes to the
+// bound, the rest is shared among its earlier edges, and each edge passes on what it can without
+// becoming negative. Here the numbers are integers: costs times a power of two. Everything is
+// rounded down, which can only lower the bound.
 #include "solve_dual.h"
 
 #include <math.h>
 
 __extension__ typedef __int128 integer;
 
-// Magnitudes stay below it, so that sums of a few fit into 64 bits and sums of many into 128.
+// Largest magnitude, so that sums of a few fit into 64 bits and sums of many into 128.
 #define ROOM (INT64_C(1) << 57)
 
 // One pass down. Numbers are costs times 2^shift.
@@ -23,8 +25,8 @@ struct exact {
     bool failed;
 };
 
-// A double in units of 2^-shift, rounded down.
-static int64_t finer(const struct exact *exact, double y)
+// Converts a double to units of 2^-shift, rounded down.
+static int64_t scale_down(const struct exact *exact, double y)
 {
     double z = ldexp(y, exact->shift);
     if (z > (double)ROOM)
@@ -32,8 +34,8 @@ static int64_t finer(const struct exact *exact, double y)
     return z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
-// A whole cost in the same units; forbidden stays NEVER. What is too large counts as ROOM, which is
-// less: the bound can only fall.
+// Converts a cost to the same units; forbidden stays NEVER. A cost above ROOM counts as ROOM: that
+// can only lower the bound.
 static int64_t cell(const struct exact *exact, int64_t cost)
 {
     int64_t most = ROOM >> exact->shift;
@@ -42,15 +44,14 @@ static int64_t cell(const struct exact *exact, int64_t cost)
     return cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
 }
 
-// A sum that is too large is cut off at ROOM (a lower bound stays one); one that is too small
-// cannot be, so the whole pass fails.
-static int64_t settle(struct exact *exact, integer y)
+// Reduces a sum to at most ROOM. A sum below -ROOM makes the pass fail.
+static int64_t clamp(struct exact *exact, integer y)
 {
     exact->failed |= y < -ROOM;
     return y > ROOM ? ROOM : (int64_t)y;
 }
 
-// What the prices add to a choice, no more than exactly: sums of doubles err by less than the last term.
+// What the multipliers add to a choice, rounded down by more than the error of the sums.
 static double paid(const struct dual *dual, const struct wide_use *use, uint32_t choice)
 {
     double p = dual->prefix[use->end] - dual->prefix[use->begin],
@@ -66,29 +67,29 @@ static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
     return edge->a;
 }
 
-// A later neighbour's message was made again in whole numbers on the way down; an earlier one's
-// is that of the pass up, rounded down.
+// Sums up the messages to v: those of later nodes are the integer ones of this pass, those of
+// earlier nodes come from the pass up, rounded down.
 static void gather(struct exact *exact, uint32_t v)
 {
     const struct wide *wide = exact->dual->wide;
     for (uint32_t choice = 0; choice < wide->k[v]; choice++) {
         integer sum = cell(exact, wide->cost[v][choice]);
         for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
-            sum += finer(exact, paid(exact->dual, &wide->uses[i], choice));
+            sum += scale_down(exact, paid(exact->dual, &wide->uses[i], choice));
         for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
             uint32_t i = wide->touch[t];
             if (other_end(&wide->edges[i], v) > v)
                 sum += exact->down[i][choice];
             else if (wide->edges[i].a == v)
-                sum += finer(exact, exact->dual->to_a[i][choice]);
+                sum += scale_down(exact, exact->dual->to_a[i][choice]);
             else
-                sum += finer(exact, exact->dual->to_b[i][choice]);
+                sum += scale_down(exact, exact->dual->to_b[i][choice]);
         }
-        exact->sum[choice] = settle(exact, sum);
+        exact->sum[choice] = clamp(exact, sum);
     }
 }
 
-// What all entries have in common goes to the bound; the least entry of m is 0 afterwards.
+// Moves the least entry of m to the bound.
 static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];
@@ -96,24 +97,25 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
         if (m[choice] < least)
             least = m[choice];
     for (uint32_t choice = 0; choice < k; choice++)
-        m[choice] = settle(exact, (integer)m[choice] - least);
+        m[choice] = clamp(exact, (integer)m[choice] - least);
     exact->bound += least;
 }
 
-// Over edge i to its earlier node, with one of `shares` equal shares of v.
+// Sends over edge i to its earlier node, with one of `shares` equal shares of v.
 static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 {
     const struct wide *wide = exact->dual->wide;
     const struct tree_edge *edge = &wide->edges[i];
     bool a = edge->a == v;
     uint32_t kv = wide->k[v], ko = wide->k[a ? edge->b : edge->a];
-    // Steps through the table from one choice of the other node to the next, and from one of v.
+    // Distances in the table between choices of the other node, and between choices of v.
     size_t step = a ? 1 : wide->k[edge->b];
     size_t row = a ? wide->k[edge->b] : 1;
     int64_t *out = exact->down[i];
     for (uint32_t choice = 0; choice < kv; choice++)
-        exact->parts[choice] = exact->sum[choice] / shares -
-                               finer(exact, (a ? exact->dual->to_a : exact->dual->to_b)[i][choice]);
+        exact->parts[choice] =
+            exact->sum[choice] / shares -
+            scale_down(exact, (a ? exact->dual->to_a : exact->dual->to_b)[i][choice]);
     for (uint32_t o = 0; o < ko; o++) {
         integer least = ROOM;
         for (uint32_t choice = 0; choice < kv; choice++) {
@@ -121,13 +123,13 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
             if (y < NEVER && (integer)exact->parts[choice] + y < least)
                 least = (integer)exact->parts[choice] + y;
         }
-        out[o] = settle(exact, least);
+        out[o] = clamp(exact, least);
     }
     take_least(exact, out, ko);
 }
 
-// The same as in the pass down of tsr__dual_pass, for one node.
-static void down_from(struct exact *exact, uint32_t v)
+// The pass down of tsr__dual_pass, for one node.
+static void send_down(struct exact *exact, uint32_t v)
 {
     const struct wide *wide = exact->dual->wide;
     gather(exact, v);
@@ -140,8 +142,7 @@ static void down_from(struct exact *exact, uint32_t v)
     }
 }
 
-// A message to the earlier end of each edge, and scratch for `most` choices. free_room is due in
-// any case.
+// Allocates the messages, and scratch for `most` choices. The caller calls free_room in any case.
 static bool make_room(struct exact *exact, uint32_t most)
 {
     const struct wide *wide = exact->dual->wide;
@@ -166,7 +167,7 @@ static void free_room(struct exact *exact)
     tsr__heap_free(wide->heap, exact->parts);
 }
 
-// `shift` is the finest unit at which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
+// `shift` is the finest unit for which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
 int64_t tsr__dual_exact(const struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -181,9 +182,9 @@ int64_t tsr__dual_exact(const struct dual *dual)
     x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));
     if (x.shift >= 0 && make_room(&x, most))
         for (uint32_t v = wide->n; v-- > 0 && !x.failed;)
-            down_from(&x, v);
+            send_down(&x, v);
     free_room(&x);
-    // `pays` is a sum of doubles and may be too small by its rounding: a little more is taken off.
+    // `pays` is a sum of doubles: subtract a little more than its rounding error.
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
     if (wide->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
         return 0;

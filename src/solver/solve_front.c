@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_front.c - bucket elimination with fronts.
+// solve_front.c - bucket elimination with Pareto fronts, for programs with constraint rows.
 //
-// As in solve_tree.c, but a cell of a message holds all points (cost, usage of the active rows) of
-// which none is better than another in everything. A point leaves also where its cost under the prices,
-// completed as cheaply as the down pass says, reaches the threshold: with good prices and a good
-// threshold only few are left. Rows are active once an answer has broken them.
+// As in solve_tree.c, but a cell of a message holds all points (cost, usage of the active rows)
+// that no other point dominates. A point is also dropped if its Lagrangian cost plus the least cost
+// of everything else (pass down) reaches the threshold: with good multipliers and a good threshold
+// few points are left. A row becomes active when a solution violates it.
 //
-// Worked example, one row of bound 10, points (cost, usage). A node's choices give (0, 8), (3, 4)
-// and (5, 5); the last leaves: (3, 4) costs and uses less. A child's cell holds (0, 4) and (2,
-// 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5). (0, 12) breaks the row. Of the other three none
-// beats another. Now prices: 0.4 for a unit of the row, the best answer known costs 6, so that a
-// priced total from 6 + 0.4 * 10 = 10 on is of no use. What is not in this cell costs 4 at least
-// (down pass, prices included). The points stand for 2 + 3.6 + 4 = 9.6, 3 + 3.2 + 4 = 10.2 and 5
-// + 2 + 4 = 11: only (2, 9) stays.
+// Worked example: one row of bound 10, points (cost, usage). A node's choices give (0, 8), (3, 4)
+// and (5, 5); the last is dropped: (3, 4) costs and uses less. A child's cell holds (0, 4) and (2,
+// 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5). (0, 12) violates the row. None of the other three
+// dominates another. Now multipliers: 0.4 per unit of the row. The best known solution costs 6, so
+// a Lagrangian total of 6 + 0.4 * 10 = 10 or more is useless. Everything outside this cell costs at
+// least 4 (pass down). The points have the totals 2 + 3.6 + 4 = 9.6, 3 + 3.2 + 4 = 10.2 and 5 + 2 +
+// 4 = 11: only (2, 9) stays.
 #include "solve_front.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// One way to decide all nodes below a bucket: what it costs (without prices) and what it uses.
+// One assignment of all nodes below a bucket: its cost (without multipliers) and its usage.
 struct point {
     int64_t cost;
     int64_t used[FRONT_ROWS]; // by active row
@@ -27,28 +27,28 @@ struct set {
     struct point *at;
     size_t n;
 };
-// One elimination with a fixed set of active rows. `arena` holds all of it and is freed at its end;
-// work[] and cap[] are two arrays that take turns: sums are made from one into the other.
+// One elimination with a fixed set of active rows. `arena` is freed at its end. work[] and cap[]
+// are two arrays that alternate: sums are made from one into the other.
 struct run {
     struct front *front;
     struct arena arena;
     uint32_t rows[FRONT_ROWS];
     uint32_t n_rows;
-    int64_t **unary;    // costs and prices
+    int64_t **unary;    // costs plus multipliers times usage
     int64_t ***used;    // by node (NULL: nothing), by choice: usage of the active rows
     struct set **sets;  // by bucket, by cell
     struct set *joined; // of the first i roots together
-    double price[FRONT_ROWS];
-    double below;       // a priced total from here on is of no use
+    double multiplier[FRONT_ROWS];
+    double below;       // points with this Lagrangian total or more are dropped
     struct set work[2]; // growing
     size_t cap[2];
     uint64_t points;
     bool over;
 };
 
-// ---- prices and usages
+// ---- multipliers and usages
 
-// A use counts with the prices of all its rows: rows 2..4 are prefix[5] - prefix[2].
+// The multipliers of rows 2..4 are prefix[5] - prefix[2].
 static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
 {
     const struct wide *wide = run->front->wide;
@@ -64,26 +64,26 @@ static void unary_of(const struct run *run, uint32_t v, const double *prefix, in
     }
 }
 
-// What the prices pay for the bounds.
+// Returns the multipliers times the rows' bounds.
 static double paid(const struct run *run)
 {
     double sum = 0;
     for (uint32_t i = 0; i < run->n_rows; i++)
-        sum += run->price[i] * (double)run->front->wide->bound[run->rows[i]];
+        sum += run->multiplier[i] * (double)run->front->wide->bound[run->rows[i]];
     return sum;
 }
 
-// Rounded the same way for all points: what is no better in anything is never priced lower.
-static double priced(const struct run *run, const struct point *point)
+// Lagrangian cost of a point. The same rounding for all points keeps dominance consistent.
+static double lagrangian_cost(const struct run *run, const struct point *point)
 {
     double sum = (double)point->cost;
     for (uint32_t i = 0; i < run->n_rows; i++)
-        sum += run->price[i] * (double)point->used[i];
+        sum += run->multiplier[i] * (double)point->used[i];
     return sum;
 }
 
-// Prices of the active rows only: a row that is looked at later has the price 0 until then.
-static bool run_prices(struct run *run)
+// Only active rows have multipliers; those of other rows are 0.
+static bool run_multipliers(struct run *run)
 {
     const struct wide *wide = run->front->wide;
     double *prefix = ARENA_ARRAY(&run->arena, double, (size_t)wide->n_rows + 1);
@@ -91,9 +91,9 @@ static bool run_prices(struct run *run)
     if (run->arena.failed)
         return false;
     for (uint32_t i = 0; i < run->n_rows; i++)
-        run->price[i] = run->front->lambda[run->rows[i]];
+        run->multiplier[i] = run->front->lambda[run->rows[i]];
     for (uint32_t i = 0; i < run->n_rows; i++)
-        prefix[run->rows[i] + 1] += run->price[i];
+        prefix[run->rows[i] + 1] += run->multiplier[i];
     for (uint32_t i = 0; i < wide->n_rows; i++)
         prefix[i + 1] += prefix[i];
     for (uint32_t v = 0; v < wide->n; v++) {
@@ -105,7 +105,7 @@ static bool run_prices(struct run *run)
     return true;
 }
 
-// used[v][choice][a]: what the choice uses of active row a, over all uses of v that cover it.
+// used[v][choice][a]: usage of active row a by the choice, over all uses of v.
 static void run_used(struct run *run, uint32_t v)
 {
     const struct wide *wide = run->front->wide;
@@ -120,7 +120,7 @@ static void run_used(struct run *run, uint32_t v)
     }
 }
 
-// Nodes without uses keep NULL, which own_point reads as 0 everywhere.
+// Nodes without uses keep NULL, which own_point reads as 0.
 static bool run_usages(struct run *run)
 {
     const struct wide *wide = run->front->wide;
@@ -140,9 +140,9 @@ static bool run_usages(struct run *run)
     return !run->arena.failed;
 }
 
-// ---- sets
+// ---- sets of points
 
-// A new point at the end of work[which]. NULL: out of memory. Pointers into the set may move.
+// Appends a point to work[which]. Pointers into the set become invalid. NULL: out of memory.
 static struct point *push(struct run *run, int which)
 {
     struct set *set = &run->work[which];
@@ -172,18 +172,18 @@ static int by_cost(const void *a, const void *b)
     return 0;
 }
 
-// Whether p beats q, given that p stands before q in the sorted set.
-static bool better(const struct run *run, const struct point *p, const struct point *q)
+// True if p dominates q; p precedes q in the sorted set.
+static bool dominates(const struct run *run, const struct point *p, const struct point *q)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
         if (p->used[i] > q->used[i])
             return false;
-    return true; // its cost is no larger: they are sorted
+    return true; // sorted by cost
 }
 
-// Keeps in work[which] only what nothing else beats. Sorted by cost, a point can only be beaten by
-// one before it: (0, 8), (3, 4), (5, 5) leaves (0, 8) and (3, 4). When the effort is spent the rest
-// of the set is dropped, which is no loss: `over` throws the whole run away.
+// Keeps the points of work[which] that are not dominated. After sorting by cost, only earlier
+// points can dominate: (0, 8), (3, 4), (5, 5) leaves (0, 8) and (3, 4). If the effort is spent, the
+// rest is dropped: `over` discards the run.
 static void filter(struct run *run, int which)
 {
     struct set *set = &run->work[which];
@@ -192,15 +192,14 @@ static void filter(struct run *run, int which)
     qsort(set->at, set->n, sizeof(struct point), by_cost);
     size_t n = 0;
     for (size_t i = 0; i < set->n; i++) {
-        bool beaten = false;
-        for (size_t j = n;
-             j-- > 0 && !beaten;) { // the last one kept has the least usage, for one row
-            beaten = better(run, &set->at[j], &set->at[i]);
+        bool dominated = false;
+        for (size_t j = n; j-- > 0 && !dominated;) { // backwards: later points use less
+            dominated = dominates(run, &set->at[j], &set->at[i]);
             if (run->n_rows <= 1)
                 break;
         }
         run->front->effort->work += run->n_rows <= 1 ? 1 : n / 4 + 1;
-        if (!beaten)
+        if (!dominated)
             set->at[n++] = set->at[i];
         if (i % 1024 == 1023 && tsr__effort_over(run->front->effort)) {
             run->over = true;
@@ -210,7 +209,7 @@ static void filter(struct run *run, int which)
     set->n = n;
 }
 
-// Copies work[which] into the arena, where it stays until the run ends, and counts its points.
+// Copies work[which] into the arena and counts its points.
 static struct set keep(struct run *run, int which)
 {
     struct set out = {ARENA_ARRAY(&run->arena, struct point, run->work[which].n + 1),
@@ -225,8 +224,8 @@ static struct set keep(struct run *run, int which)
     return out;
 }
 
-// Usages only grow on the way to the roots, so a point above a bound can be dropped at once.
-static bool within(const struct run *run, const struct point *point)
+// Usage only grows towards the roots, so a point above a bound can be dropped at once.
+static bool keeps_bounds(const struct run *run, const struct point *point)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
         if (point->used[i] > run->front->wide->bound[run->rows[i]])
@@ -234,10 +233,10 @@ static bool within(const struct run *run, const struct point *point)
     return true;
 }
 
-// work[to] gets all sums of work[from] and set that keep the bounds and whose priced completion
-// with `rest` stays below. `rest`: the least that all else costs, prices included, as the down pass
-// says.
-static void cross(struct run *run, int from, struct set set, int64_t rest, int to)
+// work[to] becomes all sums of work[from] and `set` that keep the bounds and whose total with
+// `rest` is below the threshold. rest: the least Lagrangian cost of everything else, from the pass
+// down.
+static void add_points(struct run *run, int from, struct set set, int64_t rest, int to)
 {
     const struct set *left = &run->work[from];
     run->work[to].n = 0;
@@ -252,7 +251,7 @@ static void cross(struct run *run, int from, struct set set, int64_t rest, int t
             struct point sum = {p->cost + q->cost, {0}};
             for (uint32_t k = 0; k < run->n_rows; k++)
                 sum.used[k] = p->used[k] + q->used[k];
-            if (!within(run, &sum) || priced(run, &sum) + (double)rest >= run->below)
+            if (!keeps_bounds(run, &sum) || lagrangian_cost(run, &sum) + (double)rest >= run->below)
                 continue;
             struct point *out = push(run, to);
             if (!out)
@@ -265,15 +264,15 @@ static void cross(struct run *run, int from, struct set set, int64_t rest, int t
 
 // ---- one bucket
 
-// One combination of the separator's choices, while its points are made.
+// One combination of the separator's choices.
 struct cell {
     const struct tree_bucket *bucket;
     size_t at;
     const size_t *offset; // of the factors
-    int64_t rest;         // all that is not below this bucket
+    int64_t rest;         // least cost of everything that is not below this bucket
 };
 
-// Cost of the choice and the tables of edges; false: forbidden.
+// Cost of the choice plus the tables of edges; false: forbidden.
 static bool own_point(const struct run *run, const struct cell *cell, uint32_t choice,
                       struct point *out)
 {
@@ -294,8 +293,8 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
     return out->cost < NEVER;
 }
 
-// What the children give at best with that choice, and the rest.
-static int64_t outlook(const struct cell *cell, uint32_t choice)
+// Least cost of the children with that choice, plus the rest.
+static int64_t least_total(const struct cell *cell, uint32_t choice)
 {
     int64_t sum = cell->rest;
     for (uint32_t f = 0; f < cell->bucket->n_factors; f++) {
@@ -306,14 +305,14 @@ static int64_t outlook(const struct cell *cell, uint32_t choice)
     return sum;
 }
 
-// All points of the choice: `own` crossed with the points of one child after another. The result is
-// in work[0] or work[1]; returns which. `rest` begins with all children at their best and loses
-// each child's best as its real points come in.
+// All points of the choice: `own` plus the points of one child after another. Returns the index of
+// the work array with the result. `rest` starts with the least cost of all children and loses each
+// child's when its points are added.
 static int combine(struct run *run, const struct cell *cell, uint32_t choice,
                    const struct point *own)
 {
     int now = 0;
-    int64_t rest = outlook(cell, choice);
+    int64_t rest = least_total(cell, choice);
     run->work[0].n = 0;
     struct point *first = push(run, 0);
     if (!first)
@@ -327,7 +326,7 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
             continue;
         size_t at = cell->offset[f] + choice * factor->own;
         rest -= factor->cell[at];
-        cross(run, now, run->sets[factor->child][at], rest, 1 - now);
+        add_points(run, now, run->sets[factor->child][at], rest, 1 - now);
         now = 1 - now;
         if (run->work[now].n > 64)
             filter(run, now);
@@ -335,7 +334,7 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
     return now;
 }
 
-// Adds work[which] to `all`, the points of a cell over all choices so far.
+// Appends work[which] to `all`, the points of the cell over all choices so far.
 static void append(struct run *run, struct set *all, size_t *cap, int which)
 {
     const struct set *set = &run->work[which];
@@ -356,7 +355,7 @@ static void append(struct run *run, struct set *all, size_t *cap, int which)
     all->n += set->n;
 }
 
-// Replaces work[0] by the given set, so that it can be filtered and kept.
+// Filters the set and copies it into the arena.
 static struct set finish(struct run *run, struct set *all)
 {
     run->work[0].n = 0;
@@ -370,9 +369,7 @@ static struct set finish(struct run *run, struct set *all)
     return keep(run, 0);
 }
 
-// A cell is one combination of the separator's choices. A choice of the bucket's node is combined
-// with its children only where its own cost, their best and the rest together stay below the
-// threshold.
+// Skips choices whose own cost, children's least and rest together reach the threshold.
 static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
 {
     struct tree *tree = run->front->tree;
@@ -389,9 +386,9 @@ static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *ca
         all->n = 0;
         for (uint32_t choice = 0; choice < n_choices; choice++) {
             struct point own;
-            if (!own_point(run, &x, choice, &own) || !within(run, &own))
+            if (!own_point(run, &x, choice, &own) || !keeps_bounds(run, &own))
                 continue;
-            if (priced(run, &own) + (double)outlook(&x, choice) >= run->below)
+            if (lagrangian_cost(run, &own) + (double)least_total(&x, choice) >= run->below)
                 continue;
             append(run, all, cap, combine(run, &x, choice, &own));
         }
@@ -408,7 +405,7 @@ static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *ca
 
 // ---- roots
 
-// `down` of a root is 0; the others' minima are added here, so that the bound is of the whole.
+// Adds the minima of all other roots to the down messages.
 static bool add_others(struct run *run)
 {
     struct tree *tree = run->front->tree;
@@ -422,7 +419,7 @@ static bool add_others(struct run *run)
     for (uint32_t i = tree->m; i-- > 0;) {
         struct tree_bucket *bucket = &tree->buckets[i];
         root[i] = bucket->parent == NONE ? i : root[bucket->parent];
-        // Parents have larger numbers, so root[parent] is known when a child is reached.
+        // Parents have larger numbers: root[parent] is known.
         int64_t others = all >= NEVER ? NEVER : all - tree->buckets[root[i]].message[0];
         for (size_t c = 0; c < bucket->cells; c++)
             bucket->down[c] = plus(bucket->down[c], others);
@@ -430,8 +427,8 @@ static bool add_others(struct run *run)
     return true;
 }
 
-// Roots share no edges, but they share rows: their points are added up as if they were children
-// of one more node. joined[i] is kept for going back.
+// Roots share no edges, but they share rows: their points are added up like those of siblings.
+// joined[i] is kept for the pass back.
 static bool join_roots(struct run *run)
 {
     struct tree *tree = run->front->tree;
@@ -452,7 +449,7 @@ static bool join_roots(struct run *run)
         if (tree->buckets[i].parent != NONE)
             continue;
         rest -= tree->buckets[i].message[0];
-        cross(run, now, run->sets[i][0], rest, 1 - now);
+        add_points(run, now, run->sets[i][0], rest, 1 - now);
         now = 1 - now;
         filter(run, now);
         run->joined[i] = keep(run, now);
@@ -461,7 +458,7 @@ static bool join_roots(struct run *run)
     return !run->arena.failed;
 }
 
-// ---- going back
+// ---- pass back
 
 static bool matches(const struct run *run, const struct point *p, const struct point *q)
 {
@@ -487,11 +484,10 @@ static bool exceeds(const struct run *run, const struct point *point, const stru
     return point->cost > goal->cost;
 }
 
-// work[1] gets the sums of before and set that may still become goal; kept.
-// The goal bounds what is kept: costs are never negative here, so that a sum above it cannot come
-// down.
-static struct set cross_below(struct run *run, struct set before, struct set set,
-                              const struct point *goal)
+// Returns the sums of `before` and `set` that may still become the goal: costs and usages are never
+// negative, so larger sums are dropped.
+static struct set add_below_goal(struct run *run, struct set before, struct set set,
+                                 const struct point *goal)
 {
     run->work[1].n = 0;
     for (size_t i = 0; i < before.n; i++)
@@ -507,7 +503,7 @@ static struct set cross_below(struct run *run, struct set before, struct set set
     return keep(run, 1);
 }
 
-// The points of before and set whose sum is goal.
+// Finds points of `before` and `set` whose sum is the goal.
 static bool find_pair(const struct run *run, struct set before, struct set set, struct point *goal,
                       struct point *from_s)
 {
@@ -523,8 +519,8 @@ static bool find_pair(const struct run *run, struct set before, struct set set, 
     return false;
 }
 
-// Finds points of the children that sum up to goal; goals[child] gets them. Sums are kept child by child: a node may
-// have so many children that their combinations could not be tried.
+// Finds points of the children that sum up to the goal, into goals[child]. Adds child by child: a
+// node may have too many children to try all combinations.
 static bool split(struct run *run, const struct cell *cell, uint32_t choice, struct point goal,
                   struct point *goals)
 {
@@ -538,7 +534,7 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
         const struct tree_factor *factor = &cell->bucket->factors[f];
         sums[f + 1] = sums[f];
         if (factor->child != NONE)
-            sums[f + 1] = cross_below(
+            sums[f + 1] = add_below_goal(
                 run, sums[f], run->sets[factor->child][cell->offset[f] + choice * factor->own],
                 &goal);
         if (sums[f + 1].n == 0)
@@ -555,14 +551,14 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
     return matches(run, &goal, &zero);
 }
 
-// Goes from the roots to the leaves with a goal (cost, usage) for every bucket: the choice whose
-// own point, and points of the children that are still there, add up to the goal exactly. There
-// is one, because the goal was made as such a sum.
-static bool back(struct run *run, struct point *goals, uint32_t *x)
+// Goes from the roots to the leaves with a goal (cost, usage) for every bucket. Takes the choice
+// whose own point plus points of the children is the goal. It exists, because the goal was made as
+// such a sum.
+static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 {
     struct tree *tree = run->front->tree;
     struct point goal = run->joined[tree->m].at[0];
-    for (uint32_t i = tree->m; i-- > 0;) { // the roots' parts
+    for (uint32_t i = tree->m; i-- > 0;) { // the roots' goals
         if (tree->buckets[i].parent != NONE)
             continue;
         uint32_t last = NONE;
@@ -597,20 +593,19 @@ static bool back(struct run *run, struct point *goals, uint32_t *x)
     return true;
 }
 
-// ---- all
+// ---- the elimination
 
-// Prices and usages, then the plain passes up and down for the outlook of every cell, then the
-// points from the leaves to the roots, and back along one of them. FRONT_NONE holds also where the
-// plain bound alone reaches the threshold: no point needs to be made.
+// Multipliers and usages; plain passes up and down; points from the leaves to the roots; the pass
+// back. Returns FRONT_NONE at once if the plain bound reaches the threshold.
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     struct tree *tree = run->front->tree;
     struct set all = {0};
     size_t cap = 0;
-    if (!run_prices(run) || !run_usages(run))
+    if (!run_multipliers(run) || !run_usages(run))
         return FRONT_FAILED;
     int64_t bound = tsr__tree_up(tree, run->unary);
-    // Sums of doubles err by far less than the margin.
+    // The margin is larger than the rounding error of the sums.
     run->below = (double)threshold + paid(run);
     run->below += 1e-9 * (fabs((double)threshold) + paid(run)) + 1e-3;
     run->front->effort->work += 3 * tree->cells;
@@ -632,15 +627,15 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
         return FRONT_FAILED;
     if (run->over)
         return FRONT_OVER;
-    // filter has sorted the points by cost: the first is the cheapest that keeps the active rows.
+    // filter has sorted the points by cost: the first is the cheapest.
     struct set last = run->joined[tree->m];
     if (last.n == 0 || last.at[0].cost >= threshold)
         return FRONT_NONE;
     *cost = last.at[0].cost;
-    return back(run, goals, x) ? FRONT_FOUND : FRONT_FAILED;
+    return pass_back(run, goals, x) ? FRONT_FOUND : FRONT_FAILED;
 }
 
-// The worst broken row joins the active ones; false: none is broken, or there are too many.
+// Activates the row that is violated most; false: none is, or there are too many.
 static bool activate(struct run *run, const int64_t *load, bool *broken)
 {
     const struct wide *wide = run->front->wide;
@@ -656,9 +651,8 @@ static bool activate(struct run *run, const int64_t *load, bool *broken)
     return true;
 }
 
-// Runs with the active rows only, which is cheap; when the answer breaks another row, that row
-// becomes active and all starts again. An answer of few rows that breaks none is the optimum of
-// all rows.
+// Starts with the active rows only, which is cheap. If the solution violates another row, that row
+// becomes active and the elimination is repeated. A solution that violates no row is optimal.
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     const struct wide *wide = front->wide;
@@ -677,7 +671,7 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
         if (end == FRONT_FOUND) {
             tsr__wide_load(wide, x, load);
             again = activate(&run, load, &broken);
-            // An answer that breaks a row for which there is no place is no answer.
+            // The solution violates a row that cannot be activated.
             if (!again && broken)
                 end = FRONT_OVER;
         }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_heap.c - memory of the solver, and its effort.
+// solve_heap.c - the solver's memory, and its effort.
 //
-// An arena would keep every table that a reduction replaces until the end; the solver replaces most
-// of them many times. So each block is had from the session's allocator and linked into one list
-// per heap: tsr__heap_done frees what is left, and nobody has to unwind after a failure.
+// The solver replaces most tables many times. An arena would keep all of them, so each block comes
+// from the session's allocator and is linked into the heap's list. tsr__heap_done frees the blocks
+// that are left, also after a failure.
 #include "internal.h"
 
 #include <time.h>
 
-// Stands in front of every block that is given out; `bytes` counts it too.
+// Precedes every block; `bytes` includes it.
 struct heap_block {
     struct heap_block *next, *before;
     size_t bytes;
-    size_t pad; // keeps what follows aligned
+    size_t pad; // aligns what follows
 };
 
 void tsr__heap_init(struct heap *heap, tsr_session *session)
@@ -26,7 +26,7 @@ void tsr__heap_done(struct heap *heap)
         tsr__heap_free(heap, heap->first + 1);
 }
 
-// Makes the block the first of the list and returns the memory behind it, which callers see.
+// Puts the block at the front of the list and returns the memory behind its header.
 static void *link_block(struct heap *heap, struct heap_block *block, size_t bytes)
 {
     *block = (struct heap_block){.next = heap->first, .bytes = bytes};
@@ -66,9 +66,8 @@ void *tsr__heap_get(struct heap *heap, size_t n, size_t size)
     return link_block(heap, block, bytes);
 }
 
-// Like realloc: the contents move along, p is no longer valid on success and stays valid on
-// failure. The block leaves the list before the allocator may move it, because its neighbours point
-// to it.
+// Like realloc: on failure p stays valid. Unlinks the block first, because its neighbours point to
+// it.
 void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size)
 {
     if (!p)
@@ -100,7 +99,7 @@ void tsr__heap_free(struct heap *heap, void *p)
     tsr__free(heap->session, block, block->bytes);
 }
 
-// 4, 8, 16 ... entries. False: out of memory, and the list is as it was.
+// Grows to 4, 8, 16 ... entries. False: out of memory, and the list is unchanged.
 bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size)
 {
     uint32_t wanted = *cap ? *cap * 2 : 4;
@@ -124,8 +123,8 @@ double tsr__effort_elapsed(const struct effort *effort)
     return now() - effort->start;
 }
 
-// Cancelled, out of work, or (only where seconds were asked for) out of time; the same for the
-// slice of the step at hand. The clock is read last: most calls end before it.
+// Cancelled, out of work, or out of time, if there is a time limit; the same for the current slice.
+// Reads the clock last.
 bool tsr__effort_over(const struct effort *effort)
 {
     if (effort->session && tsr__cancelled(effort->session))
@@ -138,8 +137,7 @@ bool tsr__effort_over(const struct effort *effort)
     return elapsed >= effort->seconds || (effort->slice_work && elapsed >= effort->slice_end);
 }
 
-// Limit 1000, work 200, fraction 0.05: the step is over at work 251 (200 + 50 + 1). 0 ends the
-// step, and only the whole limit counts.
+// Example: limit 1000, work 200, fraction 0.05: the slice ends at work 251 (200 + 50 + 1).
 void tsr__effort_slice(struct effort *effort, double fraction)
 {
     effort->slice_work = 0;

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_least.c - the least bound that all limits could have.
+// solve_least.c - the smallest common bound of all limits for which the program is feasible, by
+// bisection. The planner uses it to say how much memory the devices would need if no plan fits.
 //
-// Costs count for nothing but what is forbidden. The least that the fullest time needs alone is a
-// lower bound, and often the answer; else the bound is bisected, each half proved by the solver.
-// The planner asks it how much memory devices would have to have where no plan fits.
+// Costs are ignored except for forbidden choices. The least usage at the time of the peak, without
+// other limits, is a lower bound and often tight. Otherwise the bound is bisected, and each step is
+// solved.
 //
-// Example: the first answer has its peak, 12, at time 3. At time 3 alone 9 are needed at least
-// (one_time), so the least is 9 .. 12. Bisecting asks for 10: infeasible, so 11 .. 12; asks for 11:
-// an answer. 11 is the least.
+// Example: the first solution has its peak, 12, at time 3. At time 3 alone at least 9 are needed
+// (one_time), so the result is 9 .. 12. Bisection tries 10: infeasible, so 11 .. 12. It tries 11:
+// feasible. The result is 11.
 #include "solver/solver.h"
 
 #include <time.h>
 
 #define WORK      UINT64_C(4000000000)
-#define QUESTIONS 4 // each of a bisection may take the fourth part of the effort that is left
+#define QUESTIONS 4 // a step of the bisection may take one in QUESTIONS of the effort that is left
 
 struct least {
     const struct program *program;
-    struct program_options left; // of the effort; all questions share it
-    unsigned parts;              // one question may take one such part of what is left
-    double end;                  // by the clock; 0: it does not matter
+    struct program_options left; // effort that is left
+    unsigned parts;              // a solve may take one in `parts` of it
+    double end;                  // by the clock; 0: no time limit
     struct arena *arena;
-    struct program q; // p with costs 0
+    struct program q; // the program with costs 0
     struct program_least *out;
 };
 
@@ -33,8 +34,7 @@ static const int64_t *only_forbidden(struct arena *arena, const int64_t *cost, s
     return out;
 }
 
-// The program with costs 0 and with limits whose uses are viewed, not copied; `ask` sets their
-// bounds.
+// Copies the program with costs 0. Uses are shared; `ask` sets the bounds of the limits.
 static bool copy(struct least *least)
 {
     const struct program *program = least->program;
@@ -65,7 +65,7 @@ static bool copy(struct least *least)
     return !least->arena->failed;
 }
 
-// Takes an assignment whose peak is below what is known.
+// Takes an assignment whose peak is below the best so far.
 static void offer(struct least *least, uint32_t *choice)
 {
     struct program_least found = {.found = true, .choice = choice, .least = -1};
@@ -92,8 +92,8 @@ static double now(void)
     return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
-// Takes a solve's work and time off what is left, never to 0: that would mean the default, or no
-// end.
+// Subtracts a solve's work and time from what is left, but not down to 0, which would mean the
+// default.
 static void spend(struct least *least, uint64_t work)
 {
     least->out->work += work;
@@ -102,15 +102,14 @@ static void spend(struct least *least, uint64_t work)
         least->left.seconds = least->end > now() ? least->end - now() : 1e-9;
 }
 
-// Whether another question is worth asking; what is known so far holds in any case.
 static bool is_spent(const struct least *least)
 {
     return least->left.work <= 1 || (least->end > 0 && now() >= least->end) ||
            tsr__cancelled(least->arena->session);
 }
 
-// What the next question may take. Those of a bisection take a part each: one that cannot be decided would else leave nothing
-// for the bounds above it, which can.
+// Effort of the next solve. Bisection splits it, so that one undecidable step leaves effort for the
+// others.
 static struct program_options effort(const struct least *least)
 {
     struct program_options options = least->left;
@@ -119,7 +118,7 @@ static struct program_options effort(const struct least *least)
     return options;
 }
 
-// Solves with the same bound for all limits; an answer is offered whether or not it is proved.
+// Solves with the same bound for all limits. A solution is taken even if it is not proved optimal.
 static tsr_status ask(struct least *least, int64_t bound, struct program_result *result)
 {
     struct program_options options = effort(least);
@@ -134,9 +133,8 @@ static tsr_status ask(struct least *least, int64_t bound, struct program_result 
     return TSR_OK;
 }
 
-// The least sum of usages at one time: its usages are the costs, and there are no limits.
-// Whatever fits into M fits at this time too, so that the least sum here bounds M from below:
-// uses of {5, 3} and {4, 6} alone at one time make M at least 3 + 4 = 7.
+// Lower bound from one time: minimizes the sum of usages there, without limits. Example: uses of
+// {5, 3} and {4, 6} at one time need at least 3 + 4 = 7.
 static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
 {
     struct program q = least->q;
@@ -174,19 +172,19 @@ static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
     return TSR_OK;
 }
 
-// Whether there may be an answer below the best one that is worth looking for.
+// True if the gap above `low` is worth another solve.
 static bool is_far(const struct least *least, int64_t low)
 {
     int64_t best = least->out->least;
     return low < best && (double)(best - low) > least->left.near * (double)best;
 }
 
-// Halves what is left between the proved bound and the best answer. A middle for which nothing is
-// found, but which is not proved infeasible, raises `low` and no more the bound.
+// Bisects between the bound and the best solution. If a step finds no solution but is not proved
+// infeasible, only `low` rises, not the bound.
 static tsr_status bisect(struct least *least)
 {
     struct program_least *out = least->out;
-    int64_t low = out->bound; // nothing was found below; proved as far as out->bound
+    int64_t low = out->bound; // no solution was found below
     least->parts = QUESTIONS;
     while (is_far(least, low) && !is_spent(least)) {
         int64_t middle = low + (out->least - low) / 2;
@@ -202,8 +200,8 @@ static tsr_status bisect(struct least *least)
     return TSR_OK;
 }
 
-// First any answer; then the least at the time of its peak, up to four times as long as the peak
-// moves elsewhere: that often proves the answer before any bisection.
+// Any solution first; then the lower bound at the time of its peak, up to four times while the peak
+// moves. That often proves the result without bisection.
 tsr_status tsr__program_least(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_least *out)
 {
@@ -220,7 +218,7 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
         return st;
     if (!copy(&least))
         return TSR_NOMEM;
-    st = ask(&least, PROGRAM_MOST, &result); // any answer at all
+    st = ask(&least, PROGRAM_MOST, &result); // any solution
     for (int i = 0; i < 4; i++) {
         uint32_t limit = out->limit, time = out->time;
         bool open = st == TSR_OK && out->found && out->bound < out->least;

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_probe.c - choices that cannot be, by trying each: what it forbids to its neighbours is
-// struck out, and theirs, as far as it goes; where a node has nothing left, or what is used at
-// least then breaks a row, there is no answer with it.
+// solve_probe.c - probing: fixes each choice in turn and propagates its consequences (arc
+// consistency). If a node has no choice left, or the least usage violates a row, the choice is
+// infeasible and removed.
 //
-// Example: u = 1 allows v = 1 alone, v = 1 uses 6, u = 1 uses 5, the row has 10 left. No choice by
-// itself breaks the row, but u = 1 needs 11: u = 1 leaves. solve_reduce.c calls this when nothing
-// else helps.
+// Example: u = 1 allows only v = 1, v = 1 uses 6, u = 1 uses 5, and the row's bound is 10. Neither
+// choice violates the row by itself, but u = 1 needs 11: it is removed. solve_reduce.c probes when
+// its other reductions find nothing.
 #include "internal.h"
 
-#define REACH 200 // nodes that one trial changes, at most
+#define REACH 200 // most nodes that one trial changes
 
-// Between trials everything lives: `alive` is all 1, `left` is k, nothing is changed or queued,
-// extra is 0.
+// Between trials `alive` is all 1, `left` is k, `extra` is 0, and both lists are empty.
 struct probe {
     struct core *core;
     uint8_t **alive; // by node
     uint32_t *left;
     uint32_t *changed, n_changed, *queue, n_queue;
-    uint8_t *known, *queued; // in changed; in queue
+    uint8_t *known, *queued; // in `changed`; in `queue`
     int64_t *extra;          // by row
 };
 
-// One array for each node that is not gone: all of its choices live. What cannot be had is NULL, and probe_done takes that.
+// All choices are alive. Arrays that could not be allocated stay NULL, which probe_done accepts.
 static bool probe_init(struct probe *probe, struct core *core)
 {
     struct heap *heap = core->heap;
@@ -58,8 +57,8 @@ static void probe_done(struct probe *probe)
         tsr__heap_free(heap, all[i]);
 }
 
-// Remembers a node whose choices change; false: there are too many.
-static bool change(struct probe *probe, uint32_t v)
+// Remembers a node whose choices change; false: REACH is exceeded.
+static bool mark_changed(struct probe *probe, uint32_t v)
 {
     if (!probe->known[v]) {
         if (probe->n_changed == REACH)
@@ -74,9 +73,9 @@ static bool change(struct probe *probe, uint32_t v)
     return true;
 }
 
-// Choice j of o has a living partner at v.
-static bool supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
-                      uint32_t j, uint32_t v)
+// True if choice j of o has a partner at v that is alive.
+static bool is_supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
+                         uint32_t j, uint32_t v)
 {
     for (uint32_t i = 0; i < probe->core->nodes[v].k; i++)
         if (probe->alive[v][i] && edge_cost(edge, o, j, i) < NEVER)
@@ -84,14 +83,14 @@ static bool supported(const struct probe *probe, const struct core_edge *edge, u
     return false;
 }
 
-// Strikes out what has no partner at v; false: nothing is left of o.
-static bool strike(struct probe *probe, const struct core_edge *edge, uint32_t v)
+// Removes the choices of o without a partner at v; false: none is left.
+static bool remove_unsupported(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
     uint32_t o = edge_other(edge, v), k = probe->core->nodes[o].k;
     for (uint32_t j = 0; j < k; j++)
-        if (probe->alive[o][j] && !supported(probe, edge, o, j, v)) {
-            if (!change(probe, o))
-                break; // what is struck out elsewhere stands
+        if (probe->alive[o][j] && !is_supported(probe, edge, o, j, v)) {
+            if (!mark_changed(probe, o))
+                break; // REACH is exceeded: removals elsewhere remain valid
             probe->alive[o][j] = 0;
             probe->left[o]--;
         }
@@ -99,22 +98,22 @@ static bool strike(struct probe *probe, const struct core_edge *edge, uint32_t v
     return probe->left[o] > 0;
 }
 
-// Until no node loses choices any more. False: some node has none left.
-static bool spread(struct probe *probe)
+// Propagates until nothing changes; false: a node has no choice left.
+static bool propagate(struct probe *probe)
 {
     const struct core *core = probe->core;
     while (probe->n_queue) {
         uint32_t v = probe->queue[--probe->n_queue];
         probe->queued[v] = 0;
         for (uint32_t i = 0; i < core->nodes[v].edges.n; i++)
-            if (!strike(probe, &core->edges.at[core->nodes[v].edges.at[i]], v))
+            if (!remove_unsupported(probe, &core->edges.at[core->nodes[v].edges.at[i]], v))
                 return false;
     }
     return true;
 }
 
-// What the changed nodes use at least, against the rows.
-static bool fits(struct probe *probe)
+// True if the least usage of the changed nodes keeps all rows.
+static bool keeps_rows(struct probe *probe)
 {
     const struct core *core = probe->core;
     uint32_t begin = core->n_rows, end = 0;
@@ -135,8 +134,7 @@ static bool fits(struct probe *probe)
         }
         core->effort->work += node->uses.n * (uint64_t)node->k;
     }
-    // The others count with 0, which is what they use at least: trim_uses has taken the rest off
-    // the bounds.
+    // The least usage of all other nodes is 0: trim_uses has subtracted the rest from the bounds.
     bool ok = true;
     int64_t sum = 0;
     for (uint32_t row = begin; row < end; row++) {
@@ -149,15 +147,15 @@ static bool fits(struct probe *probe)
     return ok;
 }
 
-// Tries one choice alone, spreads what it forbids, and puts everything back, whatever came of it.
-static bool possible(struct probe *probe, uint32_t v, uint32_t choice)
+// Tries one choice, propagates its consequences, and restores the state.
+static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
 {
     const struct core *core = probe->core;
     memset(probe->alive[v], 0, core->nodes[v].k);
     probe->alive[v][choice] = 1;
     probe->left[v] = 1;
-    change(probe, v);
-    bool ok = spread(probe) && fits(probe);
+    mark_changed(probe, v);
+    bool ok = propagate(probe) && keeps_rows(probe);
     while (probe->n_queue)
         probe->queued[probe->queue[--probe->n_queue]] = 0;
     for (uint32_t i = 0; i < probe->n_changed; i++) {
@@ -170,8 +168,7 @@ static bool possible(struct probe *probe, uint32_t v, uint32_t choice)
     return ok;
 }
 
-// Impossible choices leave before the next node's turn, so that later trials already count on
-// that.
+// Infeasible choices are removed before the next node, so that later trials profit.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
 {
     struct probe probe;
@@ -187,7 +184,7 @@ uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
         if (tsr__effort_over(core->effort))
             break;
         for (uint32_t i = 0; i < k; i++)
-            gone += dead[i] = !possible(&probe, v, i);
+            gone += dead[i] = !is_feasible(&probe, v, i);
         if (!gone)
             continue;
         tsr__core_remove(core, v, dead);

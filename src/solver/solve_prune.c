@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_prune.c - a smaller program: without the choices that no better answer can have.
+// solve_prune.c - reduced-cost fixing: removes the choices that no better solution can have.
 //
-// Messages bound the cost of all answers with a given choice (tsr__dual_through). A choice whose bound
-// is above the cost of a known answer is forbidden. Where the gap is small few choices are left, and
-// the rest is often narrow enough to be eliminated, which proves the answer or finds a better one.
+// The dual gives a lower bound for all solutions with a given choice (tsr__dual_through). A choice
+// whose bound is above the known cost is forbidden. If the gap is small, few choices are left, and
+// the rest often has small enough treewidth for elimination, which proves the known solution or
+// finds a better one.
 //
-// Example: 30 nodes have 819 choices, the answer costs 67.34 and the bound is 67.20. 150 choices have
-// bounds up to 67.34; the program of these alone is solved at once.
+// Example: 30 nodes have 819 choices, the known cost is 67.34 and the bound is 67.20. 150 choices
+// have bounds up to 67.34; the program restricted to them is solved at once.
 //
-// The core keeps a best answer of the program, and a better one than the known one has no forbidden
-// choice. So the smaller program has the same best answer, unless the known one is the best.
+// The restricted program has the same optimum, unless the known solution is optimal already: a
+// better solution has no forbidden choice.
 #include "solve_prune.h"
 
 #include <math.h>
 
-#define KEPT_SHARE 0.5 // of the choices at most: else it is not worth another solve
+#define KEPT_SHARE 0.5 // if more of the choices are kept, another solve is not worth it
 
-// Sums of doubles err by far less than this.
+// Larger than the rounding error of the sums.
 static double margin(const struct dual *dual)
 {
     return 1e-9 * (fabs(dual->bound) + dual->best_paid) + 1;
 }
 
-// Costs of a node of the program with COST_FORBIDDEN for choices of the core whose bound is above
-// `most`.
+// Copies the costs of a node, with COST_FORBIDDEN for choices whose bound is above `most`.
 static void forbid(const struct wide *wide, uint32_t v, const double *bound, double most,
                    struct program_node *node)
 {
@@ -38,7 +38,7 @@ static void forbid(const struct wide *wide, uint32_t v, const double *bound, dou
     node->cost = cost;
 }
 
-// Room for the bounds of one node: of its choices, and two lists of scratch.
+// Buffers for the bounds of one node.
 struct bounds {
     double *of, *left, *through;
 };
@@ -54,7 +54,6 @@ static bool make_room(const struct wide *wide, struct bounds *bounds)
     return !wide->heap->failed;
 }
 
-// True if enough choices of the core have a bound above `most`.
 static bool is_worth_it(const struct dual *dual, const struct bounds *bounds, double most)
 {
     const struct wide *wide = dual->wide;
@@ -72,7 +71,7 @@ bool tsr__prune(struct dual *dual, const struct program *program, int64_t cost, 
 {
     const struct wide *wide = dual->wide;
     struct bounds bounds;
-    tsr__dual_pass(dual); // prices may have changed since the last one
+    tsr__dual_pass(dual); // the multipliers may have changed since the last pass
     double most = (double)cost + margin(dual);
     if (!make_room(wide, &bounds) || !is_worth_it(dual, &bounds, most))
         return false;

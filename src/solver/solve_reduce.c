@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_reduce.c - reductions that lose no optimum, limits included.
+// solve_reduce.c - reductions that keep an optimum, with the limits taken into account.
 //
-// Choices without an allowed partner leave (arc consistency). A node whose choice follows from a
-// neighbour's merges into it. An edge that is a sum of two vectors moves into its nodes. A choice
-// that another beats in cost and in every use leaves (solve_dominance.c). A node that uses
-// nothing goes where it has at most two neighbours (R0, RI, RII). What all choices of a node use alike
-// is taken off the bounds; rows that can no longer be exceeded are dropped; choices that alone use more
-// than what is left of a row leave.
+// - Arc consistency: removes choices without an allowed partner at some neighbour.
+// - Merging: a node whose choice is a function of a neighbour's choice merges into that neighbour.
+// - Decomposition: an edge whose table is a sum of two vectors moves into the costs of its nodes.
+// - Dominance (solve_dominance.c) and probing (solve_probe.c) remove choices.
+// - Elimination: a node that uses nothing and has at most two neighbours is folded into them (R0,
+//   RI and RII of the PBQP literature).
+// - Rows: usage common to all choices of a node is subtracted from the bounds, rows that cannot be
+//   exceeded are dropped, choices that exceed a bound by themselves are removed.
 //
-// Worked example: u costs {3, 5}, v costs {0, 1}, the edge u-v is {0, 9; NEVER, 0} (rows: u), and
-// v uses nothing. v has one neighbour, so fold_leaf takes the best v for each choice of u:
+// Worked example: u costs {3, 5}, v costs {0, 1}, the edge u-v is {0, 9; NEVER, 0} (rows: u), and v
+// uses nothing. v has one neighbour, so fold_leaf finds the best v for each choice of u:
 //   u = 0: min(0 + 0, 1 + 9) = 0 by v = 0;   u = 1: min(0 + NEVER, 1 + 0) = 1 by v = 1.
-// u then costs {3 + 0, 5 + 1} = {3, 6}, and the core records the step "u = 0 -> v = 0, u = 1 -> v
-// = 1". u has no edge left: settle takes u = 0 and adds 3 to the shift. tsr__core_expand reads
-// the steps backwards: u = 0, therefore v = 0; the cost is 3, which is the optimum of the
-// program. With a limit of 10 on what u and v use, u using {6, 8} and v {2, 2}: trim_uses takes 2
-// off the bound for v (v now uses nothing and can go) and 6 for u, so that u uses {0, 2} of the 2
-// that are left.
+// u then costs {3 + 0, 5 + 1} = {3, 6}, and the core records the step "u = 0 -> v = 0, u = 1 -> v =
+// 1". u has no edge left: fold_single takes u = 0 and adds 3 to the shift. tsr__core_expand reads
+// the steps in reverse order: u = 0, therefore v = 0. The cost is 3, the optimum of the program.
+// With a limit of 10, u using {6, 8} and v {2, 2}: trim_uses subtracts 2 from the bound for v,
+// which now uses nothing and can be eliminated, and 6 for u, which then uses {0, 2} of the
+// remaining 2.
 #include "internal.h"
 
 #include <stdlib.h>
 
-#define MERGE_GROWTH 4         // a merge may make the tables of a hub so much larger ...
-#define MERGE_CELLS  (1 << 18) // ... beyond this many cells
-#define R2_CELLS     (1 << 24) // work that one elimination of a node of degree two may take
+#define MERGE_GROWTH 4         // largest growth of a hub's tables by a merge ...
+#define MERGE_CELLS  (1 << 18) // ... if they have more cells than this
+#define R2_CELLS     (1 << 24) // largest work of one RII elimination
 
 #define PROBES  4
-#define PROBING 0.02 // of the effort, for each
+#define PROBING 0.02 // part of the effort for each round of probing
 
-// What is still to be looked at. An edge may stand in it twice: `dirty` tells whether it is still
-// due. A node stands in it once: `queued`.
+// Worklists. An edge may be in it twice; its flag `dirty` tells whether a visit is due. A node is
+// in it at most once (`queued`).
 struct queue {
     LIST(uint32_t) edges, nodes;
 };
@@ -53,8 +55,8 @@ static void push_node(struct core *core, struct queue *queue, uint32_t v)
     }
 }
 
-// The node has lost choices: all that touches it is to be looked at again.
-static void touched(struct core *core, struct queue *queue, uint32_t v)
+// Queues everything that depends on the choices of v, after v has lost some.
+static void queue_neighbourhood(struct core *core, struct queue *queue, uint32_t v)
 {
     push_node(core, queue, v);
     for (uint32_t i = 0; i < core->nodes[v].edges.n; i++) {
@@ -64,7 +66,6 @@ static void touched(struct core *core, struct queue *queue, uint32_t v)
     }
 }
 
-// The order of a node's edges does not matter: the last one fills the hole.
 static void detach(struct core *core, uint32_t v, uint32_t id)
 {
     struct core_node *node = &core->nodes[v];
@@ -84,7 +85,7 @@ static void drop_edge(struct core *core, uint32_t id)
     edge->table = NULL;
 }
 
-// An edge between u and v other than `but`, or NONE.
+// Returns an edge between u and v other than `but`, or NONE.
 static uint32_t find_edge(const struct core *core, uint32_t u, uint32_t v, uint32_t but)
 {
     if (core->nodes[v].edges.n < core->nodes[u].edges.n) {
@@ -99,7 +100,7 @@ static uint32_t find_edge(const struct core *core, uint32_t u, uint32_t v, uint3
     return NONE;
 }
 
-// Adds table (rows: choices of u) to the edge between u and w; table is taken over.
+// Adds the table (rows: choices of u) to the edge between u and w. Takes ownership of the table.
 static void add_table(struct core *core, struct queue *queue, uint32_t u, uint32_t w,
                       struct table *table)
 {
@@ -131,8 +132,7 @@ static void add_table(struct core *core, struct queue *queue, uint32_t u, uint32
     push_edge(core, queue, id);
 }
 
-// Steps are recorded in the order in which nodes go and read backwards: each one depends only on
-// nodes that go later or stay.
+// Records how an eliminated node follows from nodes that are eliminated later or stay.
 static void record(struct core *core, struct core_step step)
 {
     struct core_step *core_step = list_push(core->heap, &core->steps);
@@ -140,8 +140,8 @@ static void record(struct core *core, struct core_step step)
         *core_step = step;
 }
 
-// Callers record first how the node follows from others. It has no edges and no uses afterwards.
-static void leave(struct core *core, uint32_t v)
+// Removes the node with its edges and uses. The caller has recorded its step.
+static void eliminate(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
     while (node->edges.n && !core->heap->failed)
@@ -152,11 +152,11 @@ static void leave(struct core *core, uint32_t v)
     node->gone = true;
 }
 
-// ---- arc consistency, over all choices at once
+// ---- arc consistency
 
-// Choice i of v has a partner over the edge that is not dead.
-static bool supported(const struct core *core, const struct core_edge *edge, uint32_t v, uint32_t i,
-                      uint8_t *const *dead)
+// True if choice i of v has a partner over the edge that is not dead.
+static bool is_supported(const struct core *core, const struct core_edge *edge, uint32_t v,
+                         uint32_t i, uint8_t *const *dead)
 {
     uint32_t w = edge_other(edge, v);
     for (uint32_t j = 0; j < core->nodes[w].k; j++)
@@ -165,13 +165,13 @@ static bool supported(const struct core *core, const struct core_edge *edge, uin
     return false;
 }
 
-// Choices of w that lost their support at v die; true if any did.
+// Marks choices of w without support at v as dead; true if there were any.
 static bool propagate(struct core *core, const struct core_edge *edge, uint32_t w,
                       uint8_t *const *dead)
 {
     bool any = false;
     for (uint32_t i = 0; i < core->nodes[w].k; i++)
-        if (!dead[w][i] && !supported(core, edge, w, i, dead)) {
+        if (!dead[w][i] && !is_supported(core, edge, w, i, dead)) {
             dead[w][i] = 1;
             any = true;
         }
@@ -179,9 +179,8 @@ static bool propagate(struct core *core, const struct core_edge *edge, uint32_t 
     return any;
 }
 
-// `dead` only grows, and a node comes into the queue again whenever one of its choices dies; so
-// the loop ends, and then every choice that lives has a living partner over every edge. Only at
-// the end do the dead choices leave their tables, all at once.
+// Worklist algorithm. `dead` only grows, so it terminates, and then every remaining choice has a
+// partner over every edge. Tables are changed once, at the end.
 static void arc_consistency(struct core *core)
 {
     struct queue queue = {0};
@@ -215,8 +214,8 @@ static void arc_consistency(struct core *core)
 
 // ---- merging
 
-// v's uses become u's, read through the map: v uses {5, 7} and map is {1, 0, 1}: u's three
-// choices use {7, 5, 7} more over the same rows.
+// Adds the uses of v to u, read through the map. Example: v uses {5, 7} and the map is {1, 0, 1}:
+// the three choices of u use {7, 5, 7} more, over the same rows.
 static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t *map)
 {
     struct core_node *to = &core->nodes[u], *from = &core->nodes[v];
@@ -238,7 +237,7 @@ static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t
     }
 }
 
-// An edge of v becomes one of u, whose row i is v's row map[i].
+// Turns an edge of v into one of u, whose row i is row map[i] of v.
 static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                        const uint32_t *map)
 {
@@ -255,8 +254,8 @@ static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint3
     push_node(core, queue, w);
 }
 
-// A hub of many choices that takes over a small node's edges repeats their rows: 1000 choices
-// against 2 make a table 500 times as large.
+// True if the merge repeats too many rows. Example: a hub of 1000 choices that takes over the edges
+// of a node with 2 choices makes their tables 500 times as large.
 static bool merge_grows(const struct core *core, uint32_t u, uint32_t v)
 {
     size_t before = 0, after = 0;
@@ -268,7 +267,7 @@ static bool merge_grows(const struct core *core, uint32_t u, uint32_t v)
     return after > MERGE_CELLS && after > MERGE_GROWTH * before;
 }
 
-// v follows from u: its choice is map[choice of u].
+// Merges v into u: the choice of v is map[choice of u].
 static void merge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                   const uint32_t *map)
 {
@@ -286,15 +285,15 @@ static void merge(struct core *core, struct queue *queue, uint32_t u, uint32_t v
     merge_uses(core, u, v, map);
     for (uint32_t i = 0; i < from->edges.n && !core->heap->failed; i++)
         merge_edge(core, queue, u, v, from->edges.at[i], map);
-    leave(core, v);
-    push_node(core, queue, u); // its other edges are as they were
+    eliminate(core, v);
+    push_node(core, queue, u); // its other edges have not changed
 }
 
 // ---- one edge
 
-// Allowed partners of every choice of v over the edge: how many (up to 2), and the last of them.
-static bool partners(const struct core *core, const struct core_edge *edge, uint32_t v,
-                     uint8_t *count, uint32_t *which)
+// For every choice of v: the number of allowed partners (up to 2), and the last of them.
+static bool count_partners(const struct core *core, const struct core_edge *edge, uint32_t v,
+                           uint8_t *count, uint32_t *which)
 {
     uint32_t other = core->nodes[edge_other(edge, v)].k;
     bool function = true;
@@ -311,8 +310,8 @@ static bool partners(const struct core *core, const struct core_edge *edge, uint
     return function;
 }
 
-// dead: the choices without a partner; true if there are any.
-static bool lacks(const uint8_t *count, uint32_t k, uint8_t *dead)
+// Marks the choices without a partner as dead; true if there are any.
+static bool mark_unsupported(const uint8_t *count, uint32_t k, uint8_t *dead)
 {
     bool any = false;
     for (uint32_t i = 0; i < k; i++) {
@@ -322,7 +321,7 @@ static bool lacks(const uint8_t *count, uint32_t k, uint8_t *dead)
     return any;
 }
 
-// table = f(a) + g(b): both move into the nodes and the edge goes.
+// If table = f(a) + g(b), adds f and g to the costs of the nodes and removes the edge.
 static bool decompose(struct core *core, struct queue *queue, uint32_t id)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -335,7 +334,7 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
                 return false;
         }
     uint32_t a = edge->a, b = edge->b;
-    // f(i) = table(i, 0), g(j) = table(0, j) - table(0, 0), lifted so that none is negative.
+    // f(i) = table(i, 0), g(j) = table(0, j) - table(0, 0), raised so that none is negative.
     int64_t least = 0;
     for (uint32_t j = 0; j < table->cols; j++)
         if (cell[j] - cell[0] < least)
@@ -351,15 +350,15 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
     return true;
 }
 
-// Arrays that all visits share: count, dead and which have room for the most choices of any node.
+// Buffers for visits; each has room for the most choices of any node.
 struct scratch {
     uint8_t *count, *dead;
     uint32_t *which;
     struct dominance dominance;
 };
 
-// Both ends are looked at in turn; after any change the edge may be another one or gone, so the
-// visit ends there, and the queue brings back whatever is left to do.
+// Applies the first reduction that fits. The edge may be gone afterwards; the queue has what is
+// left to do.
 static void visit_edge(struct core *core, struct queue *queue, uint32_t id, struct scratch *scratch)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -368,10 +367,10 @@ static void visit_edge(struct core *core, struct queue *queue, uint32_t id, stru
     edge->dirty = false;
     for (int side = 0; side < 2; side++) {
         uint32_t v = side ? edge->b : edge->a, w = edge_other(edge, v);
-        bool function = partners(core, edge, v, scratch->count, scratch->which);
-        if (lacks(scratch->count, core->nodes[v].k, scratch->dead)) {
+        bool function = count_partners(core, edge, v, scratch->count, scratch->which);
+        if (mark_unsupported(scratch->count, core->nodes[v].k, scratch->dead)) {
             tsr__core_remove(core, v, scratch->dead);
-            touched(core, queue, v);
+            queue_neighbourhood(core, queue, v);
             return;
         }
         if (function && !merge_grows(core, v, w)) {
@@ -384,7 +383,7 @@ static void visit_edge(struct core *core, struct queue *queue, uint32_t id, stru
 
 // ---- one node
 
-// Least usage of each use goes off the bounds; uses that are nothing else go.
+// Subtracts the least usage of each use from the bounds and drops uses that become 0.
 static void trim_uses(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -411,8 +410,8 @@ static void trim_uses(struct core *core, uint32_t v)
     }
 }
 
-// RI: v has one neighbour w, so v's best choice depends on w's alone. w's costs take it up (see
-// the example at the head of this file) and v goes.
+// RI: v has one neighbour w and its best choice depends on w alone: adds the minimum to the costs
+// of w.
 static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -437,13 +436,13 @@ static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
     }
     core->effort->work += (size_t)node->k * core->nodes[w].k;
     record(core, (struct core_step){.node = v, .n = 1, .from = {w}, .by_choice = by_choice});
-    leave(core, v);
+    eliminate(core, v);
     push_node(core, queue, w);
 }
 
-// RII: v has two neighbours, a and b. For each pair of their choices the best choice of v is
-// known, so that a table between a and b replaces v: where v costs {0, 4}, the edge to a {1, 0}
-// and the edge to b {2, 0} (by v's choice), the cell is min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
+// RII: v has two neighbours a and b. A table between them replaces v: the minimum over v for each
+// pair of choices. Example: v costs {0, 4}, the edge to a {1, 0} and to b {2, 0} (by choice of v):
+// the cell is min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
 static void fold_link(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -474,14 +473,14 @@ static void fold_link(struct core *core, struct queue *queue, uint32_t v)
     core->effort->work += (size_t)table->rows * table->cols * node->k;
     record(core, (struct core_step){
                      .node = v, .n = 2, .from = {a, b}, .stride = stride, .by_choice = by_choice});
-    leave(core, v);
+    eliminate(core, v);
     add_table(core, queue, a, b, table);
     push_node(core, queue, a);
     push_node(core, queue, b);
 }
 
-// R0: a node without edges and uses takes its cheapest choice; the shift carries the cost.
-static void settle(struct core *core, uint32_t v)
+// R0: a node without edges and uses takes its cheapest choice; its cost is added to the shift.
+static void fold_single(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
     uint32_t best = 0;
@@ -494,11 +493,11 @@ static void settle(struct core *core, uint32_t v)
     *by_choice = node->origin[best];
     core->shift += node->cost[best];
     record(core, (struct core_step){.node = v, .by_choice = by_choice});
-    leave(core, v);
+    eliminate(core, v);
 }
 
-// Sums may have made choices forbidden.
-static bool forbidden(struct core *core, uint32_t v, uint8_t *dead)
+// Marks choices as dead that sums of costs have made forbidden.
+static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];
     bool any = false;
@@ -511,24 +510,23 @@ static bool forbidden(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
-// Nodes that still use something of a row may not be folded away: the row would lose sight of
-// them.
+// Nodes with uses are not eliminated: the rows still depend on them.
 static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];
-    if (forbidden(core, v, scratch->dead)) {
-        touched(core, queue, v);
+    if (mark_forbidden(core, v, scratch->dead)) {
+        queue_neighbourhood(core, queue, v);
         return;
     }
     trim_uses(core, v);
     if (tsr__core_dominate(core, v, &scratch->dominance, scratch->dead)) {
-        touched(core, queue, v);
-        return; // comes again
+        queue_neighbourhood(core, queue, v);
+        return; // it is queued again
     }
     if (node->uses.n)
         return;
     if (node->edges.n == 0)
-        settle(core, v);
+        fold_single(core, v);
     else if (node->edges.n == 1)
         fold_leaf(core, queue, v);
     else if (node->edges.n == 2) {
@@ -544,13 +542,13 @@ static void visit_node(struct core *core, struct queue *queue, uint32_t v, struc
 
 struct sweep {     // by row
     int64_t *most; // sum of the largest usages
-    uint8_t *mark; // whether a use begins here, whether one ends after it
+    uint8_t *mark; // whether a use begins at this row, whether one ends after it
     uint8_t *keep;
 };
 enum { BEGINS = 1, ENDS = 2 };
 
-// Sums over rows are made by differences: a use of rows 2..4 by at most 7 adds 7 at row 2 and
-// takes it off at row 5; one pass of prefix sums then gives each row its total.
+// Difference array: a use of rows 2..4 by at most 7 adds 7 at row 2 and -7 at row 5; prefix sums
+// then give the total of each row.
 static bool sweep_init(struct core *core, struct sweep *sweep)
 {
     size_t n = (size_t)core->n_rows + 1;
@@ -560,7 +558,7 @@ static bool sweep_init(struct core *core, struct sweep *sweep)
     if (core->heap->failed)
         return false;
     for (uint32_t v = 0; v < core->n_nodes; v++)
-        for (uint32_t i = 0; i < core->nodes[v].uses.n; i++) { // nodes that are gone have none
+        for (uint32_t i = 0; i < core->nodes[v].uses.n; i++) {
             const struct core_use *use = &core->nodes[v].uses.at[i];
             int64_t largest = 0;
             for (uint32_t k = 0; k < core->nodes[v].k; k++)
@@ -576,9 +574,9 @@ static bool sweep_init(struct core *core, struct sweep *sweep)
     return true;
 }
 
-// Marks the rows to keep. `kept` is a stack of rows; `between` of each: what happened between the
-// one before it and itself. A row whose live set is part of a kept neighbour's with no larger bound
-// follows from that.
+// Marks the rows to keep. A row is redundant if its uses are a subset of a kept neighbour's and its
+// bound is not smaller. `kept` is a stack of rows; between[i]: events between kept rows i - 1 and
+// i.
 static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, uint8_t *between)
 {
     uint32_t n = 0;
@@ -586,12 +584,12 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
     for (uint32_t row = 0; row < core->n_rows; row++) {
         since |= sweep->mark[row] & BEGINS;
         bool needed = sweep->most[row] > core->row_bound[row], covered = false;
-        // No use has ended since the kept row below: whatever lives there lives here too. With no
-        // larger bound here that row follows from this one, and leaves the stack.
+        // No use has ended since the kept row below, so its uses are a subset of this row's. If the
+        // bound here is not larger, that row is redundant.
         while (needed && n && !(since & ENDS) &&
                core->row_bound[kept[n - 1]] >= core->row_bound[row])
             since |= between[--n];
-        // The other way round: nothing has begun since, so this row follows from the kept one.
+        // Conversely: no use has begun since, so this row is redundant.
         if (needed && n && !(since & BEGINS) &&
             core->row_bound[row] >= core->row_bound[kept[n - 1]])
             covered = true;
@@ -606,7 +604,7 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
         sweep->keep[kept[i]] = 1;
 }
 
-// Numbers the kept rows anew; fresh[row]: kept rows before row.
+// Renumbers the kept rows; fresh[row]: number of kept rows before row.
 static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fresh)
 {
     uint32_t n = 0;
@@ -624,7 +622,7 @@ static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fres
     core->n_rows = n;
 }
 
-// Uses that cover no kept row go.
+// Moves uses to the new row numbers and drops those without rows.
 static void move_uses(struct core *core, struct queue *queue, uint32_t v, const uint32_t *fresh)
 {
     struct core_node *node = &core->nodes[v];
@@ -638,11 +636,11 @@ static void move_uses(struct core *core, struct queue *queue, uint32_t v, const 
         }
         tsr__heap_free(core->heap, use->usage);
         *use = node->uses.at[--node->uses.n];
-        push_node(core, queue, v); // may be eliminated now
+        push_node(core, queue, v); // it may be eliminated now
     }
 }
 
-// Uses with the same rows become one.
+// Merges uses with the same rows.
 static void join_uses(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -660,8 +658,7 @@ static void join_uses(struct core *core, uint32_t v)
         }
 }
 
-// Uses begin and end at rows; when rows go, both ends move to the number of kept rows before
-// them.
+// Drops redundant rows and renumbers the uses.
 static void reduce_rows(struct core *core, struct queue *queue)
 {
     struct sweep sweep;
@@ -685,8 +682,8 @@ static void reduce_rows(struct core *core, struct queue *queue)
     tsr__heap_free(core->heap, between);
 }
 
-// Choices of v that would break a row by themselves.
-static bool breaks(struct core *core, uint32_t v, uint8_t *dead)
+// Marks the choices of v that violate a row by themselves; true if there are any.
+static bool mark_violating(struct core *core, uint32_t v, uint8_t *dead)
 {
     const struct core_node *node = &core->nodes[v];
     bool any = false;
@@ -706,23 +703,22 @@ static bool breaks(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
-// Removes choices that use more of a row than is left of it.
-static void strike_full(struct core *core, struct queue *queue, struct scratch *scratch)
+static void remove_violating(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t v = 0; v < core->n_nodes; v++) {
         if (core->infeasible || core->heap->failed)
             return;
-        if (!core->nodes[v].gone && breaks(core, v, scratch->dead)) {
+        if (!core->nodes[v].gone && mark_violating(core, v, scratch->dead)) {
             tsr__core_remove(core, v, scratch->dead);
-            touched(core, queue, v);
+            queue_neighbourhood(core, queue, v);
         }
     }
 }
 
-// ---- all
+// ---- the reduction loop
 
-// Some of the time is left for the search: what is not reduced by then stays as it is.
-static bool enough(const struct core *core)
+// True if the rest of the effort should be left for the search.
+static bool is_effort_spent(const struct core *core)
 {
     const struct effort *effort = core->effort;
     if (effort->session && tsr__cancelled(effort->session))
@@ -731,15 +727,14 @@ static bool enough(const struct core *core)
            (effort->seconds > 0 && tsr__effort_elapsed(effort) > 0.7 * effort->seconds);
 }
 
-// Edges before nodes: they are cheap to look at and often make nodes smaller. Every 256 visits
-// the effort is looked at; when enough is spent, both queues are emptied and what is left stays
-// as it is.
+// Visits edges before nodes: they are cheap and often shrink nodes. Checks the effort every 256
+// visits; when enough is spent, the queues are emptied.
 static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t i = 1; !core->infeasible; i++) {
         if (core->heap->failed)
             break;
-        if (i % 256 == 0 && enough(core)) {
+        if (i % 256 == 0 && is_effort_spent(core)) {
             while (queue->nodes.n)
                 core->nodes[queue->nodes.at[--queue->nodes.n]].queued = false;
             queue->edges.n = 0;
@@ -758,7 +753,7 @@ static void drain(struct core *core, struct queue *queue, struct scratch *scratc
     }
 }
 
-// Edges between the same two nodes become one.
+// Merges parallel edges.
 static void join_edges(struct core *core, struct queue *queue)
 {
     for (uint32_t id = 0; id < core->edges.n; id++) {
@@ -776,7 +771,7 @@ static void join_edges(struct core *core, struct queue *queue)
     }
 }
 
-// Choices that cannot be, found by trying; true if there were any.
+// Runs one round of probing; true if it removed choices.
 static bool probe(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     uint8_t *lost = HEAP_ARRAY(core->heap, uint8_t, (size_t)core->n_nodes + 1);
@@ -785,15 +780,15 @@ static bool probe(struct core *core, struct queue *queue, struct scratch *scratc
     tsr__effort_slice(core->effort, PROBING);
     bool any = tsr__core_probe(core, scratch->dead, lost) > 0;
     tsr__effort_slice(core->effort, 0);
-    for (uint32_t v = 0; v < core->n_nodes; v++) // lost: none where nothing was removed
+    for (uint32_t v = 0; v < core->n_nodes; v++)
         if (lost[v])
-            touched(core, queue, v);
+            queue_neighbourhood(core, queue, v);
     tsr__heap_free(core->heap, lost);
     return any;
 }
 
-// A round drains the queues and then looks at the rows, whose loss may make nodes foldable again.
-// Only when a round changes nothing is it worth to probe, at most PROBES times.
+// Each round drains the queues and then reduces the rows, which may let more nodes be eliminated.
+// Probes only when a round changes nothing, at most PROBES times.
 void tsr__core_reduce(struct core *core)
 {
     struct queue queue = {0};
@@ -811,7 +806,7 @@ void tsr__core_reduce(struct core *core)
     join_edges(core, &queue);
     for (uint32_t v = 0; v < core->n_nodes; v++) {
         trim_uses(core, v);
-        touched(core, &queue, v);
+        queue_neighbourhood(core, &queue, v);
     }
     do {
         drain(core, &queue, &scratch);
@@ -819,14 +814,14 @@ void tsr__core_reduce(struct core *core)
         if (!core->infeasible && !core->heap->failed)
             reduce_rows(core, &queue);
         if (!core->infeasible && !core->heap->failed)
-            strike_full(core, &queue, &scratch);
+            remove_violating(core, &queue, &scratch);
         if (rows != core->n_rows || queue.nodes.n || core->infeasible || core->heap->failed)
             continue;
         if (probes++ == PROBES || !probe(core, &queue, &scratch))
             break;
     } while (!core->infeasible && !core->heap->failed);
-    // Where the effort did not last, choices may be left that nothing supports.
-    if (!core->infeasible && !core->heap->failed && enough(core))
+    // If the effort ran out, unsupported choices may be left.
+    if (!core->infeasible && !core->heap->failed && is_effort_spent(core))
         arc_consistency(core);
     tsr__heap_free(core->heap, queue.edges.at);
     tsr__heap_free(core->heap, queue.nodes.at);

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_region.c - local moves on a large core.
+// solve_region.c - large neighbourhood search: solves a small region exactly, with all other nodes
+// fixed.
 //
-// A region is one ball of nodes, or several whose nodes are alive at the same time: what one frees the
-// others may use. Rows between which no use of the region begins or ends are one span, and all that
-// counts of a span is the least room in it. The region is eliminated exactly under prices; spans that
-// turn out too full become dearer, and it is eliminated again.
+// A region is one ball of nodes, or several balls whose nodes are live at the same time: what one
+// frees the others may use. Rows between which no use of the region begins or ends form one span;
+// only the least slack of its rows matters. The region is eliminated exactly under Lagrange
+// multipliers. Multipliers of spans that are exceeded are raised, and it is eliminated again.
 //
-// Worked example of spans, rows 0..9. The region's nodes use rows 2..5 and 4..7, so that uses
-// begin or end at 2, 4, 6 and 8: rows 0-1 are span 0, 2-3 span 1, 4-5 span 2, 6-7 span 3, 8-9
-// span 4. Rows 2 and 3 have 7 and 3 left, and the region itself uses 4 there now: it may use 3 +
-// 4 = 7 in span 1. If the region's optimum uses 9 there, span 1 is too full by 2; its price grows
-// by half and a little (raise_prices) and the region is eliminated again, until it fits or the
-// tries are spent.
+// Worked example of spans, rows 0..9. The region's nodes use rows 2..5 and 4..7, so uses begin or
+// end at 2, 4, 6 and 8: rows 0-1 are span 0, 2-3 span 1, 4-5 span 2, 6-7 span 3, 8-9 span 4. Rows 2
+// and 3 have 7 and 3 left, and the region itself uses 4 there now: it may use 3 + 4 = 7 in span 1.
+// If the region's optimum uses 9 there, span 1 is exceeded by 2. Its multiplier grows by half and a
+// little (raise_multipliers) and the region is eliminated again, until it fits or the tries are
+// spent.
 #include "solve_region.h"
 
 #include <math.h>
 
 #define MOVE_CELLS 20000
 #define HUB_NODES  1200
-#define BRANCHES   12 // neighbours of one node that a ball takes up
+#define BRANCHES   12 // most neighbours of one node that a ball takes
 
-// All arrays have room for a region of all nodes and for a span for each row.
+// Arrays are large enough for a region of all nodes and one span per row.
 bool tsr__region_init(struct region *region, const struct wide *wide, struct effort *effort,
                       uint64_t *random)
 {
@@ -44,7 +45,7 @@ bool tsr__region_init(struct region *region, const struct wide *wide, struct eff
     region->room_of = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
     region->own = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
     region->held = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
-    region->price = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 2);
+    region->multiplier = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 2);
     region->sum = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 3);
     if (heap->failed)
         return false;
@@ -54,7 +55,7 @@ bool tsr__region_init(struct region *region, const struct wide *wide, struct eff
     return true;
 }
 
-// x may break rows (repair begins so): its room is then negative there.
+// x may violate rows: their slack is then negative.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
     const struct wide *wide = region->w;
@@ -68,8 +69,8 @@ void tsr__region_start(struct region *region, const uint32_t *x, const double *l
 
 // ---- drawing a region
 
-// weight becomes a running sum, so that draw_node finds a node by bisection: slack {0, 6, 0} gives
-// least = 6 / (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
+// Makes `weight` a running sum, for draw_node to bisect. Example: slack {0, 6, 0} gives least = 6 /
+// (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
 void tsr__region_weigh(struct region *region, const struct dual *dual)
 {
     const struct wide *wide = region->w;
@@ -77,7 +78,7 @@ void tsr__region_weigh(struct region *region, const struct dual *dual)
     tsr__dual_slack(dual, region->x, region->weight);
     for (uint32_t v = 0; v < wide->n; v++)
         total += region->weight[v];
-    double least = total / (2.0 * wide->n) + 1e-9, sum = 0; // a third goes to all alike
+    double least = total / (2.0 * wide->n) + 1e-9, sum = 0; // a third is shared equally
     for (uint32_t v = 0; v < wide->n; v++)
         region->weight[v] = sum += region->weight[v] + least;
 }
@@ -106,14 +107,14 @@ static bool add_node(struct region *region, uint32_t v)
     return true;
 }
 
-// Nodes around v, up to `size` more; of those that are reached, any may be the next.
+// Adds up to `size` nodes around v, in breadth-first order with some randomness.
 static void add_ball(struct region *region, uint32_t v, uint32_t size)
 {
     const struct wide *wide = region->w;
     uint32_t at = region->n, end = region->n + size;
     add_node(region, v);
     for (; at < region->n && region->n < end; at++) {
-        // One of the next four nodes that were reached comes next, so that balls differ.
+        // Takes one of the next four nodes of the queue, so that balls differ.
         uint32_t swap = at + (uint32_t)(random_next(region->random) %
                                         (region->n - at < 4 ? region->n - at : 4));
         uint32_t u = region->nodes[swap], n = wide->first[u + 1] - wide->first[u];
@@ -138,8 +139,8 @@ static bool alive(const struct wide *wide, uint32_t v, uint32_t row)
     return false;
 }
 
-// Another node that is alive at that row, by chance; NONE.
-static uint32_t draw_alive(struct region *region, uint32_t row)
+// Draws a node that is live at that row; NONE: there is none.
+static uint32_t draw_live(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
         uint32_t v =
@@ -150,13 +151,13 @@ static uint32_t draw_alive(struct region *region, uint32_t row)
     return NONE;
 }
 
-// A node with all around it: the end of some edge, so hubs come often.
+// Adds a node with many of its neighbours. Drawn as the end of an edge, so hubs are likely.
 static void draw_hub(struct region *region)
 {
     const struct wide *wide = region->w;
     const struct tree_edge *e = &wide->edges[random_next(region->random) % wide->n_edges];
     uint32_t v = random_next(region->random) % 2 ? e->a : e->b;
-    uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4); // in four
+    uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4); // neighbours kept, of four
     if (wide->first[v + 1] - wide->first[v] < 8)
         keep = 4;
     region->center = v;
@@ -170,8 +171,8 @@ static void draw_hub(struct region *region)
         add_ball(region, region->nodes[1 + random_next(region->random) % (n - 1)], 2);
 }
 
-// One time in eight a hub; else a ball, or two to six smaller balls around nodes that are alive at
-// one row of the first node's. Sizes are drawn too: what helps is not known beforehand.
+// One time in eight a hub; otherwise a ball, or two to six smaller balls around nodes that are live
+// at one row of the first node. Sizes are random too.
 static void draw_region(struct region *region)
 {
     const struct wide *wide = region->w;
@@ -183,7 +184,7 @@ static void draw_region(struct region *region)
     uint32_t v = draw_node(region), uses = wide->first_use[v + 1] - wide->first_use[v];
     uint32_t most = random_next(region->random) % 4 ? 60 : 300;
     uint32_t size = 4 + (uint32_t)(random_next(region->random) % most);
-    if (random_next(region->random) % 16 == 0) // of any order of magnitude
+    if (random_next(region->random) % 16 == 0) // any order of magnitude
         size = 4 + (uint32_t)exp(random_unit(region->random) * log((double)wide->n));
     if (!uses || size > 500 || random_next(region->random) % 3 == 0) {
         add_ball(region, v, size);
@@ -193,13 +194,13 @@ static void draw_region(struct region *region)
         &wide->uses[wide->first_use[v] + random_next(region->random) % uses];
     uint32_t row = use->begin + (uint32_t)(random_next(region->random) % (use->end - use->begin));
     uint32_t balls = 2 + (uint32_t)(random_next(region->random) % 5);
-    for (uint32_t i = 0; i < balls && v != NONE; i++, v = draw_alive(region, row))
+    for (uint32_t i = 0; i < balls && v != NONE; i++, v = draw_live(region, row))
         add_ball(region, v, 1 + size / balls);
 }
 
 // ---- the region as a program
 
-// Room for so many entries; earlier ones may move.
+// Makes room for `wanted` entries; entries may move.
 #define reserve(h, l, wanted)                                                                      \
     ((wanted) <= (l)->cap || grow_to(h, (void **)&(l)->at, &(l)->cap, wanted, sizeof(*(l)->at)))
 static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size)
@@ -212,7 +213,7 @@ static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_
     return true;
 }
 
-// The few best choices by the messages; the one that is taken is the first.
+// Lists the best choices by the messages; the current choice comes first.
 static uint32_t best_options(const struct region *region, const struct dual *dual, uint32_t v,
                              uint32_t few, uint32_t *out)
 {
@@ -232,9 +233,8 @@ static uint32_t best_options(const struct region *region, const struct dual *dua
     return n;
 }
 
-// The choices that each node of the region may take, all (`whole`) or few. before[i] is the number
-// of the choice that it has now, counted in its options: 0 where they are few, because best_options
-// puts it first.
+// The choices that each node may take: all (`whole`) or few. before[i] is the option of its current
+// choice; 0 if they are few, because best_options puts it first.
 static bool fill_options(struct region *region, const struct dual *dual, uint32_t few)
 {
     size_t n = 0;
@@ -272,8 +272,8 @@ static const int64_t *option_cells(struct region *region, const struct tree_edge
     return out;
 }
 
-// Two passes: the first finds the edges inside the region (each once, at its end a) and counts
-// cells, so that the tables do not move while the second one fills and points into them.
+// The first pass finds the edges inside the region (each once, at its end a) and counts cells, so
+// that the tables do not move while the second pass fills them.
 static bool fill_edges(struct region *region)
 {
     const struct wide *wide = region->w;
@@ -304,7 +304,7 @@ static bool fill_edges(struct region *region)
     return true;
 }
 
-// Costs with what the edges to nodes that stay add.
+// Costs plus the edges to nodes outside the region.
 static void fill_base(struct region *region, uint32_t i)
 {
     const struct wide *wide = region->w;
@@ -326,8 +326,7 @@ static void fill_base(struct region *region, uint32_t i)
     region->effort->work += (wide->first[v + 1] - wide->first[v]) * (uint64_t)k;
 }
 
-// base: costs without prices. unary: room for the same with prices, n cells further on. Choices
-// begin as they are.
+// base: costs without multipliers. unary: the same with multipliers, n cells further on.
 static bool fill_cells(struct region *region)
 {
     size_t n = 0;
@@ -347,8 +346,7 @@ static bool fill_cells(struct region *region)
     return true;
 }
 
-// The part of the cost that the region can change. Fixed nodes and edges among them are left out on
-// both sides of a comparison.
+// The part of the cost that the region can change.
 static int64_t local_cost(const struct region *region, const uint32_t *choice)
 {
     int64_t sum = 0;
@@ -371,8 +369,7 @@ static int64_t local_cost(const struct region *region, const uint32_t *choice)
                                *u##_end = (g)->w->uses + (g)->w->first_use[(g)->nodes[i] + 1];     \
          u < u##_end; u++)
 
-// own[s]: what the region uses in span s with these choices, by differences and prefix sums as for
-// rows.
+// own[s]: usage of span s with these choices, by a difference array.
 static void use_spans(struct region *region, const uint32_t *choice, int64_t *own)
 {
     memset(own, 0, ((size_t)region->n_spans + 1) * sizeof(int64_t));
@@ -390,9 +387,8 @@ static void use_spans(struct region *region, const uint32_t *choice, int64_t *ow
         own[s] += own[s - 1];
 }
 
-// `span` marks where uses begin or end and becomes the number of each row's span. The room of a
-// span is the least room of its rows plus what the region holds there: it gives that back when it
-// moves.
+// `span` first marks where uses begin or end, then holds the span of each row. A span's slack is
+// the least slack of its rows plus the region's own usage there.
 static void find_spans(struct region *region, double factor)
 {
     const struct wide *wide = region->w;
@@ -405,23 +401,23 @@ static void find_spans(struct region *region, double factor)
     }
     uint32_t n = 0;
     region->room_of[0] = INT64_MAX;
-    region->price[0] = 0;
+    region->multiplier[0] = 0;
     for (uint32_t row = 0; row < wide->n_rows; row++) {
         if (region->span[row]) {
             n++;
             region->room_of[n] = INT64_MAX;
-            region->price[n] = 0;
+            region->multiplier[n] = 0;
         }
         region->span[row] = n;
         region->room_of[n] =
             region->room[row] < region->room_of[n] ? region->room[row] : region->room_of[n];
-        region->price[n] += region->lambda[row] * factor;
+        region->multiplier[n] += region->lambda[row] * factor;
     }
-    // Uses that end behind the last row end at a span of their own, without room or price.
+    // Uses that end behind the last row end at an extra span without slack or multiplier.
     if (region->span[wide->n_rows]) {
         n++;
         region->room_of[n] = INT64_MAX;
-        region->price[n] = 0;
+        region->multiplier[n] = 0;
     }
     region->span[wide->n_rows] = n;
     region->n_spans = n;
@@ -432,7 +428,7 @@ static void find_spans(struct region *region, double factor)
     region->effort->work += wide->n_rows;
 }
 
-// Sum of what is used above the room of each span.
+// Returns the sum over the spans of usage above the slack.
 static double excess(const struct region *region, const int64_t *own)
 {
     double sum = 0;
@@ -442,13 +438,13 @@ static double excess(const struct region *region, const int64_t *own)
     return sum;
 }
 
-// sum[s] is the price of all spans before s: a use of spans 1..2 pays sum[3] - sum[1] for each
+// sum[s] is the sum of the multipliers before span s: a use of spans 1..2 adds sum[3] - sum[1] per
 // unit.
-static void apply_prices(struct region *region)
+static void apply_multipliers(struct region *region)
 {
     region->sum[0] = 0;
     for (uint32_t s = 0; s <= region->n_spans; s++)
-        region->sum[s + 1] = region->sum[s] + region->price[s];
+        region->sum[s + 1] = region->sum[s] + region->multiplier[s];
     for (uint32_t i = 0; i < region->n; i++) {
         if (region->fixed[i] == TREE_FIXED)
             continue;
@@ -468,21 +464,21 @@ static void apply_prices(struct region *region)
     }
 }
 
-// Spans that are too full under `own` become dearer.
-static void raise_prices(struct region *region, double step)
+// Raises the multipliers of spans that `own` exceeds.
+static void raise_multipliers(struct region *region, double step)
 {
     double most = 0;
     for (uint32_t s = 0; s <= region->n_spans; s++)
-        most = fmax(most, region->price[s]);
+        most = fmax(most, region->multiplier[s]);
     for (uint32_t s = 0; s <= region->n_spans; s++)
         if (region->own[s] > region->room_of[s])
-            region->price[s] = region->price[s] * 1.5 + most * 0.02 + step;
+            region->multiplier[s] = region->multiplier[s] * 1.5 + most * 0.02 + step;
 }
 
 // ---- moves
 
-// No node is in the region afterwards. Every drawing ends here.
-static void forget(struct region *region)
+// Empties the region.
+static void empty_region(struct region *region)
 {
     for (uint32_t i = 0; i < region->n; i++)
         region->place[region->nodes[i]] = NONE;
@@ -490,14 +486,14 @@ static void forget(struct region *region)
     region->center = NONE;
 }
 
-// The region's tree, costs and spans; nodes that make it too wide stay as they are.
+// Builds the region's tree, costs and spans. Nodes that make the treewidth too large stay fixed.
 static bool prepare(struct region *region, double factor)
 {
     memset(region->fixed, 0, region->n);
     if (region->center != NONE)
         region->fixed[region->place[region->center]] = TREE_FREE;
     if (!fill_edges(region))
-        return false; // the options are there
+        return false;
     if (!tsr__tree_init(&region->tree, region->w->heap->session, region->n, region->k,
                         region->edges.at, region->edges.n, region->max_cells, region->fixed,
                         region->random) ||
@@ -510,11 +506,11 @@ static bool prepare(struct region *region, double factor)
     return true;
 }
 
-// The optimum of the region at the present prices into `choice`, and its usage into `own`. False:
+// Solves the region under the current multipliers into `choice`, and its usage into `own`. False:
 // the options contradict each other.
-static bool decide(struct region *region)
+static bool solve_region(struct region *region)
 {
-    apply_prices(region);
+    apply_multipliers(region);
     int64_t least = tsr__tree_up(&region->tree, region->unary);
     region->effort->work += region->tree.cells + 2 * region->n_spans + 100 * (uint64_t)region->n;
     if (least >= NEVER)
@@ -524,13 +520,13 @@ static bool decide(struct region *region)
     return true;
 }
 
-static bool changed(const struct region *region)
+static bool has_changed(const struct region *region)
 {
     return memcmp(region->choice, region->before, region->n * sizeof(uint32_t)) != 0;
 }
 
-// The move becomes the assignment: rows lose what the region uses more than before.
-static void take(struct region *region, int64_t cost)
+// Applies the move to the assignment and updates the slack of the rows.
+static void apply_move(struct region *region, int64_t cost)
 {
     const struct wide *wide = region->w;
     for (uint32_t i = 0; i < region->n; i++)
@@ -541,7 +537,7 @@ static void take(struct region *region, int64_t cost)
     region->effort->work += wide->n_rows / 4;
 }
 
-// A price that weighs the cost of the region against what it uses.
+// A first multiplier: cost of the region divided by its usage.
 static double first_step(const struct region *region, int64_t cost)
 {
     int64_t most = 1;
@@ -551,7 +547,8 @@ static double first_step(const struct region *region, int64_t cost)
     return 0.002 * ((double)cost + 1) / (double)most;
 }
 
-// Decides the region anew, dearer until it keeps the rows; taken if it costs no more than `most`.
+// Solves the region with growing multipliers until it keeps the rows; takes the result if it costs
+// at most `most`.
 static bool improve(struct region *region, double factor, int64_t most, int tries)
 {
     bool taken = false;
@@ -560,16 +557,16 @@ static bool improve(struct region *region, double factor, int64_t most, int trie
     int64_t before = local_cost(region, region->before);
     double step = first_step(region, before);
     for (int i = 0; i < tries; i++) {
-        if (!decide(region) || !changed(region))
+        if (!solve_region(region) || !has_changed(region))
             break;
         if (excess(region, region->own) > 0) {
-            raise_prices(region, step);
+            raise_multipliers(region, step);
             continue;
         }
         int64_t cost = region->cost - before + local_cost(region, region->choice);
         taken = cost <= most;
         if (taken)
-            take(region, cost);
+            apply_move(region, cost);
         break;
     }
     tsr__tree_free(&region->tree);
@@ -580,15 +577,15 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
                       int64_t most)
 {
     draw_region(region);
-    // Large regions with all choices would be too wide: most nodes would have to be fixed again.
+    // Large regions with all choices would have too large a treewidth.
     if (region->n > 50 && (!few || few > 4) && (region->center != NONE || region->n > 300))
-        few = 3; // of so many nodes
+        few = 3;
     bool taken = fill_options(region, dual, few) && improve(region, factor, most, 6);
-    forget(region);
+    empty_region(region);
     return taken;
 }
 
-// Two options for each node where x and y differ, its choice in x first; all others stay.
+// Two options for each node where x and y differ, its choice in x first; all other nodes are fixed.
 bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most)
 {
     const struct wide *wide = region->w;
@@ -596,8 +593,7 @@ bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, i
         if (y[v] != region->x[v])
             add_node(region, v);
     region->options.n = 0;
-    bool taken =
-        region->n && reserve(wide->heap, &region->options, 2 * (size_t)region->n); // so far
+    bool taken = region->n && reserve(wide->heap, &region->options, 2 * (size_t)region->n);
     for (uint32_t i = 0; taken && i < region->n; i++) {
         region->option[i] = region->options.at + 2 * (size_t)i;
         region->option[i][0] = region->x[region->nodes[i]];
@@ -607,13 +603,13 @@ bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, i
         region->before[i] = 0;
     }
     taken = taken && improve(region, factor, most, 12);
-    forget(region);
+    empty_region(region);
     return taken;
 }
 
 // ---- repair
 
-// The row that is exceeded most; NONE: none is.
+// Returns the row that is violated most, or NONE.
 static uint32_t worst_row(const struct region *region)
 {
     uint32_t worst = NONE;
@@ -623,28 +619,28 @@ static uint32_t worst_row(const struct region *region)
     return worst;
 }
 
-// Dearer until less is broken than before.
-static bool lighten(struct region *region)
+// Raises the multipliers until the violation decreases.
+static bool reduce_violation(struct region *region)
 {
     double old = excess(region, region->held);
     int64_t before = local_cost(region, region->before);
     double step = first_step(region, before);
     for (int i = 0; i < 12; i++) {
-        if (!decide(region))
+        if (!solve_region(region))
             return false;
         if (excess(region, region->own) < old) {
-            take(region, region->cost - before + local_cost(region, region->choice));
+            apply_move(region, region->cost - before + local_cost(region, region->choice));
             return true;
         }
         for (uint32_t s = 0; s <= region->n_spans; s++)
             if (region->own[s] > region->room_of[s])
-                region->price[s] = region->price[s] * 2 + step;
+                region->multiplier[s] = region->multiplier[s] * 2 + step;
     }
     return false;
 }
 
-// Draws a few balls of nodes alive at the row that is broken worst and decides them anew, dearer
-// at that row, until no row is broken.
+// Repeatedly draws balls of nodes that are live at the most violated row and solves them with a
+// higher multiplier of that row, until all rows are kept.
 bool tsr__region_repair(struct region *region, int tries)
 {
     for (int i = 0; i < tries; i++) {
@@ -655,14 +651,13 @@ bool tsr__region_repair(struct region *region, int tries)
             return true;
         uint32_t balls = 1 + (uint32_t)(random_next(region->random) % 8);
         uint32_t size = 1 + (uint32_t)(random_next(region->random) % 24);
-        for (uint32_t v = draw_alive(region, row); balls-- && v != NONE;
-             v = draw_alive(region, row))
+        for (uint32_t v = draw_live(region, row); balls-- && v != NONE; v = draw_live(region, row))
             add_ball(region, v, size);
         if (region->n && fill_options(region, NULL, 0) && prepare(region, 1)) {
-            lighten(region);
+            reduce_violation(region);
             tsr__tree_free(&region->tree);
         }
-        forget(region);
+        empty_region(region);
     }
     return worst_row(region) == NONE;
 }

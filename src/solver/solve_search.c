@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_search.c - search on a wide core.
+// solve_search.c - primal heuristics: solutions from the dual's messages, improved by large
+// neighbourhood search.
 //
-// solve.c calls two things in turn. Climbing (tsr__search_climb) passes messages and raises prices;
-// every few passes the messages are read as an answer (`candidate`). Polishing (tsr__search_polish)
-// moves on from the best answer. A move conditions on some nodes, so that the rest is narrow, and
-// takes the optimum of the rest under the prices, by elimination: most nodes change together. Where
-// rows are broken they become dearer and the move is repeated. Large cores move one region at a
-// time (solve_region.c).
+// solve.c alternates between two steps. Climbing (tsr__search_climb) passes messages and raises
+// multipliers; every few passes the messages are rounded to a candidate solution. Polishing
+// (tsr__search_polish) improves the best solution by moves. A move fixes some nodes, so that the
+// rest has small treewidth, and solves the rest exactly under the multipliers: most nodes change
+// together. If rows are violated, their multipliers grow and the move is repeated. Large programs
+// move one region at a time (solve_region.c).
 //
-// Example of a move: 25 nodes of 8 choices are a grid of 5 x 5. Eliminating it needs a table over 6
-// nodes, 8^6 = 262144 cells, where MOVE_CELLS allows 20000. With the 5 nodes of the middle row held at
-// their choices (TREE_FIXED) two strips of 2 x 5 are left, whose tables go over 3 nodes, 8^3 = 512
-// cells: one pass finds the best choices of 20 nodes given those 5. The next move holds others.
+// Example of a move: 25 nodes of 8 choices form a grid of 5 x 5. Eliminating it needs a table over
+// 6 nodes, 8^6 = 262144 cells, but MOVE_CELLS allows 20000. With the 5 nodes of the middle row
+// fixed (TREE_FIXED), two strips of 2 x 5 are left, whose tables cover 3 nodes, 8^3 = 512 cells:
+// one pass finds the best choices of 20 nodes given those 5. The next move fixes other nodes.
 #include "solve_search.h"
 
 #include <math.h>
 
-#define MOVE_CELLS 20000     // of the largest table of a move
-#define HELD       (1 << 20) // cells of a plan that is kept
-#define SMALL      400       // nodes of a program that has no local moves
+#define MOVE_CELLS 20000     // largest table of a move
+#define HELD       (1 << 20) // a plan with more cells is not kept
+#define SMALL      400       // programs up to this number of nodes have no regional moves
 
-// One array of cells for all nodes, and where each node's cells begin: rows[v][choice].
+// Allocates one array of cells for all nodes; rows[v][choice] points into it.
 static int64_t **rows_of(const struct wide *wide)
 {
     size_t n = 0;
@@ -37,13 +38,11 @@ static int64_t **rows_of(const struct wide *wide)
     return rows;
 }
 
-// Programs of up to SMALL nodes have no local moves: a move over all of them is cheap enough.
-bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort,
-                      uint64_t seed)
+bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort)
 {
     struct heap *heap = wide->heap;
     *search =
-        (struct search){.wide = wide, .heap = heap, .effort = effort, .random = seed, .reach = 1};
+        (struct search){.wide = wide, .heap = heap, .effort = effort, .random = 1, .reach = 1};
     search->max_cells = MOVE_CELLS;
     search->best_cost = NEVER;
     search->penalty = rows_of(wide);
@@ -63,7 +62,7 @@ bool tsr__search_init(struct search *search, const struct wide *wide, struct eff
     return !heap->failed && tsr__dual_init(&search->dual, wide);
 }
 
-// Forgets a plan's tree; plan_of makes another when it is asked for next.
+// Drops a plan's tree; plan_of builds another one.
 static void renew(struct search *search, int plan)
 {
     if (search->plans[plan].made)
@@ -77,7 +76,7 @@ void tsr__search_done(struct search *search)
         renew(search, i);
 }
 
-// Cost first, because most assignments fail there and the load need not be summed up.
+// Checks the cost first: most assignments fail there.
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
     int64_t cost = tsr__wide_cost(search->wide, x);
@@ -92,12 +91,11 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
     return true;
 }
 
-// `best` is a sum of many doubles: a margin is taken off, then the bound is rounded up, because
-// costs are whole numbers. A bound of 41.2 says that no answer costs less than 42. `sure` was
-// computed in whole numbers and needs no margin.
+// `best` is a sum of doubles: subtract a margin, then round up, because costs are integers. A bound
+// of 41.2 means that no solution costs less than 42. `sure` is exact and needs no margin.
 int64_t tsr__search_bound(const struct search *search)
 {
-    // Sums of doubles err by far less than this.
+    // More than the rounding error.
     double magnitude = fabs(search->dual.best) + search->dual.best_paid;
     double bound = search->dual.best - 1e-10 * magnitude - 1e-6;
     int64_t whole = 0;
@@ -115,12 +113,12 @@ bool tsr__search_proved(const struct search *search)
 
 // ---- moves
 
-// The nodes around one that is drawn, up to `size`, get `mark`.
-static void ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t mark)
+// Marks up to `size` nodes around a random one.
+static void mark_ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t mark)
 {
     const struct wide *wide = search->wide;
     uint32_t n = 0, at = 0, *queue = search->queue;
-    uint8_t before = fixed[0]; // all are alike
+    uint8_t before = fixed[0]; // all nodes have the same mark
     queue[n++] = (uint32_t)(random_next(&search->random) % wide->n);
     fixed[queue[0]] = mark;
     while (at < n && n < size) {
@@ -136,8 +134,8 @@ static void ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t m
     }
 }
 
-// Plans are of two kinds: all nodes but those that must be fixed, with a region that rather is not;
-// and in large programs the second half: a region alone.
+// The first half of the plans covers all nodes, except those that must be fixed, and prefers not to
+// fix a random ball. In large programs the second half covers a ball alone.
 static struct move_plan *plan_of(struct search *search, int i)
 {
     struct move_plan *plan = &search->plans[i];
@@ -147,22 +145,23 @@ static struct move_plan *plan_of(struct search *search, int i)
     bool local = wide->n > SMALL && i >= SEARCH_PLANS / 2;
     memset(plan->fixed, local ? TREE_FIXED : 0, wide->n);
     if (local)
-        ball(search, plan->fixed, 40 + (uint32_t)(random_next(&search->random) % SMALL), 0);
+        mark_ball(search, plan->fixed, 40 + (uint32_t)(random_next(&search->random) % SMALL), 0);
     else
-        ball(search, plan->fixed, 4 + (uint32_t)(random_next(&search->random) % 24), TREE_FREE);
+        mark_ball(search, plan->fixed, 4 + (uint32_t)(random_next(&search->random) % 24),
+                  TREE_FREE);
     plan->made = tsr__tree_init(&plan->tree, wide->heap->session, wide->n, wide->k, wide->edges,
                                 wide->n_edges, search->max_cells, plan->fixed, &search->random);
     if (!plan->made) {
         tsr__tree_free(&plan->tree);
-        search->max_cells =
-            search->max_cells > 2000 ? search->max_cells / 2 : 1000; // too much altogether
+        search->max_cells = search->max_cells > 2000 ? search->max_cells / 2
+                                                     : 1000; // all tables together too large
     }
     search->effort->work += wide->n_edges * 4;
     return plan->made ? plan : NULL;
 }
 
-// penalty[v][choice]: what the choice pays for the rows at these prices. prefix[0] stays 0.
-static void price(struct search *search, const double *lambda)
+// penalty[v][choice]: multipliers times the usage of the choice. prefix[0] stays 0.
+static void set_penalties(struct search *search, const double *lambda)
 {
     const struct wide *wide = search->wide;
     for (uint32_t row = 0; row < wide->n_rows; row++)
@@ -183,8 +182,8 @@ static void price(struct search *search, const double *lambda)
     }
 }
 
-// unary of the free nodes: cost, penalty, and the entries of edges to fixed nodes at their choice
-// in x. Edges between two fixed nodes do not change, those between two free ones are in the tree.
+// unary of the free nodes: cost, penalty, and the edges to fixed nodes at their choice in x. Edges
+// between two free nodes are in the tree.
 static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
 {
     const struct wide *wide = search->wide;
@@ -205,19 +204,19 @@ static void prepare(struct search *search, const struct move_plan *plan, const u
     }
 }
 
-// A random plan, a quarter of the time made anew. global: only plans over all nodes, which can
+// Draws a plan; one time in four it is built anew. global: only plans over all nodes, which can
 // repair rows anywhere.
 static int draw_plan(struct search *search, bool global)
 {
     int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
-    if (search->wide->n > SMALL) // regions mostly
+    if (search->wide->n > SMALL) // mostly regions
         plan = plan % half + (global || random_next(&search->random) % 8 == 0 ? 0 : half);
     if (random_next(&search->random) % 4 == 0)
         renew(search, plan);
     return plan;
 }
 
-// y: x with all but the fixed nodes at their optimum under the prices. y may be x.
+// y becomes x with all free nodes at their optimum under the multipliers. y may be x.
 static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y)
 {
     struct move_plan *move_plan = plan_of(search, plan);
@@ -231,12 +230,12 @@ static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y
         tsr__tree_back(&move_plan->tree, search->unary, y);
     search->effort->work += move_plan->tree.cells * 2 + search->wide->n_edges;
     if (move_plan->tree.held > HELD)
-        renew(search, plan); // many of these would not fit
+        renew(search, plan); // too large to keep
     return least < NEVER;
 }
 
-// Makes the rows dearer that are broken under search->load.
-static void raise_prices(struct search *search)
+// Raises the multipliers of the rows that search->load violates.
+static void raise_multipliers(struct search *search)
 {
     const struct wide *wide = search->wide;
     double most = 0;
@@ -245,11 +244,11 @@ static void raise_prices(struct search *search)
     for (uint32_t row = 0; row < wide->n_rows; row++)
         if (search->load[row] > wide->bound[row])
             search->trial[row] = search->trial[row] * 1.5 + most * 0.02 + 1e-9;
-    price(search, search->trial);
+    set_penalties(search, search->trial);
 }
 
-// Moves on until no row is broken, each time dearer; prices in trial.
-static bool settle(struct search *search, uint32_t *x, int tries)
+// Moves with growing multipliers (`trial`) until no row is violated.
+static bool repair(struct search *search, uint32_t *x, int tries)
 {
     if (search->local) {
         tsr__region_start(&search->region, x, search->dual.lambda);
@@ -263,23 +262,24 @@ static bool settle(struct search *search, uint32_t *x, int tries)
             return true;
         if (i == tries || tsr__effort_over(search->effort))
             return false;
-        raise_prices(search);
+        raise_multipliers(search);
         if (!move(search, draw_plan(search, true), x, x))
             return false;
     }
 }
 
-// One move from x to y, repeated dearer until it breaks no row.
-static bool kept_move(struct search *search, int plan, const uint32_t *x, uint32_t *y, int tries)
+// Repeats one move from x to y with growing multipliers until no row is violated.
+static bool move_within_rows(struct search *search, int plan, const uint32_t *x, uint32_t *y,
+                             int tries)
 {
-    price(search, search->trial);
+    set_penalties(search, search->trial);
     for (int i = 0; i <= tries; i++) {
         if (!move(search, plan, x, y))
             return false;
         tsr__wide_load(search->wide, y, search->load);
         if (tsr__wide_excess(search->wide, search->load) <= 0)
             return true;
-        raise_prices(search);
+        raise_multipliers(search);
     }
     return false;
 }
@@ -287,23 +287,30 @@ static bool kept_move(struct search *search, int plan, const uint32_t *x, uint32
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 {
     memcpy(search->trial, search->dual.lambda, search->wide->n_rows * sizeof(double));
-    return settle(search, x, tries) && tsr__search_offer(search, x);
+    return repair(search, x, tries) && tsr__search_offer(search, x);
 }
 
-// From x to y, which keeps all rows. Going on with other moves finds more than the same one at dearer
-// prices, but is dear itself where each is of a large program.
-static bool one_round(struct search *search)
+// Moves from x to a y that keeps all rows. Repairing by other moves finds more than repeating the
+// same one, but is expensive in large programs.
+static bool try_move(struct search *search)
 {
     int plan = draw_plan(search, false);
     if (search->wide->n > SMALL || random_next(&search->random) % 4 == 0)
-        return kept_move(search, plan, search->x, search->y, 5);
-    price(search, search->trial);
-    return move(search, plan, search->x, search->y) && settle(search, search->y, 4);
+        return move_within_rows(search, plan, search->x, search->y, 5);
+    set_penalties(search, search->trial);
+    return move(search, plan, search->x, search->y) && repair(search, search->y, 4);
 }
 
-// Regions, one after another, from where the region stands.
-// `few` limits a node's choices to the best by the messages: narrower regions may be larger. factor
-// is exp(-3) .. exp(3), mostly near 1: prices of the bound are a guess, not the truth.
+// Draws a factor for the multipliers of the bound, which are only a guess: exp(-3) .. exp(3),
+// mostly near 1. 0: only violated rows have multipliers.
+static double draw_factor(struct search *search)
+{
+    double u = random_unit(&search->random) * 2 - 1;
+    return random_next(&search->random) % 4 == 0 ? 0 : exp(u * u * u * 3);
+}
+
+// Solves regions, one after another. `few` limits a node's choices to the best by the messages,
+// which allows larger regions.
 static void move_regions(struct search *search, int rounds)
 {
     static const uint32_t few[] = {0, 0, 2, 3, 5, 8};
@@ -312,16 +319,14 @@ static void move_regions(struct search *search, int rounds)
     for (int i = 0; i < rounds; i++) {
         if (tsr__effort_over(search->effort))
             break;
-        double u = random_unit(&search->random) * 2 - 1, factor = exp(u * u * u * 3);
-        if (random_next(&search->random) % 4 == 0)
-            factor = 0; // only what is broken has a price
+        double factor = draw_factor(search);
         tsr__region_move(region, &search->dual, few[random_next(&search->random) % TSR_COUNT(few)],
                          factor, region->cost);
     }
 }
 
-// What the messages say, made to keep the rows and polished; then the best of it and the best answer.
-static void start_anew(struct search *search, int rounds)
+// Rounds the messages, repairs and polishes the result, and combines it with the best solution.
+static void restart(struct search *search, int rounds)
 {
     struct region *region = &search->region;
     tsr__dual_round(&search->dual, search->x);
@@ -339,18 +344,18 @@ static void start_anew(struct search *search, int rounds)
     tsr__search_offer(search, region->x);
 }
 
-// Half of the time a fresh start is polished and fused with the best answer; then the best one
-// itself.
+// Half of the time polishes a new start first, then the best solution.
 static void polish_regions(struct search *search, int rounds)
 {
     if (random_next(&search->random) % 2)
-        start_anew(search, rounds);
+        restart(search, rounds);
     tsr__region_start(&search->region, search->best, search->dual.best_lambda);
     move_regions(search, rounds);
     tsr__search_offer(search, search->region.x);
 }
 
-// What is cheaper at lower prices and breaks rows, in parts.
+// Solutions at lower multipliers are cheaper but violate rows: combines parts of them with the best
+// one.
 void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda)
 {
     static const double factors[] = {0.995, 0.98, 0.95, 0.9, 0.8, 0.5};
@@ -372,8 +377,8 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
     tsr__search_offer(search, search->region.x);
 }
 
-// Random restarts of two kinds: regions (always for large cores), or whole moves that may go uphill
-// by a drawn fraction, so that the search leaves local optima.
+// Regional moves (always in large programs), or moves over all nodes that may get worse by a random
+// fraction to leave local optima.
 void tsr__search_polish(struct search *search, int rounds)
 {
     const struct wide *wide = search->wide;
@@ -383,7 +388,7 @@ void tsr__search_polish(struct search *search, int rounds)
         polish_regions(search, search->local ? rounds * 10 : rounds * 3);
         return;
     }
-    // Answers that are a little worse are gone on from; how much is drawn for each call.
+    // Accept solutions that are worse by up to this fraction, drawn for each call.
     static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
     double slack = worse[random_next(&search->random) % TSR_COUNT(worse)];
     int64_t most = search->best_cost + (int64_t)(slack * fabs((double)search->best_cost));
@@ -391,15 +396,12 @@ void tsr__search_polish(struct search *search, int rounds)
     for (int i = 0; i < rounds; i++) {
         if (tsr__effort_over(search->effort))
             break;
-        double u = random_unit(&search->random) * 2 - 1, factor = exp(u * u * u * 3);
-        if (random_next(&search->random) % 4 == 0)
-            factor = 0; // only what is broken has a price
+        double factor = draw_factor(search);
         for (uint32_t row = 0; row < wide->n_rows; row++)
             search->trial[row] = search->dual.best_lambda[row] * factor;
-        if (!one_round(search))
+        if (!try_move(search))
             continue;
-        // y becomes the place to go on from; it is the new best only if it is cheaper than the
-        // best.
+        // Continue from y; it becomes the best only if it is cheaper.
         if (tsr__wide_cost(wide, search->y) <= most) {
             uint32_t *swap = search->x;
             search->x = search->y;
@@ -409,12 +411,12 @@ void tsr__search_polish(struct search *search, int rounds)
     }
 }
 
-// The tree is narrow, so that the minimum under the prices is exact: its answer is offered, and
-// the minimum less what the prices pay for the bounds is a bound of the program.
+// The tree has small treewidth, so the minimum of the relaxation is exact. Offers its solution; the
+// minimum minus the multipliers times the bounds is a bound of the program.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
     const struct wide *wide = search->wide;
-    price(search, lambda);
+    set_penalties(search, lambda);
     for (uint32_t v = 0; v < wide->n; v++)
         for (uint32_t choice = 0; choice < wide->k[v]; choice++)
             search->unary[v][choice] = plus(wide->cost[v][choice], search->penalty[v][choice]);
@@ -437,28 +439,28 @@ void tsr__search_exact(struct search *search, struct tree *tree, const double *l
 
 // ---- climbing
 
-// Reads the messages as an assignment and offers it; where it breaks rows and `repair` allows it,
-// it is made to keep them first.
-static void candidate(struct search *search, bool repair)
+// Rounds the messages to an assignment and offers it. If it violates rows, it may be repaired
+// first.
+static void try_rounding(struct search *search, bool may_repair)
 {
     tsr__dual_round(&search->dual, search->x);
     if (tsr__wide_cost(search->wide, search->x) >= NEVER)
         return;
-    // Repairs are dear in large programs: passes come first.
-    if (tsr__search_offer(search, search->x) || !repair ||
+    // Repairs are expensive in large programs: spend more on passes.
+    if (tsr__search_offer(search, search->x) || !may_repair ||
         search->repair_work > search->pass_work / 2)
         return;
     uint64_t before = search->effort->work;
     memcpy(search->trial, search->dual.lambda, search->wide->n_rows * sizeof(double));
-    if (settle(search, search->x, 12))
+    if (repair(search, search->x, 12))
         tsr__search_offer(search, search->x);
     search->repair_work += search->effort->work - before;
 }
 
-// Steps aim at a bound that is higher by `reach` of itself. Where that is not nearly met for a while,
-// less is aimed at; once hardly anything is, more again, from the best prices.
-// True: the prices were set back to the best ones, and no step is due.
-static bool adapt(struct search *search)
+// The target of a step is a bound that is higher by the factor `reach`. If it is missed for a
+// while, reach shrinks; when it is tiny, it starts again from the best multipliers. True: they were
+// restored, and no step is due.
+static bool adapt_reach(struct search *search)
 {
     struct dual *dual = &search->dual;
     if (dual->best > search->last + 0.1 * search->reach * fabs(dual->best)) {
@@ -475,12 +477,12 @@ static bool adapt(struct search *search)
         return false;
     search->reach = 0.1;
     memcpy(dual->lambda, dual->best_lambda, search->wide->n_rows * sizeof(double));
-    tsr__dual_price(dual);
+    tsr__dual_apply_lambda(dual);
     return true;
 }
 
-// A bound that has come as near as doubles let it is taken in whole numbers.
-static void make_sure(struct search *search)
+// If the bound is as close as doubles allow, computes it exactly.
+static void prove_exactly(struct search *search)
 {
     double cost = (double)search->best_cost;
     if (!search->found || tsr__search_proved(search) ||
@@ -492,8 +494,8 @@ static void make_sure(struct search *search)
     search->effort->work += search->dual.cells;
 }
 
-// A pass, now and then an answer from it, then a step of the prices towards a target: the best
-// answer's cost, or `reach` above the best bound where that is less or no answer is known.
+// A pass, now and then a candidate, then a step of the multipliers towards a target: the best cost,
+// or `reach` above the best bound if that is less.
 void tsr__search_climb(struct search *search, int passes)
 {
     struct dual *dual = &search->dual;
@@ -503,15 +505,15 @@ void tsr__search_climb(struct search *search, int passes)
         search->effort->work += dual->cells + search->wide->n_rows;
         search->pass_work += dual->cells + search->wide->n_rows;
         if (i % 5 == 0)
-            candidate(search, i % 50 == 0);
+            try_rounding(search, i % 50 == 0);
         if (i % 5 == 0)
-            make_sure(search);
-        if (search->wide->n_rows == 0 || adapt(search))
+            prove_exactly(search);
+        if (search->wide->n_rows == 0 || adapt_reach(search))
             continue;
         double most = dual->best + search->reach * fabs(dual->best) + 1000 * search->reach;
         double target =
             search->found && (double)search->best_cost < most ? (double)search->best_cost : most;
         tsr__dual_step(dual, target, search->load);
     }
-    make_sure(search);
+    prove_exactly(search);
 }

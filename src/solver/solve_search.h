@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_search.h - answers for a wide core: from the bound's messages, then by large exact moves.
+// solve_search.h - primal heuristics: rounding the dual's messages and large neighbourhood search.
 #ifndef TSR_SOLVER_SOLVE_SEARCH_H
 #define TSR_SOLVER_SOLVE_SEARCH_H
 
 #include "solve_region.h"
 
-#define SEARCH_PLANS 24 // sets of nodes that are conditioned on, kept for a while
+#define SEARCH_PLANS 24 // cached sets of fixed nodes
 
 struct move_plan {
     uint8_t *fixed;
@@ -17,12 +17,12 @@ struct search {
     struct heap *heap;
     struct effort *effort;
     struct dual dual;
-    // the best answer so far
+    // the best solution so far
     bool found;
     uint32_t *best;
     int64_t best_cost;
-    int64_t sure; // a bound in whole numbers
-    // steps of the prices
+    int64_t sure; // a bound computed in integers
+    // steps of the multipliers
     double reach, last;
     int since;
     uint64_t pass_work, repair_work; // spent so far
@@ -30,33 +30,32 @@ struct search {
     struct move_plan plans[SEARCH_PLANS];
     uint64_t max_cells;
     int64_t **penalty, **unary; // by node and choice
-    double *trial, *prefix;     // prices of one move, by row
+    double *trial, *prefix;     // multipliers of one move, by row
     int64_t *load;
     uint32_t *x, *y, *queue;
     uint64_t random;
-    bool local; // large: moves are of regions
+    bool local; // large: moves are regional
     struct region region;
 };
-bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort,
-                      uint64_t seed);
+bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort);
 void tsr__search_done(struct search *search);
-// Raises the bound, with answers on the way.
+// Raises the bound; finds solutions on the way.
 void tsr__search_climb(struct search *search, int passes);
-// Moves from the best answer; none is tried if there is no answer.
+// Improves the best solution, if there is one.
 void tsr__search_polish(struct search *search, int rounds);
-// A first answer by other means, where climbing gave none.
+// Finds a first solution if climbing found none (solve_dive.c).
 void tsr__search_dive(struct search *search);
-// Makes an assignment without forbidden pairs keep the rows, and offers it; false: it is not taken.
+// Repairs an assignment without forbidden pairs to keep the rows, and offers it; false: not taken.
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries);
-// The exact minimum under prices, where the whole is narrow: bound, answer, and its load.
+// Minimizes the relaxation exactly, for programs of small treewidth: sets bound, solution and load.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda);
-// From the best answer and those at lower prices, where the whole is narrow.
+// Combines the best solution with those at lower multipliers, for programs of small treewidth.
 void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda);
 // Offers an assignment; true if it keeps all rows and is the best so far.
 bool tsr__search_offer(struct search *search, const uint32_t *x);
-// The proved bound, as an integer.
+// Returns the proved bound.
 int64_t tsr__search_bound(const struct search *search);
-// Whether the best answer is proved to be the best of all.
+// True if the best solution is proved optimal.
 bool tsr__search_proved(const struct search *search);
 
 #endif

@@ -1,65 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_tree.c - bucket elimination.
+// solve_tree.c - bucket elimination (dynamic programming over a tree decomposition).
 //
-// A node's bucket is a table over its separator, the neighbours that go later: for each
-// combination of their choices, the least that the node and all that was eliminated into it cost.
+// A node's bucket is a table over its separator, the neighbours that are eliminated later: for each
+// combination of their choices, the least cost of the node and everything eliminated into it.
 // Example: a chain a - b - c, eliminated in this order. a costs {0, 4}, b {1, 0}, both tables are
-// {0, 5; 5, 0}, c costs {0, 0}. a's bucket has the separator {b}: message {min(0 + 0, 4 + 5),
-// min(0 + 5, 4 + 0)} = {0, 4}. b's has {c} and counts a's message: b costs {1 + 0, 0 + 4} = {1,
-// 4}, its message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}. c is the root: min(0 + 1, 0
-// + 4) = 1. Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
+// {0, 5; 5, 0}, c costs {0, 0}. a's bucket has the separator {b}: message {min(0 + 0, 4 + 5), min(0
+// + 5, 4 + 0)} = {0, 4}. b's has {c} and adds a's message: b costs {1 + 0, 0 + 4} = {1, 4}, its
+// message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}. c is the root: min(0 + 1, 0 + 4) = 1.
+// Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
 #include "solve_tree.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// An edge with a fixed end takes no part: its row or column is in the other end's costs already.
+// An edge with a fixed end is ignored: the caller has added it to the costs of the other end.
 static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 {
     return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);
 }
 
-// Such an edge is a vector over its other end, which depends on nothing else through it. Without
-// this, eliminating a node with one choice would make a clique of all its neighbours for free.
+// An edge to a node with one choice is a vector over its other end. It must not connect the node:
+// eliminating it would make a clique of its neighbours.
 static bool has_constant_end(const struct tree *tree, const struct tree_edge *edge)
 {
     return tree->k[edge->a] == 1 || tree->k[edge->b] == 1;
 }
 
-// ---- the order: always the node whose bucket is smallest
+// ---- elimination order: always the node with the smallest bucket (min-weight)
 
 #define LARGE      5000                // nodes
-#define MOST_CELLS (UINT64_C(1) << 24) // of all messages together
+#define MOST_CELLS (UINT64_C(1) << 24) // all messages together
 
 typedef VEC(uint32_t) ids;
-// A node and the weight that it had when it was pushed; the weight is the log2 of its bucket's
-// cells: its own choices times those of all neighbours. Choices {4}, neighbours {8, 2}: 2 + 3 + 1 =
-// 6, that is 64 cells. Weights are in units of 2^-32, so that they can be kept by adding and
-// subtracting neighbours without rounding errors.
+// A node and its weight when it was pushed: log2 of its bucket's cells, i.e. of its own choices
+// times those of all neighbours. Example: 4 choices, neighbours with 8 and 2: 2 + 3 + 1 = 6, that
+// is 64 cells. Weights are in units of 2^-32, so that adding and subtracting neighbours does not
+// round.
 struct heap_entry {
     int64_t weight;
     uint32_t node;
 };
 struct builder {
     struct tree *tree;
-    struct arena arena; // of what is needed while building
+    struct arena arena; // freed when the order is found
     ids *near;          // neighbours that are not eliminated yet
     int64_t *weight, *log_k;
-    struct heap_entry *heap; // may hold entries that are out of date
+    struct heap_entry *heap; // may hold outdated entries
     size_t n_heap, cap;
-    int64_t most;     // log of the largest bucket allowed
-    uint8_t *fixed;   // nodes that are conditioned on, or NULL: none may be
-    uint64_t *random; // NULL: too wide a graph is refused
+    int64_t most;     // weight of the largest allowed bucket
+    uint8_t *fixed;   // nodes to condition on, or NULL
+    uint64_t *random; // NULL: no node may be added to `fixed`
 };
 
-// Equal weights are ordered by number, so that the order is the same on every machine.
+// Ties are broken by number, so that the order is the same on every machine.
 static bool before(struct heap_entry a, struct heap_entry b)
 {
     return a.weight < b.weight || (a.weight == b.weight && a.node < b.node);
 }
 
-// A binary heap in an array that doubles. Old arrays stay in the arena, which lives for the order
-// alone. Out of memory: nothing is pushed, and arena.failed says so.
+// Pushes to a binary heap. If memory runs out, nothing is pushed and arena.failed is set.
 static void heap_push(struct builder *builder, uint32_t node)
 {
     if (builder->n_heap == builder->cap) {
@@ -79,7 +78,7 @@ static void heap_push(struct builder *builder, uint32_t node)
     builder->heap[at] = entry;
 }
 
-// The heap is not empty. `last` sinks from the top to its place.
+// The heap is not empty.
 static struct heap_entry heap_pop(struct builder *builder)
 {
     struct heap_entry top = builder->heap[0], last = builder->heap[--builder->n_heap];
@@ -112,7 +111,7 @@ static bool is_near(const ids *list, uint32_t v)
     return false;
 }
 
-// Makes u and v neighbours unless they are; the shorter list is searched.
+// Makes u and v neighbours unless they are; searches the shorter list.
 static void connect(struct builder *builder, uint32_t u, uint32_t v)
 {
     ids *nu = &builder->near[u], *nv = &builder->near[v];
@@ -127,7 +126,7 @@ static void connect(struct builder *builder, uint32_t u, uint32_t v)
     }
 }
 
-// Takes v off the neighbours of u. Order does not matter in `near`: the last one fills the hole.
+// Removes v from the neighbours of u.
 static void disconnect(struct builder *builder, uint32_t u, uint32_t v)
 {
     ids *list = &builder->near[u];
@@ -139,7 +138,7 @@ static void disconnect(struct builder *builder, uint32_t u, uint32_t v)
         }
 }
 
-// Its neighbours become the separator and a clique.
+// The neighbours of v become its separator and a clique.
 static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *out)
 {
     ids *near = &builder->near[v];
@@ -152,7 +151,7 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         out->sep[i] = near->at[i];
         disconnect(builder, near->at[i], v);
     }
-    // v's message is one table over all of them: from here on they depend on each other.
+    // The message of v is one table over all of them.
     for (size_t i = 0; i < near->n; i++)
         for (size_t j = i + 1; j < near->n; j++)
             connect(builder, near->at[i], near->at[j]);
@@ -160,8 +159,8 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         heap_push(builder, near->at[i]);
 }
 
-// Conditions on the node that has most to do with others, by chance among those that come near. Of
-// large graphs only those around a node are looked at.
+// Conditions on a node of high weight, chosen at random among the best. In large graphs only
+// neighbours of one node are considered.
 static bool fix_one(struct builder *builder, uint32_t around)
 {
     struct tree *tree = builder->tree;
@@ -169,7 +168,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     double most = -1;
     bool all = tree->n <= LARGE;
     const ids *nearby = &builder->near[around];
-    size_t last = all ? tree->n - 1 : nearby->n; // the node itself comes after its neighbours
+    size_t last = all ? tree->n - 1 : nearby->n; // last: the node itself
     for (size_t i = 0; i <= last; i++) {
         uint32_t v = around;
         if (all)
@@ -189,7 +188,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     }
     if (best == NONE)
         return false;
-    // Its neighbours lose it: their buckets become smaller and come into the heap again.
+    // The buckets of its neighbours become smaller: push them again.
     builder->fixed[best] = TREE_FIXED;
     ids *near = &builder->near[best];
     for (size_t i = 0; i < near->n; i++) {
@@ -200,7 +199,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     return true;
 }
 
-// Neighbours of all nodes from the edges, and every node that may be eliminated into the heap.
+// Builds the neighbour lists and pushes every node that may be eliminated.
 static bool builder_init(struct builder *builder, const struct tree_edge *edges, size_t n_edges)
 {
     struct tree *tree = builder->tree;
@@ -221,9 +220,8 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
     return !builder->arena.failed;
 }
 
-// Smallest bucket first (min-weight). The heap may hold old entries of a node; only one whose
-// weight is still the node's counts. Where even the smallest bucket is too large, a node is
-// fixed, if the caller gave random numbers for that; else there is no order.
+// Skips outdated heap entries. If even the smallest bucket is too large, conditions on a node if
+// allowed; otherwise there is no order.
 static bool find_order(struct builder *builder)
 {
     struct tree *tree = builder->tree;
@@ -248,8 +246,7 @@ static bool find_order(struct builder *builder)
 
 // ---- tables of the buckets
 
-// The separator is sorted by elimination: its first node goes next, and so its bucket is the
-// parent, the one that takes up this message.
+// Sorts the separator by elimination order. The bucket of its first node is the parent.
 static void sort_sep(struct tree *tree, struct tree_bucket *bucket)
 {
     for (uint32_t i = 1; i < bucket->n_sep; i++)
@@ -271,8 +268,7 @@ static void sort_sep(struct tree *tree, struct tree_bucket *bucket)
     tree->held += bucket->cells;
 }
 
-// Remembers how far apart the factor's entries for two neighbouring choices of `node` are, if the
-// node is the bucket's own or in its separator.
+// Sets the factor's stride for `node`, if the node is the bucket's own or in its separator.
 static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, uint32_t node,
                        size_t stride)
 {
@@ -283,7 +279,7 @@ static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, u
             factor->strides[i] = stride;
 }
 
-// The next factor of the bucket, for which add_factors has counted room. NULL: out of memory.
+// Returns the bucket's next factor; add_factors has counted them. NULL: out of memory.
 static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *bucket,
                                       const int64_t *cell)
 {
@@ -293,7 +289,7 @@ static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *buc
     return factor->strides ? factor : NULL;
 }
 
-// The bucket of the end that is eliminated first; of the end that has a choice, if only one has.
+// Returns the bucket of the end that is eliminated first, or of the only end that has choices.
 static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_edge *edge)
 {
     uint32_t a = tree->position[edge->a], b = tree->position[edge->b];
@@ -303,8 +299,8 @@ static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_e
     return &tree->buckets[first ? a : b];
 }
 
-// Counts, then allocates, then fills. An edge belongs to one bucket, see bucket_of_edge; a
-// child's message is row-major over its separator: for choices 3 x 4 the strides are {4, 1}.
+// Counts, allocates, fills. A child's message is row-major over its separator: for choices 3 x 4
+// the strides are {4, 1}.
 static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t n_edges,
                         const uint8_t *fixed)
 {
@@ -315,7 +311,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
     for (uint32_t i = 0; i < tree->m; i++)
         if (tree->buckets[i].parent != NONE)
             tree->buckets[tree->buckets[i].parent].n_factors++;
-    // Allocate; n_factors starts again at 0 and grows as factors are filled in.
+    // Allocate; n_factors starts again at 0.
     for (uint32_t i = 0; i < tree->m; i++) {
         struct tree_bucket *bucket = &tree->buckets[i];
         bucket->factors =
@@ -325,7 +321,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
         if (!bucket->factors || !bucket->message)
             return false;
     }
-    // Fill: tables of edges, row-major over a, so a's stride is b's number of choices ...
+    // Fill: tables of edges, row-major over a ...
     for (size_t i = 0; i < n_edges; i++) {
         if (is_fixed(fixed, &edges[i]))
             continue;
@@ -336,7 +332,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
         set_stride(bucket, factor, edges[i].a, tree->k[edges[i].b]);
         set_stride(bucket, factor, edges[i].b, 1);
     }
-    // ... and messages of children. All nodes of a child's separator are in its parent's bucket.
+    // ... and messages of children, whose separators are contained in the parent's bucket.
     for (uint32_t i = 0; i < tree->m; i++) {
         const struct tree_bucket *child = &tree->buckets[i];
         if (child->parent == NONE)
@@ -353,8 +349,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
     return true;
 }
 
-// `builder` lives only while the order is made; the tables are made after it, and only if all of
-// them together have at most MOST_CELLS cells.
+// Allocates tables only if all of them together have at most MOST_CELLS cells.
 bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
                     const struct tree_edge *edges, size_t n_edges, uint64_t max_cells,
                     uint8_t *fixed, uint64_t *random)
@@ -393,9 +388,8 @@ void tsr__tree_free(struct tree *tree)
 
 // ---- passes
 
-// Sums for every choice of the bucket's node into tree->acc: the node's own costs and the entries
-// of all factors at `offset`. The loop with stride 1 is apart because the compiler can take several
-// at a time.
+// Sums for every choice of the bucket's node into tree->acc: its costs plus the entries of all
+// factors at `offset`. Stride 1 is a separate loop so that the compiler vectorizes it.
 HOT static void accumulate(const struct tree *tree, const struct tree_bucket *bucket,
                            const int64_t *unary, const size_t *offset)
 {
@@ -418,9 +412,7 @@ HOT static void accumulate(const struct tree *tree, const struct tree_bucket *bu
     }
 }
 
-// To the next cell of the separator: like an odometer whose last digit turns fastest. Only the
-// strides of the digits that change are added or taken off, so a step costs one or two digits on
-// average.
+// Advances to the next cell of the separator, like an odometer whose last digit turns fastest.
 void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket)
 {
     uint32_t *at = tree->at;
@@ -438,15 +430,14 @@ void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket)
     }
 }
 
-// The first cell: all of the separator's nodes take choice 0.
+// The first cell: all nodes of the separator take choice 0.
 void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket)
 {
     memset(tree->at, 0, bucket->n_sep * sizeof(uint32_t));
     memset(tree->offset, 0, bucket->n_factors * sizeof(size_t));
 }
 
-// Children have smaller numbers than their parents, so that their messages are ready when a
-// bucket's turn comes.
+// Children have smaller numbers than their parents: their messages are ready in time.
 int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
 {
     int64_t total = 0;
@@ -469,7 +460,7 @@ int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
     return total;
 }
 
-// Where each factor's entries begin, given a choice for every node of the separator.
+// Offset of each factor, given a choice for every node of the separator.
 void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, const uint32_t *choice)
 {
     size_t *offset = tree->offset;
@@ -480,7 +471,7 @@ void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, cons
     }
 }
 
-// Parents are decided before their children: all of a bucket's separator has a choice by then.
+// Parents first: all nodes of a bucket's separator have a choice by then.
 void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
 {
     for (uint32_t i = tree->m; i-- > 0;) {
@@ -495,8 +486,8 @@ void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
     }
 }
 
-// Minimum of bucket b's sums plus its own down message into the down messages of its children. What a
-// child contributed is taken off again: where the sum is allowed, all of its parts are.
+// Adds one cell of the bucket to the down messages of its children. A child's own contribution is
+// subtracted: if the sum is allowed, so are all of its parts.
 static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell,
                       const size_t *offset)
 {
@@ -519,8 +510,8 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
     }
 }
 
-// down[cell] of a bucket becomes the least cost of all that is not below it, given the cell: in the
-// example at the head of this file, b's down message at c = 0 is c's own cost, 0.
+// down[cell] becomes the least cost of everything that is not below the bucket. In the example of
+// this file's head, b's down message at c = 0 is c's own cost, 0.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     for (uint32_t i = 0; i < tree->m; i++) {
@@ -532,7 +523,7 @@ bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
         for (size_t c = 0; c < bucket->cells; c++)
             bucket->down[c] = bucket->parent == NONE ? 0 : NEVER;
     }
-    // Roots know nothing of each other: their minima are added at the end by tsr__tree_marginals.
+    // Roots are independent: tsr__tree_marginals adds the minima of the others.
     for (uint32_t i = tree->m; i-- > 0;) {
         struct tree_bucket *bucket = &tree->buckets[i];
         tsr__tree_start(tree, bucket);
@@ -552,8 +543,7 @@ static uint32_t root_of(const struct tree *tree, uint32_t i)
     return i;
 }
 
-// A cell's sums and its down message together count all of the node's own tree; other roots'
-// trees add their minima.
+// A cell's sums plus its down message cover the node's own tree; other roots add their minima.
 void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out)
 {
     const struct tree_bucket *bucket = &tree->buckets[tree->position[node]];

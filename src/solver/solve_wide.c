@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_wide.c - the dense view of a wide core, and its sums.
+// solve_wide.c - the reduced core with densely numbered nodes.
 //
-// Nodes 0, 3 and 7 of the core are left: they are 0, 1 and 2 here, and `node` is {0, 3, 7}. Tables,
-// costs and usages are the core's own, viewed. The edges of a node are a stretch of `touch`: with
-// edges 0-1 and 1-2, first is {0, 1, 3, 4} and touch {0, 0, 1, 1}.
+// Example: the nodes 0, 3 and 7 of the core are left. They are 0, 1 and 2 here, and `node` is {0,
+// 3, 7}. Tables, costs and usages are views of the core's. The edges of a node are a range of
+// `touch`: with edges 0-1 and 1-2, first is {0, 1, 3, 4} and touch {0, 0, 1, 1}.
 #include "solve_wide.h"
 
-// dense: by node of the core, its number here; of nodes that are gone it means nothing.
+// dense: by node of the core, its number here; undefined for eliminated nodes.
 static void number_nodes(struct wide *wide, uint32_t *dense)
 {
     const struct core *core = wide->core;
@@ -19,7 +19,7 @@ static void number_nodes(struct wide *wide, uint32_t *dense)
         }
 }
 
-// first[v + 1] counts the edges of v, then becomes the sum of all counts up to v.
+// first[v + 1] first counts the edges of v, then becomes the prefix sum.
 static void number_edges(struct wide *wide, const uint32_t *dense)
 {
     const struct core *core = wide->core;
@@ -71,7 +71,7 @@ static bool fill_uses(struct wide *wide)
     return true;
 }
 
-// May be called again after reductions: it starts from nothing.
+// May be called again after reductions.
 bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *heap)
 {
     *wide =
@@ -106,8 +106,7 @@ int64_t tsr__wide_cost(const struct wide *wide, const uint32_t *x)
     return sum;
 }
 
-// By differences: a use of rows 2..4 adds at row 2, takes off at row 5, and prefix sums do the
-// rest. load has n_rows + 1 entries.
+// By a difference array and prefix sums. load has n_rows + 1 entries.
 void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load)
 {
     memset(load, 0, ((size_t)wide->n_rows + 1) * sizeof(int64_t));
@@ -121,7 +120,7 @@ void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load)
         load[row] += load[row - 1];
 }
 
-// INT64_MIN where there are no rows.
+// Returns INT64_MIN if there are no rows.
 int64_t tsr__wide_excess(const struct wide *wide, const int64_t *load)
 {
     int64_t most = INT64_MIN;

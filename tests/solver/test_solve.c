@@ -110,7 +110,7 @@ static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const stru
     assert_true(tsr__wide_init(&w, c, h) && tsr__dual_init(&d, &w));
     for (uint32_t r = 0; r < w.n_rows; r++)
         d.lambda[r] = (double)(draw(&seed) % 1000) / 77;
-    tsr__dual_price(&d);
+    tsr__dual_apply_lambda(&d);
     for (int pass = 0; pass < 5; pass++)
         tsr__dual_pass(&d);
     bounds_through_choices_hold(c, &d, t);

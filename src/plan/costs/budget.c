@@ -46,7 +46,7 @@ void tsr__budget_spend(struct budget *budget, uint64_t work)
 // ---- progress ----------------------------------------------------------------------------------
 
 // "best 12.3 ms, bound 12.1 ms, gap 1.6 %; second 4 of 20"
-static void tell(void *context, const struct program_told *told)
+static void tell(void *context, const struct program_progress *told)
 {
     const struct budget *budget = context;
     char text[128];
@@ -91,7 +91,7 @@ struct budget tsr__budget_part(const struct budget *budget, double fraction)
 // Options of the next solve: `fraction` of what is left, at least a little.
 struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
-    struct program_options options = {.tell = tell, .context = budget};
+    struct program_options options = {.progress = tell, .context = budget};
     if (budget->end > 0) {
         options.seconds = fmax((budget->end - tsr__clock()) * fraction, 1e-3);
         return options;
