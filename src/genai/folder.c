@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// folder.c - opens a generation folder: finds its model, its caches, and the sizes that belong together.
+// folder.c - opens a generation folder (a language model with genai_config.json or Optimum's
+// config.json): finds the model, its KV caches, and consistent sizes of its inputs.
 //
-// Little is taken from the configuration (numbers of heads, the context's length); names come from the graph, so that
-// any exporter's do: an input `past_key_values.0.key` has its cache in the output `present.0.key`, `past_0_k` in `present_0_k`.
+// Only a few numbers come from the configuration (heads, context length). Names come from the
+// graph, so that every exporter works: the input `past_key_values.0.key` has its cache in the
+// output `present.0.key`, `past_0_k` in `present_0_k`.
 //
-// A tsr_folder is opened once and read by the other files; all its texts live in its arena, and
-// grow with each call that makes some (sizes, inputs), until it is freed. The model is loaded for
+// All texts of a tsr_folder are in its arena and live until it is freed. The model is loaded for
 // its names, types and shapes; its weights stay in their files.
 #include "genai/internal.h"
 
@@ -17,7 +18,7 @@
 
 // ---- the configuration -------------------------------------------------------------------------
 
-// False also where the path is too long to be one.
+// False if the path is too long.
 static bool is_file(const char *folder, const char *name)
 {
     char path[PATH_MAX];
@@ -27,8 +28,6 @@ static bool is_file(const char *folder, const char *name)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-// For commands that take a model or a folder. An Optimum folder has no file of its own that says
-// so, hence both names.
 bool tsr_folder_is(const char *path)
 {
     if (is_file(path, GENAI_CONFIG))
@@ -36,7 +35,7 @@ bool tsr_folder_is(const char *path)
     return is_file(path, OPTIMUM_CONFIG) && is_file(path, "model.onnx");
 }
 
-// onnxruntime-genai: {"model": {"decoder": {...}}}; Optimum has everything at the top.
+// onnxruntime-genai: {"model": {"decoder": {...}}}; Optimum has all keys at the top level.
 static const json_t *decoder_of(const tsr_folder *folder)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -48,7 +47,7 @@ static const json_t *decoder_of(const tsr_folder *folder)
     return folder->config;
 }
 
-// The innermost place counts. Numbers that are not above 0 are taken for absent.
+// Searches from the innermost object outwards. Numbers that are not positive count as absent.
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -73,8 +72,8 @@ static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
     return TSR_MALFORMED;
 }
 
-// Counts of heads and the like are multiplied with each other later: a size that no model can have
-// is refused here. A context length without end is none that matters.
+// Refuses sizes that no model can have: they are multiplied with each other later. A huge context
+// length is treated as unlimited.
 static tsr_status check_sizes(tsr_folder *folder, const char *path)
 {
     const struct {
@@ -97,8 +96,8 @@ static tsr_status check_sizes(tsr_folder *folder, const char *path)
     return TSR_OK;
 }
 
-// Sizes that the file leaves out follow from others: as many key heads as query heads, and
-// hidden_size / heads for a head. 0 means that the file says nothing.
+// Missing sizes follow from others: key heads from query heads, the head size from hidden_size /
+// heads. 0: unknown.
 static tsr_status read_config(tsr_folder *folder)
 {
     const char *name = OPTIMUM_CONFIG;
@@ -112,13 +111,12 @@ static tsr_status read_config(tsr_folder *folder)
     tsr_status st = tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text);
     if (st != TSR_OK)
         return st;
-    // A text that is no JSON leaves the configuration NULL, which is no object either: one finding
-    // for both.
+    // Invalid JSON leaves the configuration NULL: both errors are reported below.
     st = tsr__json_load(folder->session, text, 0, &error, &folder->config);
     if (st == TSR_NOMEM)
         return st;
     if (!json_is_object(folder->config))
-        return refuse(folder, path, "this is no JSON object");
+        return refuse(folder, path, "not a JSON object");
     folder->heads = tsr__genai_number(folder, "num_attention_heads");
     folder->kv_heads = tsr__genai_number(folder, "num_key_value_heads");
     folder->head_size = tsr__genai_number(folder, "head_size");
@@ -132,7 +130,7 @@ static tsr_status read_config(tsr_folder *folder)
     return check_sizes(folder, path);
 }
 
-// The model's file inside the folder: a plain name, never a way out of it.
+// The model's file must be in the folder itself: a plain name.
 static tsr_status find_model(tsr_folder *folder)
 {
     const json_t *name = NULL;
@@ -142,7 +140,7 @@ static tsr_status find_model(tsr_folder *folder)
     if (json_is_string(name))
         file = json_string_value(name);
     if (strchr(file, '/') || strcmp(file, "..") == 0)
-        return refuse(folder, folder->path, "the model's file is not named plainly");
+        return refuse(folder, folder->path, "the model file name must not contain a path");
     folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;
     if (folder->model_path)
         return TSR_OK;
@@ -151,8 +149,8 @@ static tsr_status find_model(tsr_folder *folder)
 
 // ---- caches ------------------------------------------------------------------------------------
 
-// The name with the first `from` in it replaced by `to`; NULL: it has none, or no memory.
-// ("past_key_values.0.key", "past_key_values", "present") -> "present.0.key"
+// Replaces the first `from` in the name by `to`. NULL: `from` does not occur, or out of memory.
+// Example: ("past_key_values.0.key", "past_key_values", "present") -> "present.0.key"
 static const char *renamed(tsr_folder *folder, const char *name, const char *from, const char *to)
 {
     const char *at = strstr(name, from);
@@ -171,22 +169,22 @@ static bool is_output(const tsr_graph *graph, const char *name)
     return value && tsr_value_is_output(value);
 }
 
-// The output that holds what the input will be in the next step; NULL: the input is no cache.
-// Exporters disagree, so the known ways are tried in turn, and the output must exist.
+// Returns the output that becomes this input in the next step; NULL: the input is not a cache.
+// Tries the naming schemes of the known exporters.
 static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const char *past)
 {
-    static const char *const ways[][2] = {{"past_key_values", "present"},
-                                          {"past_key_values", "present_key_values"},
-                                          {"past", "present"}};
-    for (size_t i = 0; i < TSR_COUNT(ways); i++) {
-        const char *name = renamed(folder, past, ways[i][0], ways[i][1]);
+    static const char *const schemes[][2] = {{"past_key_values", "present"},
+                                             {"past_key_values", "present_key_values"},
+                                             {"past", "present"}};
+    for (size_t i = 0; i < TSR_COUNT(schemes); i++) {
+        const char *name = renamed(folder, past, schemes[i][0], schemes[i][1]);
         if (is_output(graph, name))
             return name;
     }
     return NULL;
 }
 
-// In the order of the model's inputs. An input of another rank than 4 holds no keys or values.
+// In the order of the model's inputs. KV caches have rank 4.
 static tsr_status find_caches(tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -203,7 +201,7 @@ static tsr_status find_caches(tsr_folder *folder)
     return arena_status(&folder->arena);
 }
 
-// What the graph says counts before what the configuration does.
+// The graph takes precedence over the configuration.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 {
     if (!folder->caches.n)
@@ -217,13 +215,13 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Names of dimensions and their sizes; the first size that a name gets is kept.
+// Sizes by name of dimension; the first size of a name is kept.
 struct sizes {
     tsr_folder *folder;
     VEC(tsr_dim_size) list;
 };
 
-// The name of that dimension gets this size, unless it is a number, an expression, or has one.
+// Sets the size of a named dimension. Ignores numbers and expressions.
 static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int64_t size)
 {
     if (!value || axis >= tsr_value_rank(value))
@@ -239,9 +237,9 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
         *entry = (tsr_dim_size){name, size};
 }
 
-// 1 token after 128: batch 1, sequence 1, the mask's total 129, the caches' past 128 and present
-// 129. Dimensions that are expressions ("past + sequence") get no size here. The list lives in the
-// folder's arena.
+// Example: 1 token after 128: batch 1, sequence 1, mask length 129, past length 128, present length
+// 129. Dimensions that are expressions ("past + sequence") get no size. The list is in the folder's
+// arena.
 tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {
@@ -267,7 +265,7 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
 
 // ---- the folder --------------------------------------------------------------------------------
 
-// Generators that were opened on it must be gone: they use its texts and its model.
+// Generators that use the folder must be freed first.
 void tsr_folder_free(tsr_folder *folder)
 {
     if (!folder)
@@ -279,8 +277,7 @@ void tsr_folder_free(tsr_folder *folder)
     tsr__free(session, folder, sizeof *folder);
 }
 
-// A folder with genai_config.json is one of onnxruntime-genai, any other one of Optimum: the two name the same numbers
-// differently.
+// A folder with genai_config.json is onnxruntime-genai's, any other one Optimum's: the keys differ.
 tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out)
 {
     if (!path)
@@ -315,8 +312,7 @@ const char *tsr_folder_model(const tsr_folder *folder)
     return folder->model_path;
 }
 
-// A configuration that does not say it leaves the size of the logits, or else the bytes of a character.
-// Callers use it to make up tokens: any number below it is one.
+// Default if the configuration has no vocabulary size: the size of the logits, else 256.
 int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 {
     const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");

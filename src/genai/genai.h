@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// genai.h - generation folders: a language model with its caches, its tokenizer and a configuration, as onnxruntime-genai's
-// builder or Optimum write them. What is in one, inputs that fit together, and one such folder for each device.
+// genai.h - generation folders: a language model with KV caches, tokenizer and configuration, as
+// written by onnxruntime-genai's model builder or Optimum. Opening, consistent inputs, generation,
+// and one folder per device.
 //
-// Other rooms use tsr_folder_* of tessera.h. This room makes models by the public calls alone.
+// Other modules use tsr_folder_* of tessera.h. This module uses only public calls to build models.
 #ifndef TSR_GENAI_H
 #define TSR_GENAI_H
 

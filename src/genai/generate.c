@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// generate.c - tokens of a cut language model, one after the other: a run over the prompt, then a run for each token, the
-// caches staying on their devices in between (a job's states).
+// generate.c - generates tokens with a sharded language model: one run over the prompt, then one
+// run per token. The KV caches stay on their devices between runs (states of the job).
 //
-// With 3 tokens of prompt the runs are: ids [1,3], mask [1,3], caches of length 0; then ids [1,1], mask [1,4]; then [1,1], [1,5] ...
-// Where the model's nodes take caches with room to spare, each is one buffer for all tokens that may come, which stays where it is;
-// else it grows, and is copied, with every token.
+// For a prompt of 3 tokens the runs are: ids [1,3], mask [1,3], caches of length 0; then ids [1,1],
+// mask [1,4]; then [1,1], [1,5] ... If the model's operators accept caches with spare capacity,
+// each cache is one fixed buffer for all tokens. Otherwise it grows, and is copied, with every
+// token.
 #include "genai/internal.h"
 
 #include <math.h>
@@ -14,23 +15,22 @@
 
 #define DEFAULT_TOKENS 64
 
-// One opened model and its state between tokens. inputs and outputs are of the last step; past
-// counts the tokens that the caches hold; room is the capacity of logits.
+// An open model and its state between tokens. inputs and outputs belong to the last step; room is
+// the capacity of logits.
 struct tsr_generator {
     tsr_folder *folder;
     tsr_session *session;
     tsr_generate_options options;
-    struct temporary *work; // folder of the parts; NULL: the model runs whole
-    int64_t devices;        // that the model is cut for; 1: it runs whole, or is one part
+    struct temporary *work; // folder of the rank files; NULL: the model is not sharded
+    int64_t devices;        // ranks; 1: not sharded
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
-    int64_t past; // tokens in the caches
-    int64_t
-        cache_room; // tokens that there is room for in caches that stay where they are; 0: caches grow
+    int64_t past;       // tokens in the caches
+    int64_t cache_room; // capacity in tokens of fixed caches; 0: caches grow
     uint64_t random;
-    float *logits; // of the last token, `vocabulary` of them
+    float *logits; // of the last token, `vocabulary` entries
     int64_t vocabulary, room;
-    int64_t predicted, one_device; // of the plan, picoseconds; 0: there is none
+    int64_t predicted, one_device; // predicted times in picoseconds; 0: no plan
 };
 
 static double now(void)
@@ -42,8 +42,7 @@ static double now(void)
 
 // ---- the job -----------------------------------------------------------------------------------
 
-// "past_key_values.0.key=present.0.key" of every cache.
-// As `tessera plan --state` takes them; in the folder's arena.
+// "past_key_values.0.key=present.0.key" for every cache, as in `tessera plan --state`.
 static const char **state_texts(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -59,8 +58,8 @@ static const char **state_texts(tsr_generator *generator)
     return texts;
 }
 
-// Without a manifest nobody names the states, so they are named here.
-static tsr_status open_whole(tsr_generator *generator)
+// There is no manifest that names the states: name them here.
+static tsr_status open_unsharded(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
     tsr_status st = tsr_job_open_model(generator->session, folder->model_path,
@@ -74,7 +73,7 @@ static tsr_status open_whole(tsr_generator *generator)
     return st;
 }
 
-// Warnings are dropped: the shardings are the planner's, and the user cannot change them here.
+// Drops warnings: the shardings are the planner's, and the user cannot change them here.
 static tsr_status partition_planned(tsr_model *model, const char *parts,
                                     const tsr_partition_options *options)
 {
@@ -85,10 +84,9 @@ static tsr_status partition_planned(tsr_model *model, const char *parts,
     return st;
 }
 
-// Plans a step of decode over caches that are half full, and writes the parts.
-// The states go to the planner, and by way of the partition's manifest to the job, which keeps
-// them.
-static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const char *parts)
+// Plans a decode step with half-full caches and writes the rank files. The partition's manifest
+// passes the states on to the job.
+static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model, const char *parts)
 {
     tsr_folder *folder = generator->folder;
     tsr_plan_options plan = {.size = sizeof plan,
@@ -97,7 +95,7 @@ static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const
                              .state = state_texts(generator),
                              .n_state = folder->caches.n};
     tsr_plan_summary planned = {.size = sizeof planned};
-    tsr_partition_options cut = {.size = sizeof cut};
+    tsr_partition_options partition = {.size = sizeof partition};
     if (!plan.state)
         return TSR_NOMEM;
     int64_t past = folder->context > 2 ? folder->context / 2 : 128;
@@ -107,16 +105,15 @@ static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const
     st = tsr_plan(model, &plan, &planned);
     if (st != TSR_OK)
         return st;
-    cut.config = planned.config;
+    partition.config = planned.config;
     generator->predicted = planned.cost;
     generator->one_device = planned.one_device;
-    generator->devices =
-        (int64_t)planned.devices; // a topology with choices: fewer, where they are as good
-    return partition_planned(model, parts, &cut);
+    generator->devices = (int64_t)planned.devices; // a topology with choices may use fewer
+    return partition_planned(model, parts, &partition);
 }
 
-// Cuts the model into a temporary folder, and opens that.
-static tsr_status open_cut(tsr_generator *generator)
+// Partitions the model into a temporary folder and opens it.
+static tsr_status open_sharded(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
     tsr_model *model = NULL;
@@ -130,12 +127,12 @@ static tsr_status open_cut(tsr_generator *generator)
     st = tsr_model_load(generator->session, folder->model_path, &model);
     if (st != TSR_OK)
         return st;
-    st = plan_and_cut(generator, model, parts);
+    st = plan_and_partition(generator, model, parts);
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
     st = tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
-    // The ranks have loaded their files. A process that is killed from here on leaves no weights.
+    // The ranks have loaded their files: remove them, so that a killed process leaves nothing.
     tsr__temporary_remove(generator->work);
     generator->work = NULL;
     return st;
@@ -143,7 +140,8 @@ static tsr_status open_cut(tsr_generator *generator)
 
 // ---- one step ----------------------------------------------------------------------------------
 
-// A tensor [1, n] of whole numbers, in the type that the model wants; nothing where it has no such input.
+// Sets an integer input [1, n] in the type that the model wants. Does nothing if there is no such
+// input.
 static tsr_status put_numbers(tsr_generator *generator, const char *name, const int64_t *numbers,
                               int64_t n)
 {
@@ -158,13 +156,13 @@ static tsr_status put_numbers(tsr_generator *generator, const char *name, const 
         return st;
     int64_t at = tsr_tensors_find(generator->inputs, name);
     int32_t *to = (int32_t *)(uintptr_t)tsr_tensors_data(generator->inputs, (size_t)at,
-                                                         NULL); // our own: just put
+                                                         NULL); // owned by the set: just put
     for (int64_t i = 0; i < n; i++)
         to[i] = (int32_t)numbers[i];
     return TSR_OK;
 }
 
-// All of them or none: the job has one option for all states.
+// All caches or none: the job has one option for all states.
 static bool caches_have_room(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -175,20 +173,19 @@ static bool caches_have_room(const tsr_folder *folder)
     return folder->caches.n > 0;
 }
 
-// What is made at most behind a prompt of n tokens, and what a cache of one buffer must have room for beside it: as many as
-// were asked for, within the model's context. The last token is given out and not read: of a context of 128 and a prompt of 2
-// there are 127 more.
+// Returns the most tokens that may follow a prompt of n tokens: max_tokens, within the context. The
+// last token is not fed back: with a context of 128 and a prompt of 2 there are 127.
 static int64_t most_tokens(const tsr_generator *generator, size_t n)
 {
     int64_t most = DEFAULT_TOKENS, context = generator->folder->context;
     if (generator->options.max_tokens != 0)
-        most = int64_max(generator->options.max_tokens, 0); // TSR_NO_TOKENS is below 0
+        most = int64_max(generator->options.max_tokens, 0); // TSR_NO_TOKENS is negative
     if (context > 0)
         most = int64_min(most, context - (int64_t)n + 1);
     return most;
 }
 
-// Caches of no tokens yet, for the first run; later ones have those of the run before.
+// Empty caches for the first run; later runs use those of the run before.
 static tsr_status put_empty_caches(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -196,8 +193,7 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     for (size_t i = 0; i < folder->caches.n; i++) {
         const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
         int64_t size = tsr_value_dim(value, 3).value;
-        // cache_room is 0 for caches that grow: a tensor of no elements, which stands for no
-        // tokens.
+        // cache_room is 0 for caches that grow: an empty tensor.
         int64_t dims[4] = {1, tsr__genai_cache_heads(folder), generator->cache_room,
                            size > 0 ? size : folder->head_size};
         tsr_status st = tsr_tensors_put(generator->inputs, folder->caches.at[i].past,
@@ -208,7 +204,7 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     return TSR_OK;
 }
 
-// 2 ids after a past of 5: mask of 7 ones, positions 5 and 6. One list serves for both, in turn.
+// Example: 2 ids after a past of 5: mask of 7 ones, positions 5 and 6. One list is used for both.
 static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     int64_t total = generator->past + n;
@@ -228,7 +224,7 @@ static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64
     return st;
 }
 
-// 0x3C00 -> 1, 0x0001 -> 2^-24.
+// Example: 0x3C00 -> 1, 0x0001 -> 2^-24.
 static float from_half(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -248,19 +244,19 @@ static float from_bfloat(uint16_t bits)
     return out;
 }
 
-// Logits of float32, float16 and bfloat16 are read, and no others.
+// Only float32, float16 and bfloat16 logits are supported.
 static tsr_status no_logits(tsr_generator *generator)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(generator->folder->model_path);
     at.value = str_of("logits");
     tsr__diag(generator->session, DIAG_folder_malformed, &at,
-              "a language model gives logits, [batch, tokens, vocabulary]",
-              "the model gives no logits of a type that can be read");
+              "use a language model with the output logits [batch, tokens, vocabulary]",
+              "the model has no output logits of a supported type (float32, float16, bfloat16)");
     return TSR_UNSUPPORTED;
 }
 
-// The logits of the last token, as float32.
+// Reads the logits of the last token as float32.
 static tsr_status read_logits(tsr_generator *generator)
 {
     int64_t at = tsr_tensors_find(generator->outputs, "logits");
@@ -286,7 +282,7 @@ static tsr_status read_logits(tsr_generator *generator)
         generator->room = n;
     }
     const char *data = tsr_tensors_data(generator->outputs, (size_t)at, NULL);
-    // [1, 3, V] after a prompt of 3 tokens: the last row says what follows it.
+    // [1, 3, V] after a prompt of 3 tokens: the last row predicts the next token.
     const char *last = data + (rows - 1) * tsr_dtype_bytes(type, n);
     generator->vocabulary = n;
     for (int64_t i = 0; i < n; i++) {
@@ -302,8 +298,7 @@ static tsr_status read_logits(tsr_generator *generator)
     return TSR_OK;
 }
 
-// Sets of the step before are freed first; the job has taken what it needed. past moves on in any
-// case: after a failure nobody steps again.
+// Frees the tensors of the step before. `past` advances even on failure: no step follows then.
 static tsr_status step(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     tsr_tensors_free(generator->inputs);
@@ -328,7 +323,7 @@ static tsr_status step(tsr_generator *generator, const int64_t *ids, int64_t n)
 
 // ---- the next token ----------------------------------------------------------------------------
 
-// Of equal ones the first, so that all devices and runs agree.
+// The first of equal ones, so that all devices and runs agree.
 static int64_t most_likely(const tsr_generator *generator)
 {
     int64_t best = 0;
@@ -338,7 +333,7 @@ static int64_t most_likely(const tsr_generator *generator)
     return best;
 }
 
-// A number in [0, 1); the same seed gives the same numbers everywhere (splitmix64).
+// Returns a number in [0, 1) (splitmix64: the same seed gives the same numbers everywhere).
 static double draw(tsr_generator *generator)
 {
     uint64_t x = generator->random += 0x9e3779b97f4a7c15u;
@@ -352,7 +347,7 @@ struct candidate {
     int64_t token;
 };
 
-// Larger ones first; equal ones by their number, since qsort keeps no order.
+// Descending; ties by number, since qsort is not stable.
 static int by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -363,7 +358,8 @@ static int by_logit(const void *a, const void *b)
     return 1;
 }
 
-// Draws among the top_k most likely tokens that together have top_p of the probability, at that temperature.
+// Samples among the top_k most likely tokens that together have probability top_p, at that
+// temperature.
 static tsr_status sample(tsr_generator *generator, int64_t *out)
 {
     size_t bytes = (size_t)generator->vocabulary * sizeof(struct candidate);
@@ -377,16 +373,16 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
     if (generator->options.top_k > 0 && generator->options.top_k < n)
         n = generator->options.top_k;
     double total = 0, kept = 0, limit = generator->options.top_p > 0 ? generator->options.top_p : 1;
-    // Relative to the largest, so that exp does not overflow; the common factor cancels.
+    // Relative to the largest, so that exp does not overflow.
     for (int64_t i = 0; i < n; i++)
         total += exp((all[i].logit - all[0].logit) / generator->options.temperature);
     int64_t chosen = 0;
-    // The fewest of the most likely tokens that have top_p together; at least one.
+    // The fewest of the most likely tokens that together have top_p; at least one.
     while (chosen < n && kept < limit * total) {
         kept += exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
         chosen++;
     }
-    // A point between 0 and what they have together; the token whose stretch it lies in is drawn.
+    // Inverse transform sampling.
     double left = draw(generator) * kept;
     for (n = chosen, chosen = 0; chosen < n - 1; chosen++) {
         left -= exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
@@ -398,7 +394,7 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
     return TSR_OK;
 }
 
-// A number or a list of them; where the configuration names none, no token ends it.
+// eos_token_id is a number or a list; without it no token ends the text.
 static bool ends_text(const tsr_folder *folder, int64_t token)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -413,9 +409,9 @@ static bool ends_text(const tsr_folder *folder, int64_t token)
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-// Steps until the text ends, enough tokens were made, or the caller has enough.
-static tsr_status go(tsr_generator *generator, const int64_t *ids, size_t n, tsr_token_fn take,
-                     void *data, tsr_generate_result *result)
+// Steps until the end token, max_tokens, or the callback asks to stop.
+static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t n,
+                           tsr_token_fn take, void *data, tsr_generate_result *result)
 {
     double began = now();
     int64_t token = 0, most = most_tokens(generator, n);
@@ -429,7 +425,7 @@ static tsr_status go(tsr_generator *generator, const int64_t *ids, size_t n, tsr
         if (st != TSR_OK)
             return st;
         result->tokens++;
-        // The time of the prompt and its first token, which callers tell apart from the rest.
+        // Time to the first token, reported separately.
         if (result->tokens == 1)
             result->first_s = now() - began;
         result->seconds = now() - began;
@@ -455,8 +451,8 @@ void tsr_generator_close(tsr_generator *generator)
     tsr__free(session, generator, sizeof *generator);
 }
 
-// A topology says how many devices there are. Of several, the ranks have its names and no device of their own; one runs the model
-// whole, on the device of that name, which is copied: the caller may free the topology once the generator is open.
+// Takes the number of devices from a topology. With one device the model runs unsharded on it; its
+// name is copied, because the caller may free the topology.
 static tsr_status take_devices(tsr_generator *generator)
 {
     tsr_generate_options *own = &generator->options;
@@ -476,7 +472,6 @@ static tsr_status take_devices(tsr_generator *generator)
     return TSR_OK;
 }
 
-// Callers built against an older header have shorter structs: only `size` bytes are read from the options.
 tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *options,
                               tsr_generator **out)
 {
@@ -491,21 +486,20 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
         memcpy(own, options, size_min(options->size, sizeof *own));
     own->run.size = sizeof own->run;
     if (own->temperature == 0 && (own->top_k > 0 || own->top_p > 0))
-        own->temperature = 1; // who asks for top_k or top_p wants sampling
-    // The library decides this, whatever the caller's struct says: only it knows which caches have
-    // room.
+        own->temperature = 1; // top_k and top_p need sampling
+    // Decided by the library: it knows which caches are fixed buffers.
     own->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
     tsr_status st = take_devices(generator);
     if (st != TSR_OK)
         goto close_generator;
     if (generator->devices > 1)
-        st = open_cut(generator);
+        st = open_sharded(generator);
     else
-        st = open_whole(generator);
+        st = open_unsharded(generator);
     if (st != TSR_OK)
         goto close_generator;
-    own->topology = NULL; // the caller's, and no longer needed
+    own->topology = NULL; // owned by the caller and not needed any more
     *out = generator;
     return TSR_OK;
 close_generator:
@@ -513,20 +507,19 @@ close_generator:
     return st;
 }
 
-// A model that is given no token has no logits to go on from.
 static tsr_status refuse_empty(const tsr_folder *folder)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(folder->path);
     tsr__diag(folder->session, DIAG_folder_layout, &at, "give at least one token",
-              "there is no prompt");
+              "the prompt is empty");
     return TSR_INVALID;
 }
 
-// A table of embeddings counts negative numbers from its end, so that -1 would be a token in silence.
+// An embedding accepts negative ids and counts them from its end, so -1 must be refused here.
 static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
 {
-    int64_t most = folder->vocabulary; // 0: not told
+    int64_t most = folder->vocabulary; // 0: unknown
     struct place at = PLACE_NONE;
     at.file = str_of(folder->path);
     if (n == 0)
@@ -542,15 +535,15 @@ static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= 0 && (most <= 0 || ids[i] < most))
             continue;
-        tsr__diag(folder->session, DIAG_input_mismatch, &at, "give tokens of the model's tokenizer",
-                  "%lld is no token of the model", (long long)ids[i]);
+        tsr__diag(folder->session, DIAG_input_mismatch, &at,
+                  "use the token ids of the tokenizer of this model",
+                  "%lld is not a token id of the model", (long long)ids[i]);
         return TSR_INVALID;
     }
     return TSR_OK;
 }
 
-// Only `size` bytes are written to the result. What was counted is given even where the run failed.
-// A new prompt begins anew: past 0 gives the job new caches, which replace those of the last run.
+// The result is filled even if the run failed. A new prompt starts with new caches.
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {
@@ -565,7 +558,7 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
     generator->cache_room = 0;
     if (generator->options.run.states_in_place)
         generator->cache_room = (int64_t)n + most_tokens(generator, n);
-    st = go(generator, ids, n, take, data, &found);
+    st = generate(generator, ids, n, take, data, &found);
     if (result) {
         found.size = result->size;
         memcpy(result, &found, size_min(result->size, sizeof found));

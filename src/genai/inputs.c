@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// inputs.c - inputs of a generation model that fit together: tokens of the vocabulary, a mask of ones over past and new
-// tokens, positions that follow the past, caches of the past's length.
+// inputs.c - consistent random inputs of a generation model: token ids within the vocabulary, a
+// mask of ones, positions that continue the past, caches of the past's length.
 //
-// 2 new tokens after 5: input_ids [1 2], attention_mask [1 7] of ones, position_ids {5, 6}, and
-// caches of length 5.
+// Example: 2 new tokens after 5: input_ids [1 2], attention_mask [1 7] of ones, position_ids {5,
+// 6}, and caches of length 5.
 #include "genai/internal.h"
 
 #include <stdio.h>
 
-// The size of an open dimension by its name (NULL: it has none), or 1.
+// Returns the size of an open dimension by its name; 1 if it is unknown.
 static int64_t open_size(const char *name, const tsr_dim_size *sizes, size_t n_sizes)
 {
     for (size_t k = n_sizes; name && k > 0; k--)
@@ -17,7 +17,7 @@ static int64_t open_size(const char *name, const tsr_dim_size *sizes, size_t n_s
     return 1;
 }
 
-// Adds ",NAME:2x3" to the text of a random set.
+// Appends ",NAME:2x3" to the text of a random set.
 static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_size *sizes,
                       size_t n_sizes)
 {
@@ -31,7 +31,8 @@ static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_s
     }
 }
 
-// Writes a random set with the shapes of all inputs: "random:7,past_key_values.0.key:1x4x5x32,...".
+// Writes the text of a random set with the shapes of all inputs:
+// "random:7,past_key_values.0.key:1x4x5x32,...".
 static tsr_status write_random_set(struct text *text, const tsr_model *model, uint64_t seed,
                                    const tsr_dim_size *sizes, size_t n_sizes)
 {
@@ -45,8 +46,8 @@ static tsr_status write_random_set(struct text *text, const tsr_model *model, ui
     return text->failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Replaces a tensor of whole numbers by first, first + step, ... (modulo the limit, if there is one).
-// The tensor keeps its type and shape. first 3, step 31, limit 50: 3, 34, 15, 46, 27 ...
+// Replaces an integer tensor by first, first + step, ... (modulo the limit, if any). Example: first
+// 3, step 31, limit 50: 3, 34, 15, 46, 27 ...
 static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first, int64_t step,
                            int64_t limit)
 {
@@ -59,12 +60,11 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
         return TSR_OK;
     for (int d = 0; d < rank; d++)
         n *= dims[d] = tsr_tensors_dims(tensors, (size_t)at)[d];
-    // Zeros of the same shape first: the set then owns memory that may be written here.
+    // Put zeros of the same shape first: the set then owns writable memory.
     tsr_status st = tsr_tensors_put(tensors, name, type, rank, dims, NULL);
     if (st != TSR_OK)
         return st;
-    void *data =
-        (void *)(uintptr_t)tsr_tensors_data(tensors, (size_t)at, NULL); // our own: just put
+    void *data = (void *)(uintptr_t)tsr_tensors_data(tensors, (size_t)at, NULL);
     for (int64_t i = 0; i < n; i++) {
         int64_t number = first + step * i;
         if (limit)
@@ -77,8 +77,8 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
     return TSR_OK;
 }
 
-// Random numbers for caches and whatever else there is; then what must make sense replaces some of
-// them. Tokens depend on the seed, so that two seeds are two prompts.
+// Random numbers for everything first; then ids, mask and positions are replaced. Ids depend on the
+// seed.
 tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, int64_t past,
                              tsr_tensors *to)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_folders.c - a generation folder for each device: OUT/rank0, OUT/rank1 ..., which a stock onnxruntime-genai loads in as many
-// processes under any launcher.
+// rank_folders.c - writes one generation folder per device: OUT/rank0, OUT/rank1 ... Stock
+// onnxruntime-genai loads them in that number of processes under any launcher.
 //
-// Every process searches for itself, so each must get the same logits: they are whole on every rank. Each keeps the caches
-// of its own heads, in buffers that onnxruntime-genai makes from the numbers in the configuration, so heads are cut alike in
-// all layers. 4 key heads on 3 ranks: 1, 1 and 2; the configuration of rank 2 says num_key_value_heads 2.
+// Every process samples for itself, so each gets the same full logits. Each rank keeps the KV
+// caches of its own heads. onnxruntime-genai allocates them from the numbers in the configuration,
+// so heads are sharded the same way in all layers. Example: 4 key heads on 3 ranks: 1, 1 and 2; the
+// configuration of rank 2 has num_key_value_heads 2.
 //
-// The order of work: shardings for the caches, a plan for one step, a partition into OUT/parts,
-// then a folder for each rank that takes its files out of it. OUT appears under its name when all
-// of it is there.
+// Steps: shard the caches, plan one decode step, partition into OUT/parts, move the files to one
+// folder per rank. OUT gets its name when it is complete.
 #include "genai/internal.h"
 
 #include <dirent.h>
@@ -21,14 +21,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ANNOTATED_IR 11 // that shardings need
+#define ANNOTATED_IR 11 // least IR version with shardings
 #define CONFIG_NAME  "genai"
 #define PLUGIN       "libtessera_ops.so"
 #define AXIS_HEADS   1
 
 // ---- shardings ---------------------------------------------------------------------------------
 
-// One reader is enough to say how a value lies; the plan brings it to the others.
+// One reader is enough to declare a value's sharding; the plan covers the others.
 static bool first_use(void *data, tsr_node *node, size_t input)
 {
     (void)input;
@@ -36,13 +36,13 @@ static bool first_use(void *data, tsr_node *node, size_t input)
     return false;
 }
 
-// Axis 1 in as many parts as ranks; the devices are 0, 1, 2 ...
+// Shards axis 1 over devices 0, 1, 2 ...
 static tsr_status shard_heads(tsr_node *node, tsr_value *value, tsr_config *config, int64_t ranks)
 {
     return tsr_node_shard(node, value, config, AXIS_HEADS, ranks, NULL, 0, -1);
 }
 
-// Cuts each cache between heads, at the node that reads it and at the one that makes it anew.
+// Shards each cache by heads, at the node that reads it and at the one that writes it.
 static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config *config,
                                int64_t ranks)
 {
@@ -53,7 +53,7 @@ static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config 
         tsr_node *reader = NULL;
         tsr_value_uses(past, first_use, &reader);
         if (!reader || !tsr_value_producer(present))
-            continue; // nothing is computed with it
+            continue; // unused
         tsr_status st = shard_heads(reader, past, config, ranks);
         if (st == TSR_OK)
             st = shard_heads(tsr_value_producer(present), present, config, ranks);
@@ -71,7 +71,8 @@ static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
     return TSR_UNSUPPORTED;
 }
 
-// What write_config changes in the configuration must be there, in the form that onnxruntime-genai's builder gives it.
+// The keys that write_config changes must exist, in the form that onnxruntime-genai's builder
+// writes.
 static tsr_status check_config(tsr_folder *folder)
 {
     const char *hint = "make the folder with onnxruntime-genai's builder";
@@ -81,11 +82,11 @@ static tsr_status check_config(tsr_folder *folder)
         return refuse(folder, hint, "genai_config.json has no object model.decoder");
     if (options && !json_is_object(options))
         return refuse(folder, hint,
-                      "model.decoder.session_options in genai_config.json is no object");
+                      "model.decoder.session_options in genai_config.json is not an object");
     return TSR_OK;
 }
 
-// Whether the layout is possible at all: caches with heads, at least one for each rank.
+// The layout needs caches with at least one head per rank.
 static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
 {
     if (!folder->is_genai)
@@ -95,19 +96,17 @@ static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
     if (!heads)
         return refuse(folder, "use tessera partition without --layout",
                       "the model has no caches with heads");
-    // Fewer heads than ranks would leave a rank without any.
     if (heads >= ranks)
         return check_config(folder);
     char text[128];
-    snprintf(text, sizeof text, "%lld heads of keys cannot be given to %lld devices",
+    snprintf(text, sizeof text, "%lld key heads cannot be sharded over %lld devices",
              (long long)heads, (long long)ranks);
-    return refuse(folder, "use at most as many devices as there are heads of keys", text);
+    return refuse(folder, "use at most one device per key head", text);
 }
 
 // ---- the partition -----------------------------------------------------------------------------
 
-// Names of caches, to be kept cut; and of all other outputs, which every rank gives.
-// Caches never leave their ranks; logits must be whole on each, as each searches for itself.
+// Lists the caches, which stay sharded, and all other outputs, which every rank returns in full.
 static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
                              tsr_partition_options *options)
 {
@@ -134,7 +133,7 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
     return TSR_OK;
 }
 
-// One token in the middle of a conversation; 128 before it where the context is not told.
+// One token in the middle of the context; after 128 tokens if the context length is unknown.
 static tsr_status decode_sizes(tsr_folder *folder, tsr_plan_options *plan)
 {
     int64_t past = 128;
@@ -143,15 +142,15 @@ static tsr_status decode_sizes(tsr_folder *folder, tsr_plan_options *plan)
     return tsr__genai_sizes(folder, 1, past, &plan->sizes, &plan->n_sizes);
 }
 
-// What the folders are made for. topology NULL: so many equal devices.
+// Target devices. topology NULL: `ranks` equal devices.
 struct machine {
     int64_t ranks;
     tsr_topology *topology;
-    int64_t alone; // picoseconds that a step takes on one device; 0: not known
+    int64_t alone; // predicted picoseconds of a step on one device; 0: unknown
 };
 
-// Picoseconds that a step takes on one of the devices, by a plan that may cut the model in any way: one that keeps shardings does not tell
-// it. 0: not known. What the plan finds is not said: it is not what is written.
+// Predicted picoseconds of a step on one device; 0: unknown. Plans without fixed shardings, and
+// drops the diagnostics of that plan.
 static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
 {
     tsr_plan_options options = {
@@ -173,22 +172,22 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     return planned.cost;
 }
 
-// The configuration that the caches are cut in, heads alike on all ranks.
-static tsr_status cut_caches(tsr_folder *folder, tsr_model *model, int64_t ranks)
+// Adds the configuration with sharded caches.
+static tsr_status add_config(tsr_folder *folder, tsr_model *model, int64_t ranks)
 {
     tsr_config *config;
     tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
     if (st != TSR_OK)
         return st;
     if (tsr_model_ir_version(model) < ANNOTATED_IR)
-        st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory: rank files have their own
+        st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory only
     if (st != TSR_OK)
         return st;
     return shard_caches(folder, model, config, ranks);
 }
 
-// What a step takes with the caches cut for that choice of devices, written nowhere. Memory that does not suffice is an answer:
-// INT64_MAX.
+// Predicted time of a step with the caches sharded over that choice of devices; INT64_MAX: does not
+// fit in memory.
 static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *cost)
 {
     tsr_plan_options options = {.size = sizeof options, .topology = choice, .config = CONFIG_NAME};
@@ -202,7 +201,7 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
     if (st != TSR_OK)
         return st;
     struct diag_mark mark = tsr__diag_mark(folder->session);
-    st = cut_caches(folder, model, tsr_topology_devices(choice));
+    st = add_config(folder, model, tsr_topology_devices(choice));
     if (st == TSR_OK)
         st = tsr_plan(model, &options, &planned);
     tsr_model_free(model);
@@ -214,10 +213,11 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
     return TSR_OK;
 }
 
-#define WORTH 0.99 // of the time on fewer devices: more are not worth less
+#define WORTH 0.99 // use more devices only if the time falls below this fraction
 
-// As many devices as are best for this layout, which may be fewer than for a plan that cuts in any way; each has a head at least. Choices
-// belong to the topology, which the caller may change. 1 device 0.40 ms, 2 devices 0.68 ms: 1.
+// Chooses the number of devices for this layout, which may be smaller than for an unrestricted
+// plan. Each has at least one head. Choices belong to the topology, which the caller may change.
+// Example: 1 device 0.40 ms, 2 devices 0.68 ms: takes 1.
 static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
 {
     tsr_topology *all = machine->topology;
@@ -240,9 +240,10 @@ static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
     }
 }
 
-// Plans one step of decode with a half-full context, and cuts the model into the folder.
-static tsr_status cut(tsr_folder *folder, tsr_model *model, const struct machine *machine,
-                      const char *parts, tsr_partition_summary *summary)
+// Plans one decode step with a half-full context and partitions the model.
+static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
+                                  const struct machine *machine, const char *parts,
+                                  tsr_partition_summary *summary)
 {
     tsr_plan_options plan = {.size = sizeof plan,
                              .devices = machine->ranks,
@@ -250,7 +251,7 @@ static tsr_status cut(tsr_folder *folder, tsr_model *model, const struct machine
                              .config = CONFIG_NAME};
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
-    tsr_status st = cut_caches(folder, model, machine->ranks);
+    tsr_status st = add_config(folder, model, machine->ranks);
     if (st != TSR_OK)
         return st;
     st = decode_sizes(folder, &plan);
@@ -262,9 +263,9 @@ static tsr_status cut(tsr_folder *folder, tsr_model *model, const struct machine
     st = list_ports(folder, model, &options);
     if (st != TSR_OK)
         return st;
-    if (machine->ranks < 2) // one rank has all heads
+    if (machine->ranks < 2)
         options.n_keep_cut = 0;
-    // The summary is filled here alone, by its own size: that of a caller who is older may be shorter.
+    // The caller's struct may be an older, shorter one.
     tsr_partition_summary found = {.size = sizeof found};
     st = tsr_partition(model, parts, &options, &found);
     found.predicted = planned.cost;
@@ -278,12 +279,12 @@ static tsr_status cut(tsr_folder *folder, tsr_model *model, const struct machine
 
 // ---- files -------------------------------------------------------------------------------------
 
-// One call of tsr_folder_partition. out is a folder that becomes visible only when it is committed.
+// State of tsr_folder_partition. `out` becomes visible when it is committed.
 struct rank_folders {
     tsr_folder *folder;
     struct outfolder out;
     struct arena *arena;
-    const char *parts; // where the partition was written, inside `out`
+    const char *parts; // folder of the partition, inside `out`
 };
 
 static tsr_status cannot_write(struct rank_folders *folders, const char *path)
@@ -295,8 +296,8 @@ static tsr_status cannot_write(struct rank_folders *folders, const char *path)
     return TSR_WRITE;
 }
 
-// (1, "model.onnx") -> ".../rank1/model.onnx"; an empty name is the rank's folder itself. NULL: out
-// of memory.
+// Example: (1, "model.onnx") -> ".../rank1/model.onnx"; "" is the rank's folder. NULL: out of
+// memory.
 static const char *rank_path(struct rank_folders *folders, int64_t rank, const char *name)
 {
     struct str inner =
@@ -306,7 +307,7 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
     return NULL;
 }
 
-// errno is kept first: adding a finding may change it.
+// Reads errno first: adding a diagnostic may change it.
 static tsr_status cannot_read(struct rank_folders *folders, const char *path)
 {
     struct place at = PLACE_NONE;
@@ -319,7 +320,8 @@ static tsr_status cannot_read(struct rank_folders *folders, const char *path)
     return TSR_IO;
 }
 
-// Copies a file whole, and says in *there whether there was one: its absence is no failure, and folders stay where they are.
+// Copies a file. *there: whether it exists; a missing file is not an error, and folders are
+// skipped.
 static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to,
                             bool *there)
 {
@@ -343,14 +345,14 @@ static tsr_status copy_file(struct rank_folders *folders, const char *from, cons
     if (status == TSR_OK) {
         tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
         status = tsr__out_commit(&file);
-        // Does nothing after a commit that went well.
+        // Does nothing after a successful commit.
         tsr__out_abort(&file);
     }
     close(fd);
     return status;
 }
 
-// Puts a file of the partition into a rank's folder: moved, or, where all ranks need it, linked.
+// Moves a file of the partition into a rank's folder, or links it if all ranks need it.
 static tsr_status place_part(struct rank_folders *folders, int64_t rank, const char *name,
                              const char *as, bool shared)
 {
@@ -358,29 +360,28 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     const char *to = rank_path(folders, rank, as);
     if (!from || !to)
         return TSR_NOMEM;
-    if (access(from, F_OK) != 0) // a rank may have no data of its own
+    if (access(from, F_OK) != 0) // a rank may have no data file
         return errno == ENOENT ? TSR_OK : cannot_read(folders, from);
     if (!shared)
         return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
     bool there;
-    // A link costs no room; where the file system has none, or refuses, the file is copied.
+    // Copies the file if the file system refuses a link.
     if (link(from, to) == 0)
         return TSR_OK;
     return copy_file(folders, from, to, &there);
 }
 
-// Tokenizer and whatever else lies beside the model; not the model, its data and the configuration.
-// model.onnx, model.onnx.data and genai_config.json stay; tokenizer.json goes along. Hidden files
-// do not.
-static bool goes_along(const tsr_folder *folder, const char *name)
+// True for files to copy, such as tokenizer.json: not the model, its data, the configuration or
+// hidden files.
+static bool is_copied(const tsr_folder *folder, const char *name)
 {
     const char *model = strrchr(folder->model_path, '/') + 1;
     return name[0] != '.' && strncmp(name, model, strlen(model)) != 0 &&
            strcmp(name, GENAI_CONFIG) != 0;
 }
 
-// Tokenizer files and the like, into the folder of one rank. readdir gives NULL at the end and on
-// an error; only errno tells which.
+// Copies the tokenizer and similar files. readdir returns NULL at the end and on errors: check
+// errno.
 static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 {
     DIR *d = opendir(folders->folder->path);
@@ -394,7 +395,7 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
             st = cannot_read(folders, folders->folder->path);
         if (!entry)
             break;
-        if (!goes_along(folders->folder, entry->d_name))
+        if (!is_copied(folders->folder, entry->d_name))
             continue;
         const char *from =
             tsr__arena_printf(folders->arena, "%s/%s", folders->folder->path, entry->d_name).p;
@@ -409,9 +410,9 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
     return st;
 }
 
-// The plug-in and its transports lie beside this library; onnxruntime-genai takes none from outside of the model's folder.
-// The first is needed, the others only where there is such a transport. `here` is for its address,
-// which tells the library that this code is in.
+// Copies the plug-in and its transports, which are next to this library: onnxruntime-genai loads
+// none from outside the model's folder. The transports are optional. The address of `here`
+// identifies this library.
 static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
@@ -420,9 +421,9 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
     char beside[PATH_MAX] = "";
     Dl_info info;
     bool known = dladdr(&here, &info) && info.dli_fname && info.dli_fname[0] == '/';
-    if (!given && !known) // a name from the working directory of then, or none
+    if (!given && !known) // loaded by a relative name
         return refuse(folders->folder, "name the folder of the plug-ins with --plugins",
-                      "the library does not know where it lies");
+                      "the folder of libtessera is unknown");
     if (!given)
         snprintf(beside, sizeof beside, "%.*s",
                  (int)(strrchr(info.dli_fname, '/') - info.dli_fname), info.dli_fname);
@@ -443,17 +444,17 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
     return TSR_OK;
 }
 
-// The configuration of a rank: its own numbers of heads, the plug-in, the model's name.
+// Writes the configuration of a rank: its numbers of heads, the plug-in, the model's name.
 static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64_t ranks)
 {
     tsr_folder *folder = folders->folder;
     int64_t cache_heads = tsr__genai_cache_heads(folder);
-    // As everywhere: part r of n over H heads is floor(r H / n) .. floor((r + 1) H / n).
+    // Shard r of n over H heads is floor(r H / n) .. floor((r + 1) H / n), as everywhere.
     int64_t own = (rank + 1) * cache_heads / ranks - rank * cache_heads / ranks;
     const char *path = rank_path(folders, rank, GENAI_CONFIG);
     json_t *config = json_deep_copy(folder->config);
     if (!config ||
-        !json_equal(config, folder->config)) { // without memory the copy just lacks some of it
+        !json_equal(config, folder->config)) { // json_deep_copy may be incomplete without memory
         json_decref(config);
         return TSR_NOMEM;
     }
@@ -461,7 +462,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     json_t *options = json_object_get(decoder, "session_options");
     int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
     failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
-    // Query heads go with their key heads: 32 and 8, of which the rank has 2, are 8 query heads.
+    // Query heads follow their key heads: of 32 and 8, a rank with 2 key heads has 8 query heads.
     failed |= json_object_set_new(decoder, "num_attention_heads",
                                   json_integer(own * (folder->heads / cache_heads)));
     if (!options) {
@@ -486,7 +487,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     return st;
 }
 
-// The rank's model is renamed; its data keep their names, which the model refers to.
+// Renames the rank's model. Its data files keep their names, which the model refers to.
 static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t ranks,
                             const char *plugins)
 {
@@ -511,7 +512,7 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t 
     return st;
 }
 
-// A partition in OUT/parts, whose files then go to the folders of the ranks.
+// Partitions into OUT/parts, then fills the folders of the ranks.
 static tsr_status fill(struct rank_folders *folders, struct machine *machine, const char *plugins,
                        tsr_partition_summary *summary)
 {
@@ -529,7 +530,7 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
     tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
     if (st != TSR_OK)
         return st;
-    st = cut(folder, model, machine, folders->parts, summary);
+    st = partition_model(folder, model, machine, folders->parts, summary);
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
@@ -538,12 +539,12 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
         if (st != TSR_OK)
             return st;
     }
-    if (!tsr__folder_remove(folders->parts)) // the ranks have taken their files out of it
+    if (!tsr__folder_remove(folders->parts))
         return cannot_write(folders, folders->parts);
     return TSR_OK;
 }
 
-// Whatever fails, nothing is left of OUT: what was written is removed with it.
+// On failure nothing of OUT is left.
 tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_summary *summary)
 {
@@ -554,7 +555,7 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
     tsr_folder_options given = {.size = sizeof given};
     memcpy(&given, options, size_min(options->size, sizeof given));
     struct machine machine = {.ranks = given.devices, .topology = given.topology};
-    int64_t least = given.devices; // heads that are needed at least
+    int64_t least = given.devices; // least number of heads
     if (given.topology) {
         machine.ranks = tsr_topology_devices(given.topology);
         least = tsr_topology_devices(tsr_topology_choice(given.topology, 0));
