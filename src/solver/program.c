@@ -83,8 +83,7 @@ static const int64_t *weighted_table(struct map *tables, const int64_t *table, s
     if (weight.times == weight.over)
         return table;
     struct weighted_table key = {table, n, weight};
-    struct str text = tsr__arena_str(tables->arena, (struct str){(const char *)&key, sizeof key});
-    void **slot = text.p ? tsr__map_at(tables, text) : NULL;
+    void **slot = tsr__map_at_copy(tables, str_bytes(&key, sizeof key));
     if (!slot || *slot)
         return slot ? *slot : NULL;
     int64_t *copy = ARENA_ARRAY(tables->arena, int64_t, n + 1);

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// bound.c - what no algorithm can beat: the bytes that must cross a cut of the devices, over what its links can carry.
+// bound.c - lower bound for any algorithm of a collective: bytes that must cross a bisection of the
+// devices, divided by the bandwidth of its links.
 //
-// Cuts that are looked at: every device against all others, and the first devices against the last ones.
+// Bisections examined: every device against all others, and the first devices against the last
+// ones.
 //
-// Example: an all-gather of 8 bytes over 4 devices, one of them against the other three: 8 * 1/4
-// = 2 bytes must leave it; over links of 1 GB/s together that takes 2 ns at least.
+// Example: an all-gather of 8 bytes over 4 devices, one of them against the other three: 8 * 1/4 =
+// 2 bytes must leave it; over links of 1 GB/s in total that takes at least 2 ns.
 #include "topology/internal.h"
 
-// Share of the bytes of one group that must cross a cut with s of its n devices on one side.
-// 1 of 4 against the others: an all-to-all must bring 1 * 3 / 16 of the bytes across, a broadcast
-// or all-reduce all.
+// Share of one group's bytes that must cross a bisection with s of its n devices on one side.
+// Example: 1 of 4 devices: 1 * 3 / 16 for an all-to-all, everything for a broadcast or all-reduce.
 static double must_cross(enum tsr_collective what, double s, double n)
 {
     switch (what) {
     case TSR_ALL_GATHER:
     case TSR_REDUCE_SCATTER:
-        return s / n; // outwards; the other side is seen with its own cut
+        return s / n; // outwards; the other direction has its own bisection
     case TSR_ALL_TO_ALL:
         return s * (n - s) / (n * n);
     default:
@@ -23,12 +24,12 @@ static double must_cross(enum tsr_collective what, double s, double n)
     }
 }
 
-// Bytes per second that can leave some devices: over the links, or over the ports of those who send, if that is less.
+// Bytes per second out of a set of devices: of its links, and of the senders' ports.
 struct width {
     double links, ports;
 };
 
-// A link without a port of its sender counts as a port of its own width.
+// A link without a port at its sender counts as a port of the same bandwidth.
 static void add_link(struct width *width, const struct topology_link *link)
 {
     width->links += link->bandwidth;
@@ -42,7 +43,7 @@ static double narrower(const struct width *width)
     return width->links;
 }
 
-// Out of the devices marked.
+// Bandwidth out of the marked devices.
 static double cut_width(const tsr_topology *topology, const bool *side)
 {
     struct width width = {0, 0};
@@ -56,7 +57,7 @@ static double cut_width(const tsr_topology *topology, const bool *side)
     return narrower(&width);
 }
 
-// Something must leave a part that holds the first member of a group, or that does not.
+// True if data must leave the side that holds, or does not hold, the first member of a group.
 static bool must_leave(enum tsr_collective what, bool first_inside)
 {
     if (what == TSR_BROADCAST || what == TSR_SEND)
@@ -64,7 +65,7 @@ static bool must_leave(enum tsr_collective what, bool first_inside)
     return what != TSR_REDUCE || !first_inside;
 }
 
-// Bytes that must leave the devices marked, over what can leave them.
+// Seconds for the bytes that must leave the marked devices.
 static double cut_time(tsr_topology *topology, enum tsr_collective what,
                        const struct topology_groups *groups, const bool *side)
 {
@@ -77,13 +78,13 @@ static double cut_time(tsr_topology *topology, enum tsr_collective what,
         if (inside && inside < groups->size && must_leave(what, side[device[0]]))
             bytes += must_cross(what, inside, groups->size);
     }
-    if (bytes > 0) // no way out: infinite
+    if (bytes > 0) // infinite if there is no link
         return bytes / cut_width(topology, side);
     return 0;
 }
 
-// The first devices against the last ones. Of many devices and links some of these cuts are looked at, evenly spread: they
-// bound as well as all, only less tightly perhaps.
+// The first devices against the last ones. For large topologies only some of these bisections,
+// evenly spread.
 #define CUT_WORK ((size_t)1 << 22)
 
 static double worst_halves(tsr_topology *topology, enum tsr_collective what,
@@ -105,14 +106,14 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
     return worst;
 }
 
-// What goes out of each device alone, and into it from all the others.
+// One device against all others: bandwidth and bytes in each direction.
 struct alone {
     struct width out, in;
-    double bytes_out, bytes_in; // that must
-    int members;                // of the group that is looked at
+    double bytes_out, bytes_in; // required
+    int members;                // of the current group on this device
 };
 
-// A device can be several members of a group: tiles that lie on one device.
+// A device can hold several members of a group.
 static void add_needs(enum tsr_collective what, const struct topology_groups *groups,
                       struct alone *alone)
 {
@@ -124,7 +125,7 @@ static void add_needs(enum tsr_collective what, const struct topology_groups *gr
             struct alone *a = &alone[device[i]];
             bool first = device[i] == device[0];
             int inside = a->members;
-            a->members = 0; // counted
+            a->members = 0; // counted once
             if (!inside || inside == groups->size)
                 continue;
             if (must_leave(what, first))
@@ -135,7 +136,7 @@ static void add_needs(enum tsr_collective what, const struct topology_groups *gr
     }
 }
 
-// Every device against the rest, all of them in one pass over links, ports and groups.
+// Every device against the rest, in one pass over links, ports and groups.
 static double worst_alone(const tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, struct alone *alone)
 {
@@ -145,8 +146,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
         add_link(&alone[link->from].out, link);
         add_link(&alone[link->to].in, link);
     }
-    // Into a device go the ports of all others: the sum of all, less its own, which are taken off
-    // here.
+    // Into a device: the ports of all others, i.e. the sum of all minus its own.
     for (size_t i = 0; i < topology->ports.n; i++) {
         alone[topology->ports.at[i].device].out.ports += topology->ports.at[i].bandwidth;
         alone[topology->ports.at[i].device].in.ports -= topology->ports.at[i].bandwidth;
@@ -155,7 +155,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     add_needs(what, groups, alone);
     for (int d = 0; d < topology->n; d++) {
         struct alone *a = &alone[d];
-        a->in.ports += ports; // those of all others
+        a->in.ports += ports;
         double out = 0;
         if (a->bytes_out > 0)
             out = a->bytes_out / narrower(&a->out);
@@ -170,7 +170,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     return worst;
 }
 
-// 0 where there is no memory: a bound that says nothing.
+// Returns 0, a valid bound, if memory runs out.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes)
 {

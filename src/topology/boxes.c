@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// boxes.c - machines that one can buy, by name: h100:8, hosts:2xh100:8.
+// boxes.c - predefined machines by name: h100:8, hosts:2xh100:8.
 //
-// Memory, arithmetic (dense), memory bandwidth and links are the makers' published numbers; `source` says where. Latencies
-// and the time that an engine takes to start a kernel are not published: they are what NCCL and CUDA usually show.
+// Memory, arithmetic (dense), memory bandwidth and links are published numbers; `source` names
+// where. Latencies and kernel launch times are not published: they are typical of NCCL and CUDA.
 #include "topology/internal.h"
 
-#define LAUNCH  4e-6 // seconds that starting a kernel takes
-#define IN_BOX  3e-6 // seconds of a message between GPUs of one box
-#define BETWEEN 8e-6 // and between boxes
+#define LAUNCH  4e-6 // seconds to launch a kernel
+#define IN_BOX  3e-6 // latency between GPUs of one machine
+#define BETWEEN 8e-6 // latency between machines
 
 struct box {
     const char *name;
-    int most; // GPUs in one
+    int most; // GPUs of one machine
     double memory, bandwidth, flops;
     double rates[TSR_RATE_COUNT];
     double link, port; // bytes per second one way: between two GPUs, and of one GPU to all others
-    double network;    // of one GPU to other boxes
+    double network;    // of one GPU to other machines
     const char *source;
 };
 
@@ -98,7 +98,7 @@ const char *tsr_topology_box(size_t i, const char **source)
 
 struct order {
     const struct box *box;
-    int64_t hosts, devices; // boxes, and GPUs in each
+    int64_t hosts, devices; // machines, and GPUs in each
 };
 
 static size_t find(struct str text, char what)
@@ -109,7 +109,7 @@ static size_t find(struct str text, char what)
     return i;
 }
 
-// What stands behind place i; nothing if that is the end.
+// Returns the text after index i; empty at the end.
 static struct str after(struct str text, size_t i)
 {
     if (i < text.n)
@@ -117,13 +117,12 @@ static struct str after(struct str text, size_t i)
     return (struct str){text.p + text.n, 0};
 }
 
-// False: it is no box.
+// False: not a predefined machine.
 static bool read_order(struct str kind, struct str sizes, struct order *out)
 {
     *out = (struct order){.hosts = 1};
     if (str_is(kind, "hosts")) {
-        // "2xh100:8": the x before the colon ends the number of hosts. "2x8" has no colon, and is
-        // no box.
+        // "2xh100:8": the x before the colon ends the number of hosts. "2x8" has no colon.
         size_t times = find(sizes, 'x'), colon = find(sizes, ':');
         if (colon == sizes.n || times > colon ||
             !tsr__str_int((struct str){sizes.p, times}, &out->hosts))
@@ -154,13 +153,13 @@ static void set_gpu(tsr_topology *topology, const struct box *box, int device, i
     memcpy(topology_device->rates, box->rates, sizeof topology_device->rates);
 }
 
-// GPUs of a box reach each other through its switch, and those of the same place in other boxes through the network; each
-// way has a port that all messages of a GPU share.
+// GPUs of a machine are linked through its switch; GPUs of the same index in other machines through
+// the network. All messages of a GPU share one port for each.
 static bool link_gpus(tsr_topology *topology, const struct order *order)
 {
     int in_box = (int)order->devices, n = topology->window ? topology->window : topology->n;
     for (int i = 0; i < n; i++)
-        // GPU i has the ports 2 i (in its box) and 2 i + 1 (to other boxes).
+        // GPU i has the ports 2 i (switch) and 2 i + 1 (network).
         if (!tsr__topology_port(topology, i, order->box->port) ||
             !tsr__topology_port(topology, i, order->box->network))
             return false;
@@ -188,8 +187,8 @@ static tsr_status refuse(tsr_session *session, const struct order *order)
     return TSR_MALFORMED;
 }
 
-// Hosts of a box are all alike: when all links would be too many to list, those of the first
-// hosts (the window) stand for all.
+// All hosts are equal: if there are too many links, only those of the first hosts (the window) are
+// listed.
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out)
 {

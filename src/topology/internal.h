@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of this room share: building, routes, schedules.
+// internal.h - shared by the files of topology: construction, routes, schedules.
 #ifndef TSR_TOPOLOGY_INTERNAL_H
 #define TSR_TOPOLOGY_INTERNAL_H
 
 #include "topology/topology.h"
 
-// An empty topology of n devices with the numbers of the default table; NULL: no memory.
+// Makes a topology of n devices with default numbers and no links; NULL: out of memory.
 tsr_topology *tsr__topology_new(tsr_session *session, int n);
-// Hosts that are alike: of machines with more links than TOPOLOGY_LISTED only those of the first hosts are listed.
+// Machines of equal hosts with more than TOPOLOGY_LISTED links list only those of the first hosts.
 #define TOPOLOGY_LISTED ((size_t)1 << 18)
 #define TOPOLOGY_WINDOW 64 // hosts
-// Adds a link; latency and bandwidth 0 mean the default's.
+// Adds a link; latency and bandwidth 0: the defaults.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
-// Adds a port; links name it by its number.
+// Adds a port; links refer to it by its number.
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth);
-// Links and then both ways of the ports are what messages share: each has a number and bytes per second.
+// Resources that messages share: links, then both directions of each port. Each has a number and a
+// bandwidth.
 static inline size_t tsr__topology_shared(const tsr_topology *topology)
 {
     return topology->links.n + 2 * topology->ports.n;
@@ -33,28 +34,29 @@ static inline double tsr__topology_speed(const tsr_topology *topology, int share
     return shared < link ? topology->links.at[shared].bandwidth
                          : topology->ports.at[(shared - link) / 2].bandwidth;
 }
-// Sorts the links and warns about what is odd. After the last link, before anything else.
+// Sorts the links and warns about inconsistencies. Must be called once all links are there.
 tsr_status tsr__topology_finish(tsr_topology *topology, bool listed) TSR_MUST_USE;
 
-// "ring:4", "hosts:2x8"; TSR_MALFORMED with one finding for what is none of them.
+// "ring:4", "hosts:2x8"; TSR_MALFORMED with one diagnostic for anything else.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out) TSR_MUST_USE;
 
-// rates.c: rates of devices, and ports, as JSON says them.
+// rates.c: rates of devices, and ports, in JSON.
 void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json);
 void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json);
 struct json_t;
-// False: damaged; *what then says how.
+// False: malformed; *what says why.
 bool tsr__rates_read(const struct json_t *device, tsr_topology_device *out, const char **what);
-// After the links are there and sorted.
+// The links must be sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 
-// seen.c: what was seen of a model's nodes, as JSON says it. False: *what says what is damaged; NULL: no memory.
+// seen.c: profiles in JSON. False: malformed, *what says why; *what NULL: out of memory.
 void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json);
+void tsr__json_numbers(tsr_json *json, const char *key, const double *numbers, int n);
 bool tsr__seen_read(tsr_topology *topology, const struct json_t *root, const char **what);
 bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from) TSR_MUST_USE;
 
-// shares.c: adds choices in which faster devices have more ranks.
+// shares.c: adds choices with more ranks on faster devices.
 tsr_status tsr__topology_add_shares(tsr_topology *topology) TSR_MUST_USE;
 
 // boxes.c: "h100:8", "hosts:2xh100:8".
@@ -64,39 +66,41 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
 
 // ---- routes.c
 
-// Forgets the routes: links were added or have other numbers.
+// Drops the routes after links have changed.
 void tsr__topology_reset_routes(tsr_topology *topology);
-// One finding if not every device reaches every other; false: no memory.
+// Warns if not every device reaches every other; false: out of memory.
 bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
-// Links on the way from a to b, last first; -1: there is none, -2: no memory.
+// Links of the route, last first; returns their number, -1: no route, -2: out of memory.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room);
-// The same groups, each in the order from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS. NULL: no memory. (price.c)
+// Returns the groups, each ordered from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS.
+// NULL: out of memory. (price.c)
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
                             int *path);
 #define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES
 
-// One message from a device to each of many, without walking every way link by link.
+// One message from a device to each of many, without following every route link by link.
 struct topology_spread {
-    const int *last; // by device: the last link on the way to it, -1: none
-    int *through;    // by device: how many of the messages come through that link
-    double *latency; // by device: seconds of latency on the way to it
+    const int *last; // by device: the last link of the route to it, -1: none
+    int *through;    // by device: messages through that link
+    double *latency; // by device: latency of the route to it
 };
-// The messages go to all devices d other than `from` with group[d] == group[from]; valid until the next call. False:
-// one of them cannot be reached, or no memory.
+// The messages go to all devices d other than `from` with group[d] == group[from]. Valid until the
+// next call. False: a device cannot be reached, or out of memory.
 bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
                           struct topology_spread *out) TSR_MUST_USE;
 
-// ---- schedules: steps of messages, sent to whoever listens
+// ---- schedules: steps of messages, passed to a listener
 
 struct listener {
     void *data;
     void (*message)(void *data, int from, int to, double bytes);
-    // The step is carried out `times` times, one after the other.
+    // The step is repeated `times` times.
     void (*step_ends)(void *data, int times);
-    // Everybody sends so many bytes to everybody else of its group, in this step. NULL: told message by message.
+    // An all-to-all step: every member sends that number of bytes to every other member. NULL:
+    // single messages instead.
     void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
-// One algorithm for one collective; false: not for groups of this kind (nothing was sent).
+// One algorithm for one collective. `schedule` returns false if it does not apply to these groups.
 struct algorithm {
     const char *name;
     enum tsr_collective what;

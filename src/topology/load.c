@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// load.c - how many bytes each link carries when a collective goes the way that was the cheapest.
+// load.c - bytes that each link carries during a collective with the fastest algorithm.
 //
-// The schedule is heard as price.c hears it, but bytes are kept by link and not by step. Two halves of a host that send 1 MiB
-// to each other over a switch load four links with 1 MiB each: both ways up, both ways down.
+// Runs the schedule as price.c does, but sums up bytes by link and not by step. Example: two halves
+// of a host that send 1 MiB to each other over a switch load four links with 1 MiB each.
 #include "topology/internal.h"
 
 struct carried {
@@ -22,10 +22,11 @@ static void hear(void *data, int from, int to, double bytes)
 static void step_ends(void *data, int times)
 {
     (void)data;
-    (void)times; // 1: steps are told one by one to who takes no exchanges
+    (void)times; // 1 for listeners without `exchange`
 }
 
-// The algorithm of that name, or (a collective that was measured names none) the first that serves these groups.
+// Runs the algorithm of that name; for a measured collective, which has none, the first that
+// applies.
 static bool play(struct carried *carried, enum tsr_collective what, const char *name,
                  const struct topology_groups *groups, double bytes)
 {
@@ -43,7 +44,7 @@ static bool play(struct carried *carried, enum tsr_collective what, const char *
     return false;
 }
 
-// Adds nothing where the collective has no price or only one member.
+// Adds nothing if the collective has no predicted time or only one member.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // make.c - generators: ring:4, full:4, cpu:4, star:4@1, tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8.
 //
-// Devices are numbered row by row. tree:2x3 is device 0 with the children 1 and 2, which have 3 4 5
-// and 6 7 8. torus:3x3 links device 4 with 1 and 7 (same column), 3 and 5 (same row); device 0 with
-// 6 and 3, 2 and 1. hosts:2x4: see link_hosts.
+// Devices are numbered row by row. tree:2x3 is device 0 with the children 1 and 2, which have the
+// children 3 4 5 and 6 7 8. torus:3x3 links device 4 with 1 and 7 (same column), 3 and 5 (same
+// row); device 0 with 6 and 3, 2 and 1. hosts:2x4: see link_hosts.
 #include "topology/internal.h"
 
 #define SIDES 8
@@ -60,20 +60,19 @@ static void link_star(tsr_topology *topology, int centre)
             both(topology, centre, i);
 }
 
-// Neighbours along every side; around the ends on a torus.
+// Links neighbours along every side; also around the ends on a torus.
 static void link_grid(tsr_topology *topology, const int *side, int n, bool around)
 {
     for (int i = 0; i < topology->n; i++)
         for (int d = n - 1, stride = 1; d >= 0; stride *= side[d--]) {
-            // Each pair once. Around a side of 2 there is nothing to add: it would be the same link.
+            // Each pair once. Around a side of 2 it would be the same link.
             int at = i / stride % side[d], next = (at + 1) % side[d];
             if (next != at && (next > at || (around && side[d] > 2)))
                 both(topology, i, i + (next - at) * stride);
         }
 }
 
-// Each device has side[level] children below it.
-// 1 + 2 + 2 x 3 = 9 for tree:2x3; -1: too many.
+// Number of devices if each has side[level] children: 1 + 2 + 2 x 3 = 9 for tree:2x3; -1: too many.
 static int tree_size(const int *side, int n)
 {
     int64_t all = 1, row = 1;
@@ -86,7 +85,7 @@ static int tree_size(const int *side, int n)
     return (int)all;
 }
 
-// `first` is the first device of the level above, `row` how many it has.
+// `first`: first device of the level above; `row`: its number of devices.
 static void link_tree(tsr_topology *topology, const int *side, int n)
 {
     for (int d = 0, first = 0, row = 1; d < n; d++) {
@@ -97,17 +96,17 @@ static void link_tree(tsr_topology *topology, const int *side, int n)
     }
 }
 
-// Hosts with links of the usual kind inside, and networks between them that are slower: of hosts, then of racks.
+// Default links by level: inside a host, then slower networks between hosts and racks.
 static const struct network {
     double latency;   // seconds
     double bandwidth; // bytes per second
 } networks[] = {
-    {0, 0},           // inside of a host: the usual link
+    {0, 0},           // inside a host: the default link
     {20e-6, 1.25e9},  // between hosts: 10 Gbit/s
-    {40e-6, 0.625e9}, // between racks: half of that for each device
+    {40e-6, 0.625e9}, // between racks: half of that per device
 };
 
-// Devices are linked that differ in one coordinate alone: hosts:2x4 has device 1 linked with 0, 2, 3 and with 5.
+// Links devices that differ in one coordinate: hosts:2x4 links device 1 with 0, 2, 3 and with 5.
 static void link_hosts(tsr_topology *topology, const int *side, int n)
 {
     int devices = 1;
@@ -124,7 +123,7 @@ static void link_hosts(tsr_topology *topology, const int *side, int n)
     }
 }
 
-// Links that a kind has, counted before they are made: only those where every device has many can have too many.
+// Number of links of a generator, before they are made.
 static size_t count_links(struct str kind, const int *side, int n, int devices)
 {
     size_t each = 0;
@@ -139,8 +138,8 @@ static tsr_status refuse_links(tsr_session *session, struct str kind, struct str
                                size_t links)
 {
     tsr__diag(session, DIAG_topology_text, NULL,
-              "write fewer devices, or hosts:64x64, torus:16x16x16",
-              "'" STR_FMT ":" STR_FMT "' has %zu links, and a topology at most %zu", STR_ARG(kind),
+              "use fewer devices, or a sparse topology: hosts:64x64, torus:16x16x16",
+              "'" STR_FMT ":" STR_FMT "' has %zu links; the limit is %zu", STR_ARG(kind),
               STR_ARG(sizes), links, TOPOLOGY_MAX_LINKS);
     return TSR_MALFORMED;
 }
@@ -148,9 +147,9 @@ static tsr_status refuse_links(tsr_session *session, struct str kind, struct str
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
                                     "tree", "torus", "grid", "hosts"};
 
-#define MAX_EXCERPT 100 // bytes of a refused text in a message
+#define MAX_EXCERPT 100 // bytes of the text in a message
 
-// The user's words again; a kind that is no text: the sizes stood alone.
+// Quotes the user's text. kind.p NULL: only sizes were given.
 static tsr_status unknown(tsr_session *session, struct str kind, struct str sizes)
 {
     static const char hint[] =
@@ -160,24 +159,24 @@ static tsr_status unknown(tsr_session *session, struct str kind, struct str size
     struct str known[TSR_COUNT(kinds)];
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         known[i] = str_of(kinds[i]);
-    // The words may be a whole file: an excerpt will do.
+    // The text may be a whole file: quote an excerpt.
     kind.n = size_min(kind.n, MAX_EXCERPT);
     sizes.n = size_min(sizes.n, MAX_EXCERPT);
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
     if (!kind.p)
-        tsr__diag(session, DIAG_topology_text, NULL, hint, "'" STR_FMT "' is no topology",
+        tsr__diag(session, DIAG_topology_text, NULL, hint, "unknown topology '" STR_FMT "'",
                   STR_ARG(sizes));
     else if (near.n && !str_eq(near, kind))
         tsr__diag(session, DIAG_topology_text, NULL, hint,
-                  "'" STR_FMT ":" STR_FMT "' is no topology; did you mean " STR_FMT "?",
+                  "unknown topology '" STR_FMT ":" STR_FMT "'; did you mean " STR_FMT "?",
                   STR_ARG(kind), STR_ARG(sizes), STR_ARG(near));
     else
         tsr__diag(session, DIAG_topology_text, NULL, hint,
-                  "'" STR_FMT ":" STR_FMT "' is no topology", STR_ARG(kind), STR_ARG(sizes));
+                  "unknown topology '" STR_FMT ":" STR_FMT "'", STR_ARG(kind), STR_ARG(sizes));
     return TSR_MALFORMED;
 }
 
-// The links of a machine that is named by its shape, as "torus:4x4" or "hosts:2x8" are; what is none of these is full.
+// Adds the links of a generator such as "torus:4x4" or "hosts:2x8"; default: all pairs.
 static void link_kind(tsr_topology *topology, struct str kind, const int *side, int n, int centre)
 {
     if (str_is(kind, "ring"))
@@ -210,8 +209,8 @@ static bool known_kind(struct str kind)
     return false;
 }
 
-// Sizes are checked against the number of links before anything is allocated: full:4096 alone
-// would have 16 million of them. A kind that is no text (p NULL) means a number alone: full.
+// Checks the number of links before allocating: full:4096 alone would have 16 million. kind.p NULL:
+// a number alone, i.e. full.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out)
 {
@@ -221,7 +220,7 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
         kind = STR("full");
     if (tsr__topology_is_box(kind, sizes))
         return tsr__topology_box(session, kind, sizes, out);
-    // "4@1": 4 devices, device 1 in the middle.
+    // "4@1": 4 devices, device 1 is the centre.
     for (size_t i = 0; str_is(kind, "star") && i < sizes.n; i++)
         if (sizes.p[i] == '@') {
             int64_t at;
@@ -241,8 +240,8 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     if (all < 1 || centre >= all)
         return unknown(session, given_kind, sizes);
     size_t links = count_links(kind, side, n, all);
-    // hosts:1250x8 lists the links of its first 64 hosts; the others are devices without links, of
-    // which the window says that they are like those.
+    // hosts:1250x8 lists the links of its first 64 hosts only; the window says that all others are
+    // equal to them.
     int given = side[0];
     if (hosts && n == 2 && links > TOPOLOGY_LISTED && given > TOPOLOGY_WINDOW) {
         side[0] = TOPOLOGY_WINDOW;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // parse.c - topologies from text: a number, a generator, an adjacency list, JSON.
 //
-// An adjacency list is read as it stands, {4, [[1,2],[0],...]}: entry l lists the devices that
-// device l reaches. Numbers above 9 may be written with letters as the published 3-D torus does.
-// Text that begins with a brace is a list if a digit follows, else JSON; all other text names a
-// generator (make.c), and a number alone is full:N. Every reader gives the topology out or frees
-// it: nothing half-read is left.
+// An adjacency list, {4, [[1,2],[0],...]}: entry l lists the devices that device l reaches. Numbers
+// above 9 may be letters, as in the published 3-D torus. Text that begins with a brace is a list if
+// a digit follows, else JSON; other text names a generator (make.c), and a number alone is full:N.
+// Every reader returns a complete topology or frees it.
 #include "topology/internal.h"
 
 #include <ctype.h>
@@ -25,7 +24,7 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *for
     return TSR_MALFORMED;
 }
 
-// Gives the topology out if all went well so far and it can be finished; else it is freed.
+// Finishes the topology and returns it in *out; frees it on failure.
 static tsr_status finish(tsr_topology *topology, bool listed, tsr_status status, tsr_topology **out)
 {
     if (status == TSR_OK)
@@ -48,7 +47,7 @@ static void blanks(struct cursor *cursor)
     while (cursor->p < cursor->end && isspace((unsigned char)*cursor->p))
         cursor->p++;
 }
-// Passes over blanks and then that character, if it is there.
+// Skips blanks and then that character; false: it is not there.
 static bool eat(struct cursor *cursor, char what)
 {
     blanks(cursor);
@@ -67,7 +66,7 @@ static bool number(struct cursor *cursor, int *out)
         *out = *cursor->p++ - 'A' + 10;
         return true;
     }
-    // Stops once the number is too large, however many digits there are.
+    // Stops when the number is too large.
     while (cursor->p < cursor->end && isdigit((unsigned char)*cursor->p) &&
            value <= TOPOLOGY_MAX_DEVICES)
         value = value * 10 + (*cursor->p++ - '0');
@@ -75,7 +74,7 @@ static bool number(struct cursor *cursor, int *out)
     return cursor->p > start && value <= TOPOLOGY_MAX_DEVICES;
 }
 
-// One list of an adjacency list: links of the usual speed from the device to each that is listed.
+// One entry of an adjacency list: default links from the device to each listed one.
 static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int device)
 {
     if (!eat(cursor, '['))
@@ -85,27 +84,26 @@ static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int 
         int to;
         if (!number(cursor, &to))
             return refuse(topology->session, "write device numbers with commas between them",
-                          "the list of device %d is damaged", device);
+                          "the list of device %d is malformed", device);
         if (to >= topology->n)
             return refuse(topology->session, "count devices from 0",
                           "device %d lists %d, but there are %d devices", device, to, topology->n);
         if (topology->links.n >= TOPOLOGY_MAX_LINKS)
-            return refuse(topology->session, "leave repeated links out", "too many links");
+            return refuse(topology->session, "remove repeated links", "too many links");
         tsr__topology_link(topology, device, to, 0, 0);
         eat(cursor, ',');
     }
     return TSR_OK;
 }
 
-// {4, [[1],[2],[3],[0]]}: 4 devices, device i has the i-th list, here one link each: a ring one
-// way.
+// Example: {4, [[1],[2],[3],[0]]} is a one-way ring of 4 devices.
 static tsr_status read_list(tsr_session *session, struct str text, tsr_topology **out)
 {
     struct cursor cursor = {text.p, text.p + text.n};
     int n;
     if (!eat(&cursor, '{') || !number(&cursor, &n) || n < 1 || !eat(&cursor, ',') ||
         !eat(&cursor, '['))
-        return refuse(session, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is damaged");
+        return refuse(session, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is malformed");
     tsr_topology *topology = tsr__topology_new(session, n);
     if (!topology)
         return TSR_NOMEM;
@@ -127,7 +125,7 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 
 // ---- JSON
 
-// 0, which means the usual number, where it is left out or not in range.
+// Returns 0, which means the default, if the key is missing or out of range.
 static double positive(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));
@@ -136,7 +134,7 @@ static double positive(const json_t *object, const char *key)
     return 0;
 }
 
-// A number that is there is one: "16GiB" is not taken for nothing.
+// A value that is present must be a number: "16GiB" is an error.
 static tsr_status check_numbers(tsr_topology *topology, const json_t *object, const char *what,
                                 int i, const char *const *keys)
 {
@@ -146,12 +144,12 @@ static tsr_status check_numbers(tsr_topology *topology, const json_t *object, co
             (!json_is_number(value) || !(json_number_value(value) >= 0)))
             return refuse(topology->session,
                           "write bytes, operations or seconds as a number: 17179869184",
-                          "\"%s\" of %s %d is no number from 0 on", *keys, what, i);
+                          "\"%s\" of %s %d is not a number >= 0", *keys, what, i);
     }
     return TSR_OK;
 }
 
-// Numbers beyond 2^62 count as left out.
+// Numbers above 2^62 count as missing.
 static int64_t bytes_of(const json_t *value)
 {
     if (json_is_integer(value))
@@ -169,19 +167,18 @@ static bool is_among(const char *key, const char *const *known)
     return *known != NULL;
 }
 
-// A misspelt key would leave the usual number in its place, unseen.
+// A misspelt key would silently leave the default.
 static void warn_keys(tsr_session *session, const json_t *object, const char *what,
                       const char *const *known)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)object, key, value) if (!is_among(key, known))
-        tsr__diag(session, DIAG_topology_key, NULL,
-                  "correct it, or leave it out; docs/formats.md lists what is read",
-                  "%s has no \"%s\": it counts for nothing", what, key);
+    json_object_foreach((json_t *)object, key, value) if (!is_among(key, known)) tsr__diag(
+        session, DIAG_topology_key, NULL, "correct or remove it; docs/formats.md lists the keys",
+        "%s has no key \"%s\": ignored", what, key);
 }
 
-// What stands above the lists. Keys of later versions may mean what is not known here.
+// Keys at the top level. Documents of later versions are refused.
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
     static const char *const known[] = {"version",     "kind",    "devices", "links", "ports",
@@ -190,20 +187,19 @@ static tsr_status check_root(tsr_session *session, const json_t *root)
     static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
     const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
     if (version && json_integer_value(version) != 1)
-        return refuse(session, "write it again with `tessera topology make` or `measure`",
+        return refuse(session, "write the file again with `tessera topology make` or `measure`",
                       "\"version\" is not 1");
     if (kind && (!json_is_string(kind) || strcmp(json_string_value(kind), "tessera-topology") != 0))
-        return refuse(session, "give a topology: `tessera topology make` writes one",
+        return refuse(session, "use a topology file; `tessera topology make` writes one",
                       "\"kind\" is not \"tessera-topology\"");
     for (const char *const *list = lists; *list; list++)
         if (json_object_get(root, *list) && !json_is_array(json_object_get(root, *list)))
-            return refuse(session, "write [...]", "\"%s\" is no list", *list);
+            return refuse(session, "write [...]", "\"%s\" is not a list", *list);
     warn_keys(session, root, "a topology", known);
     return TSR_OK;
 }
 
-// Numbers that are left out are 0 here, and tsr_topology_set_device keeps the usual value for
-// those.
+// Missing numbers are 0 here; tsr_topology_set_device keeps the default for them.
 static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"memory", "flops", "bandwidth", "overhead", NULL};
@@ -213,7 +209,7 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
         const json_t *d = json_array_get(list, (size_t)i);
         if (!json_is_object(d))
             return refuse(topology->session, "write {\"name\": ..., \"memory\": ...}",
-                          "device %d is no object", i);
+                          "device %d is not an object", i);
         warn_keys(topology->session, d, "a device", known);
         tsr_status st = check_numbers(topology, d, "device", i, numbers);
         if (st != TSR_OK)
@@ -233,22 +229,22 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
-// "both": true makes two links of one entry, there and back.
+// "both": true makes two links, one in each direction.
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", NULL};
     static const char *const known[] = {"from", "to", "latency", "bandwidth", "both", NULL};
     size_t n = json_array_size(list);
     if (n > TOPOLOGY_MAX_LINKS)
-        return refuse(topology->session, "leave repeated links out", "too many links");
+        return refuse(topology->session, "remove repeated links", "too many links");
     for (size_t i = 0; i < n; i++) {
         const json_t *l = json_array_get(list, i), *from = json_object_get(l, "from"),
                      *to = json_object_get(l, "to");
         int64_t a = json_integer_value(from), b = json_integer_value(to);
         if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= topology->n ||
             b >= topology->n)
-            return refuse(topology->session, "give from and to as device numbers",
-                          "link %zu is not from one of devices 0 to %d to another", i,
+            return refuse(topology->session, "use device numbers, from 0",
+                          "link %zu: \"from\" and \"to\" must be different devices from 0 to %d", i,
                           topology->n - 1);
         warn_keys(topology->session, l, "a link", known);
         tsr_status st = check_numbers(topology, l, "link", (int)i, numbers);
@@ -262,7 +258,7 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
-// Measured points must rise in bytes: prices between two of them are read off the line between.
+// Bytes must ascend: times between two points are interpolated.
 static bool json_times(const json_t *object, struct topology_times *out)
 {
     const json_t *bytes = json_object_get(object, "bytes"),
@@ -297,7 +293,7 @@ static tsr_status json_collectives(tsr_topology *topology, const json_t *list)
             return refuse(topology->session,
                           "write {\"collective\": \"all-reduce\", \"devices\": 2, "
                           "\"bytes\": [...], \"seconds\": [...]}, sizes ascending",
-                          "entry %zu of \"collectives\" is damaged", i);
+                          "entry %zu of \"collectives\" is malformed", i);
         if (!tsr__topology_add_times(topology, &times))
             return TSR_NOMEM;
     }
@@ -316,13 +312,14 @@ static void json_grid(tsr_topology *topology, const json_t *list)
             return;
         topology->grid[i] = (int)side;
     }
-    if (all == topology->n) // a grid that does not fit is no help and no harm
+    if (all == topology->n) // ignore a grid that does not match
         topology->n_grid = (int)n;
     else
         topology->n_grid = 0;
 }
 
-// Hosts too many for a list of all links: those of the first `window` devices, whole hosts of a grid [hosts, devices], stand for all.
+// Too many hosts to list all links: those of the first `window` devices, full hosts of a grid
+// [hosts, devices], are repeated for all.
 static tsr_status json_window(tsr_topology *topology, const json_t *given)
 {
     int64_t window = json_integer_value(given);
@@ -336,13 +333,13 @@ static tsr_status json_window(tsr_topology *topology, const json_t *given)
     if (!fits)
         return refuse(topology->session,
                       "give \"grid\" as [hosts, devices], and links among the first devices alone",
-                      "\"window\" is not a number of first devices that stand for all hosts");
+                      "\"window\" must be the number of devices of the first hosts");
     topology->window = (int)window;
     topology->host = topology->grid[1];
     return TSR_OK;
 }
 
-// Ports bound what sets of links carry together; tsr__topology_finish sorts the links first.
+// Ports refer to sorted links: tsr__topology_finish comes first.
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;
@@ -351,7 +348,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
     if (status == TSR_NOMEM)
         return status;
     if (!root)
-        return refuse(session, "correct the JSON text", "line %d: %s", error.line, error.text);
+        return refuse(session, "correct the JSON syntax", "line %d: %s", error.line, error.text);
     const json_t *devices = json_object_get(root, "devices");
     size_t n = json_array_size(devices);
     tsr_topology *topology = NULL;
@@ -361,7 +358,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
                         "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
     else if (status == TSR_OK && !(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
-    // Each part is read only if all before it were; the grid cannot fail.
+    // Each part is read only if those before were valid; the grid cannot fail.
     if (topology)
         status = json_devices(topology, devices);
     if (topology && status == TSR_OK)
@@ -379,7 +376,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         status = what ? refuse(session, "`tessera topology measure --model` writes such numbers",
                                "%s", what)
                       : TSR_NOMEM;
-    // Ports name links by their ends, so links must be sorted first.
+    // Ports refer to links by their ends, so links must be sorted.
     if (topology && status == TSR_OK)
         status = tsr__topology_finish(topology, true);
     if (topology && status == TSR_OK &&
@@ -396,9 +393,9 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
     return status;
 }
 
-// ---- which of them it is
+// ---- kinds of text
 
-// All but "auto:", which stands before the others.
+// Everything but the prefix "auto:".
 static tsr_status parse(tsr_session *session, struct str t, tsr_topology **out)
 {
     struct cursor cursor = {t.p, t.p + t.n};
@@ -433,7 +430,7 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
     return tsr__topology_chosen(topology, out);
 }
 
-// Files up to 64 MiB. Text from a file and text on the command line mean the same.
+// Files up to 64 MiB, with the same text as on the command line.
 tsr_status tsr__topology_read(tsr_session *session, const char *path, tsr_topology **out)
 {
     struct arena arena;

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// price.c - what collectives cost: the least over algorithms and orders of the ring, never below
-// what must cross a cut.
+// price.c - predicted time of collectives: the minimum over algorithms and ring orders, never below
+// the lower bound of bound.c.
 //
-// A schedule is heard once with one byte. Each step costs the longest way of its messages plus the
-// time of its fullest link; summed over the steps that is a line in the bytes. Lines are kept by
+// Each schedule is run once with one byte. A step takes the longest latency of its messages plus
+// the time of its most loaded link. The sum over the steps is linear in the bytes; it is cached by
 // collective and groups.
 //
-// Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s. Each of
-// the 3 steps costs 1 us + B / 4 / 1e9 s: the line is 3 us + 0.75 ns for each byte.
+// Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s. Each of the
+// 3 steps takes 1 us + B / 4 / 1e9 s: 3 us + 0.75 ns per byte in total.
 #include "topology/internal.h"
 #include "collective/collective.h"
 
 #include <math.h>
 
-// ---- what is kept by groups
+// ---- the cache
 
-#define ALL_PAIRS (-1) // beside the collectives: everybody to everybody, one byte each
+#define ALL_PAIRS (-1) // beside the collectives: every member to every other, one byte each
 
-// Where the prices of a collective over groups are kept; NULL: no memory.
+// Returns the cache slot of a collective over groups; NULL: out of memory.
 static void **kept_at(tsr_topology *topology, int what, const struct topology_groups *groups)
 {
     size_t n = (size_t)groups->count * (size_t)groups->size;
@@ -30,7 +30,7 @@ static void **kept_at(tsr_topology *topology, int what, const struct topology_gr
     return tsr__map_at(&topology->priced, str_bytes(key, (n + 2) * sizeof *key));
 }
 
-// Without a name until it was worked out.
+// The entry has no name until it is computed.
 static struct topology_way *all_pairs_of(tsr_topology *topology,
                                          const struct topology_groups *groups)
 {
@@ -42,25 +42,25 @@ static struct topology_way *all_pairs_of(tsr_topology *topology,
     return NULL;
 }
 
-// ---- hearing a schedule
+// ---- running a schedule
 
-// A listener that adds up. `load` is 0 everywhere between steps; `touched` lists what is not, so
-// that a step costs its messages and not all links.
+// A listener that sums up times. `load` is 0 between steps; `touched` lists the entries that are
+// not, so that the cost of a step depends on its messages and not on all links.
 struct meter {
     tsr_topology *topology;
     bool near;    // groups are in the order of near_order
-    double *load; // by link and port, in this step
+    double *load; // of this step, by link and port
     int *touched;
     size_t n_touched;
-    int *group;               // by device: the group that it is in
+    int *group;               // by device: its group
     double longest;           // latency of this step
-    double fullest;           // of an exchange in this step: seconds of its fullest link
-    double latency, per_byte; // so far
+    double fullest;           // seconds of the most loaded link, for an exchange in this step
+    double latency, per_byte; // totals so far
     bool reduces, unreachable;
     int path[TOPOLOGY_MAX_HOPS];
 };
 
-// Bytes go through a link or a port in this step.
+// Adds bytes to a link or port in this step.
 static void carry(struct meter *meter, int shared, double bytes)
 {
     if (shared < 0)
@@ -70,7 +70,7 @@ static void carry(struct meter *meter, int shared, double bytes)
     meter->load[shared] += bytes;
 }
 
-// A message on a link goes through the link and through the port at either end.
+// Adds bytes to a link and to the ports at both ends.
 static void carry_all(struct meter *meter, const struct topology_link *link, double bytes)
 {
     carry(meter, (int)(link - meter->topology->links.at), bytes);
@@ -78,7 +78,7 @@ static void carry_all(struct meter *meter, const struct topology_link *link, dou
     carry(meter, tsr__topology_in(meter->topology, link), bytes);
 }
 
-// One message of the step: its bytes on every link of its way, its latency to the longest.
+// One message of the step.
 static void hear(void *data, int from, int to, double bytes)
 {
     struct meter *meter = data;
@@ -95,13 +95,13 @@ static void hear(void *data, int from, int to, double bytes)
         meter->longest = latency;
 }
 
-// The loads and the latency of one byte from every member of a group to every other: one tree of routes for each member,
-// whose links carry as many messages as there are members behind them.
+// Loads and latency of one byte from every member of a group to every other. One routing tree per
+// member; a link carries one message for each member behind it.
 static bool load_all_pairs(struct meter *meter, const struct topology_groups *groups)
 {
     struct topology_spread spread;
     for (int i = 0; i < meter->topology->n; i++)
-        meter->group[i] = -1 - i; // of a group of its own
+        meter->group[i] = -1 - i; // alone
     for (int i = 0; i < groups->count * groups->size; i++)
         meter->group[groups->device[i]] = i / groups->size;
     for (int i = 0; i < groups->count * groups->size; i++) {
@@ -119,7 +119,7 @@ static bool load_all_pairs(struct meter *meter, const struct topology_groups *gr
     return true;
 }
 
-// Takes the loads off again; seconds that the fullest link or port needs.
+// Resets the loads and returns the seconds of the most loaded link or port.
 static double unload(struct meter *meter)
 {
     double fullest = 0;
@@ -134,7 +134,7 @@ static double unload(struct meter *meter)
     return fullest;
 }
 
-// All collectives that send everything to everybody at once share one such measurement of their groups.
+// All collectives with an all-to-all step share one cached analysis of their groups.
 static void exchange(void *data, const struct topology_groups *groups, double bytes)
 {
     struct meter *meter = data;
@@ -153,8 +153,7 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     meter->fullest = one->per_byte * bytes;
 }
 
-// The step lasts for its longest latency and its fullest link, both counted for each of its
-// repetitions.
+// A step takes its longest latency plus the time of its most loaded link, times its repetitions.
 static void end_step(void *data, int times)
 {
     struct meter *meter = data;
@@ -166,7 +165,7 @@ static void end_step(void *data, int times)
     meter->longest = meter->fullest = 0;
 }
 
-// Pieces are folded block by block in the cache: each is read once, and what they come to is written.
+// Seconds per byte for the reduction itself: every piece is read once, and the result is written.
 static double fold_per_byte(const tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups)
 {
@@ -178,14 +177,14 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
         if (each > slowest)
             slowest = each;
     }
-    // n pieces of bytes / n each are read, one is written: (n + 1) / n bytes through memory for
-    // each byte of the tensor.
+    // n pieces of bytes / n each are read, one is written: (n + 1) / n bytes per byte of the
+    // tensor.
     return slowest * (groups->size + 1) / groups->size;
 }
 
-// ---- orders of a ring: as given, and from neighbour to nearest neighbour
+// ---- ring orders: as given, and from neighbour to nearest neighbour
 
-// The measure of routes.c: latency and the time of a medium message. Infinite: there is no way.
+// The metric of routes.c: latency plus the time of a medium message; infinite: no route.
 static double distance(tsr_topology *topology, int a, int b, int *path)
 {
     double sum = 0;
@@ -197,8 +196,8 @@ static double distance(tsr_topology *topology, int a, int b, int *path)
     return sum;
 }
 
-// Depth first along the nearest: a ring where there is one, else the tour of a tree, which uses each
-// link of it once in each direction.
+// Nearest neighbour order, depth first: a ring if there is one, else the tour of a tree, which uses
+// each link once in each direction.
 static void near_order(tsr_topology *topology, const int *in, int n, int *out, int *path)
 {
     memcpy(out, in, (size_t)n * sizeof *out);
@@ -211,18 +210,18 @@ static void near_order(tsr_topology *topology, const int *in, int n, int *out, i
                 least = d, best = j;
         }
         int kept = out[best];
-        for (int j = best; j > k; j--) // the rest keeps its order
+        for (int j = best; j > k; j--) // keep the order of the rest
             out[j] = out[j - 1];
         out[k] = kept;
     }
 }
 
-// ---- lines of one collective over groups
+// ---- the best algorithms of one collective
 
 #define MAX_WAYS 32
 
-// The ways that are the best for some number of bytes: none has both a lower latency and less time
-// for each byte than another that is kept before it.
+// The algorithms that are the fastest for some number of bytes: none has both higher latency and
+// more time per byte than another one.
 struct priced {
     int n;
     struct topology_way way[MAX_WAYS];
@@ -240,7 +239,7 @@ static void keep_way(struct priced *p, const struct algorithm *algorithm, const 
         p->way[p->n++] = way;
 }
 
-// Hears every algorithm of the collective with one byte, members in the order given.
+// Runs every algorithm of the collective with one byte, members in the given order.
 static void price_order(struct meter *meter, enum tsr_collective what,
                         const struct topology_groups *groups, struct priced *p)
 {
@@ -257,7 +256,6 @@ static void price_order(struct meter *meter, enum tsr_collective what,
     }
 }
 
-// Every group in the order that is near for it.
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups, int *path)
 {
     int *near = ARENA_ARRAY(&topology->arena, int, (size_t)groups->count *(size_t)groups->size);
@@ -267,9 +265,8 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
     return near;
 }
 
-// Prices the members in the order given and, where neighbours can be put next to each other, in
-// that order too. Broadcast and send keep the given order: their first member is the one that
-// sends.
+// Evaluates the given order of members and the nearest neighbour order. Broadcast and send keep the
+// given order: their first member is the sender.
 static bool all_ways(tsr_topology *topology, enum tsr_collective what,
                      const struct topology_groups *groups, struct priced *p)
 {
@@ -299,7 +296,7 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
     return ok;
 }
 
-// Worked out when it is first asked for; NULL: no memory.
+// Computed on first use; NULL: out of memory.
 static struct priced *priced(tsr_topology *topology, enum tsr_collective what,
                              const struct topology_groups *groups)
 {
@@ -314,7 +311,7 @@ static struct priced *priced(tsr_topology *topology, enum tsr_collective what,
     return NULL;
 }
 
-// ---- times that were measured
+// ---- measured times
 
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times)
 {
@@ -322,7 +319,7 @@ bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times
     if (!at)
         return false;
     *at = *times;
-    for (int i = 1; i < at->n; i++) // more bytes are never faster
+    for (int i = 1; i < at->n; i++) // make the times monotonic
         at->seconds[i] = at->seconds[i] > at->seconds[i - 1] ? at->seconds[i] : at->seconds[i - 1];
     topology->text = STR("");
     return true;
@@ -343,9 +340,9 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
     return times_of(topology, what, size) != NULL;
 }
 
-// On the line between its neighbours; beyond the last, along the last line.
-// Measured 10 us at 1 KiB and 26 us at 17 KiB: 9 KiB lie half way, 18 us; the way has 9 us and 1 us
-// for each KiB. Below the first point the time of the first point holds.
+// Interpolates linearly; extrapolates the last segment; below the first point its time holds.
+// Example: measured 10 us at 1 KiB and 26 us at 17 KiB: 9 KiB take 18 us, as 9 us plus 1 us per
+// KiB.
 static double measured_time(const struct topology_times *times, double bytes,
                             struct topology_way *way)
 {
@@ -360,7 +357,8 @@ static double measured_time(const struct topology_times *times, double bytes,
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
-// Two devices of the first two hosts that are to each other as these are: of one host or of two, at the same places.
+// Finds two devices of the first two hosts with the same relation: same or different hosts, same
+// indices.
 static void stand_in(const tsr_topology *topology, const int *device, int *pair)
 {
     int host = topology->host;
@@ -369,7 +367,7 @@ static void stand_in(const tsr_topology *topology, const int *device, int *pair)
     pair[1] = device[1] % host + (together ? 0 : host);
 }
 
-// Of hosts that are too many to list, a message between any two devices has a price, and what stays among the first.
+// With a window, links are known for groups among the first devices and for any pair of devices.
 static bool has_links(const tsr_topology *topology, const struct topology_groups *groups)
 {
     for (int i = 0; topology->window && i < groups->count * groups->size; i++)
@@ -378,9 +376,8 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
     return true;
 }
 
-// Times that were measured for this collective and size win over prices that were worked out. A
-// pair of devices whose links are not listed is priced by a listed pair that is alike; larger
-// groups of such devices have no price.
+// Measured times take precedence. A pair of devices outside the window is replaced by an equivalent
+// pair inside; larger groups outside it have no predicted time.
 int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way)
@@ -420,9 +417,9 @@ int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
     return tsr__topology_way(topology, what, groups, bytes, &way);
 }
 
-// ---- the public form
+// ---- public call
 
-// The only place where a caller's device numbers come in: they are checked here.
+// Device numbers come from the caller and are checked here.
 tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const int *group, int n,
                              int64_t bytes, tsr_topology_price *out)
 {
@@ -441,7 +438,7 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     out->picoseconds = tsr__topology_way(topology, what, &groups, bytes, &way);
     out->bound = tsr__topology_bound(topology, what, &groups, bytes);
     if (tsr__topology_measured(topology, what, n) && out->bound > out->picoseconds)
-        out->bound = out->picoseconds; // links were measured one pair at a time
+        out->bound = out->picoseconds; // the bound is for links measured one pair at a time
     out->algorithm = way.algorithm;
     return arena_status(&topology->arena);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rates.c - speeds by element type and kind of work, and ports, in the JSON of a topology.
+// rates.c - reads and writes in JSON: rates by element type and kind of work, and ports.
 //
 //     "devices": [{..., "flops": 6.7e13, "rates": {"float16": 9.9e14}, "moves": {"softmax": 2e10}}]
-//     "ports": [{"device": 0, "bandwidth": 4.5e11, "to": [1, 2, 3]}]     without "to": all links of the device
+//     "ports": [{"device": 0, "bandwidth": 4.5e11, "to": [1, 2, 3]}]     default "to": all links
 #include "topology/internal.h"
 
 #include <jansson.h>
@@ -31,7 +31,7 @@ const char *tsr__kind_word(int rate, int move)
 
 // ---- rates -------------------------------------------------------------------------------------
 
-// Only what has a speed of its own; none at all leaves the member out.
+// Writes the rates that are set; omits the member if there are none.
 static void add_speeds(tsr_json *json, const char *member, const char *const *words,
                        const double *speeds, int n)
 {
@@ -54,17 +54,17 @@ void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
     add_speeds(json, "near", move_names, device->near, TSR_MOVE_COUNT);
 }
 
-// A member of a device with its words and where their speeds go.
+// A member of a device: its keys and the rates that they set.
 struct speeds {
     const char *member;
     const char *const *words;
     double *into;
     int n;
-    double *float32; // where that word goes; NULL: it is none
+    double *float32; // set by the key "float32"; NULL: not a key
     const char *no_object, *no_word, *no_speed;
 };
 
-// The place of a word's speed; NULL: there is no such word.
+// Returns the rate of a key; NULL: unknown key.
 static double *place_of(const struct speeds *speeds, const char *word)
 {
     if (speeds->float32 && strcmp(word, "float32") == 0)
@@ -75,7 +75,7 @@ static double *place_of(const struct speeds *speeds, const char *word)
     return NULL;
 }
 
-// `what` is set before each test, so that a false return always has its reason.
+// Sets `what` before each check, so that it explains a false result.
 static bool read_speeds(const json_t *device, const struct speeds *speeds, const char **what)
 {
     const char *word;
@@ -99,22 +99,22 @@ static bool read_speeds(const json_t *device, const struct speeds *speeds, const
     return true;
 }
 
-#define WAYS                                                                                       \
+#define MOVES                                                                                      \
     "none of stream, weights, packed, cache, softmax, norm, curve, turn, reduce, copy, error, "    \
     "pool"
 
 bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char **what)
 {
     const struct speeds all[] = {
-        {"rates", names, out->rates, TSR_RATE_COUNT, &out->flops, "\"rates\" is no object",
-         "\"rates\" has a word that is none of float32, tf32, float16, bfloat16, float8, int8, "
+        {"rates", names, out->rates, TSR_RATE_COUNT, &out->flops, "\"rates\" is not an object",
+         "\"rates\" has a key that is none of float32, tf32, float16, bfloat16, float8, int8, "
          "int4, float64, convolution, depthwise, packed, attention, recurrence, pool, "
          "trees, kernels",
-         "\"rates\" has a speed that is no number above 0"},
-        {"moves", move_names, out->moves, TSR_MOVE_COUNT, NULL, "\"moves\" is no object",
-         "\"moves\" has a word that is " WAYS, "\"moves\" has a speed that is no number above 0"},
-        {"near", move_names, out->near, TSR_MOVE_COUNT, NULL, "\"near\" is no object",
-         "\"near\" has a word that is " WAYS, "\"near\" has a speed that is no number above 0"}};
+         "\"rates\" has a rate that is not a number > 0"},
+        {"moves", move_names, out->moves, TSR_MOVE_COUNT, NULL, "\"moves\" is not an object",
+         "\"moves\" has a key that is " MOVES, "\"moves\" has a rate that is not a number > 0"},
+        {"near", move_names, out->near, TSR_MOVE_COUNT, NULL, "\"near\" is not an object",
+         "\"near\" has a key that is " MOVES, "\"near\" has a rate that is not a number > 0"}};
     for (size_t i = 0; i < TSR_COUNT(all); i++)
         if (!read_speeds(device, &all[i], what))
             return false;
@@ -123,7 +123,7 @@ bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char 
 
 // ---- ports -------------------------------------------------------------------------------------
 
-// Devices that a port leads to; all: every link of the device goes through it.
+// True if all links of the device go through the port.
 static bool leads_to_all(const tsr_topology *topology, int port)
 {
     for (size_t i = 0; i < topology->links.n; i++)
@@ -154,7 +154,7 @@ void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
-// A port without "to" leads everywhere.
+// A port without "to" has all links.
 static bool listed(const json_t *to, int device)
 {
     for (size_t i = 0; i < json_array_size(to); i++)
@@ -163,7 +163,7 @@ static bool listed(const json_t *to, int device)
     return !to;
 }
 
-// The links of the device that go to those that are listed, and come from them.
+// Assigns the port to the device's links from and to the listed devices.
 static void use_port(tsr_topology *topology, int port, const json_t *to)
 {
     int device = topology->ports.at[port].device;
@@ -176,18 +176,18 @@ static void use_port(tsr_topology *topology, int port, const json_t *to)
     }
 }
 
-// *what NULL: no memory. Entries before the one that is damaged stay, but the caller frees the
-// topology then. A link keeps the first port that claims it.
+// *what NULL: out of memory. On failure the caller frees the topology. A link keeps the first port
+// that claims it.
 bool tsr__ports_read(tsr_topology *topology, const json_t *list, const char **what)
 {
-    *what = "is one of too many";
+    *what = "exceeds the limit of ports";
     if (json_array_size(list) > 4 * (size_t)topology->n)
         return false;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *to = json_object_get(entry, "to");
         int64_t device = json_integer_value(json_object_get(entry, "device"));
         double bandwidth = json_number_value(json_object_get(entry, "bandwidth"));
-        *what = "has no device, no bandwidth above 0, or a \"to\" that is no list";
+        *what = "needs a device and a bandwidth > 0, and \"to\" must be a list";
         if (!json_is_integer(json_object_get(entry, "device")) || device < 0 ||
             device >= topology->n || !(bandwidth > 0) || bandwidth > 1e30 ||
             (to && !json_is_array(to)))

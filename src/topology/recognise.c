@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// recognise.c - sees the grid in a map of devices and links: a grid, a torus, hosts, so that a topology which is given as a list
-// plans as well as one that is given by its name.
+// recognise.c - detects a grid, torus or hosts in a list of devices and links, so that a topology
+// given as a list plans as well as one given by name.
 //
-// The devices are numbered row by row. Every way to write their number as a product of sides is tried, few sides first:
-// 8 devices are 2x4, 4x2, 2x2x2. A link is along one side if its ends differ in that coordinate alone.
+// Devices are numbered row by row. Tries every factorization of their number into sides, few sides
+// first: 8 devices are 2x4, 4x2, 2x2x2. A link is along one side if its ends differ in that
+// coordinate alone.
 #include "topology/internal.h"
 
-#define SIDES 4   // that are looked for
-#define CLEAR 1.5 // times as fast are links inside of a host, if all pairs are linked
-// Looks at speeds of links, over all sides that are tried: 1024 devices that are all linked have a million links and can be
-// written in 129 ways, of which the first ones, with few sides, are looked at.
+#define SIDES 4   // most sides
+#define CLEAR 1.5 // links inside a host must be faster by this factor, if all pairs are linked
+// Limit on comparisons of link speeds: 1024 fully linked devices have a million links and 129
+// factorizations. Those with few sides are tried first.
 #define LOOKS ((size_t)1 << 25)
 
 enum shape { SHAPE_GRID, SHAPE_TORUS, SHAPE_HOSTS, SHAPE_PAIRS, SHAPE_COUNT };
@@ -17,15 +18,15 @@ enum shape { SHAPE_GRID, SHAPE_TORUS, SHAPE_HOSTS, SHAPE_PAIRS, SHAPE_COUNT };
 struct guess {
     const tsr_topology *topology;
     int side[SIDES], n;
-    size_t looks; // at speeds of links that are left
+    size_t looks; // comparisons that are left
 };
 
-// The coordinate in which two devices differ, and by how much; -1: in several. outermost: the first of several.
+// Returns the coordinate in which two devices differ, and by how much; -1: several. outermost: the
+// first of several.
 static int differ(const struct guess *guess, int a, int b, bool outermost, int *by)
 {
     int found = -1;
-    // The last side varies fastest: of 2 x 4, devices 1 and 5 are (0, 1) and (1, 1), and differ in
-    // side 0 by 1.
+    // The last side varies fastest: in 2 x 4, devices 1 and 5 are (0, 1) and (1, 1): side 0 by 1.
     for (int d = guess->n - 1; d >= 0; d--) {
         int x = a % guess->side[d], y = b % guess->side[d];
         a /= guess->side[d];
@@ -43,9 +44,9 @@ static int differ(const struct guess *guess, int a, int b, bool outermost, int *
     return found;
 }
 
-// Links that a shape of those sides has, both ways counted.
-// 2 x 4: a grid has 4 columns of 1 pair and 2 rows of 3, 20 links; a torus closes the rows, 24;
-// hosts have all 6 pairs of a row, 32; all pairs are 56.
+// Number of links of a shape, in both directions. Example 2 x 4: a grid has 4 columns of 1 pair and
+// 2 rows of 3, 20 links; a torus closes the rows, 24; hosts have all 6 pairs of a row, 32; all
+// pairs are 56.
 static size_t expected(const struct guess *guess, enum shape shape)
 {
     size_t n = (size_t)guess->topology->n, all = 0;
@@ -63,13 +64,13 @@ static size_t expected(const struct guess *guess, enum shape shape)
     return all;
 }
 
-// Every link is one of the shape's; there are as many as it has, so it has no others.
+// True if every link belongs to the shape. Their number is equal, so none is missing.
 static bool links_fit(const struct guess *guess, enum shape shape)
 {
     if (guess->topology->links.n != expected(guess, shape))
         return false;
     if (shape == SHAPE_PAIRS)
-        return true; // as many as there are pairs, and none twice
+        return true; // all pairs, without duplicates
     for (size_t i = 0; i < guess->topology->links.n; i++) {
         const struct topology_link *link = &guess->topology->links.at[i];
         int by = 0, along = differ(guess, link->from, link->to, false, &by);
@@ -81,7 +82,8 @@ static bool links_fit(const struct guess *guess, enum shape shape)
     return true;
 }
 
-// Where all pairs are linked, speeds tell hosts: links inside are clearly faster than any between, at every level.
+// If all pairs are linked, speeds show the hosts: at every level, links inside are clearly faster
+// than those between.
 static bool speeds_fit(struct guess *guess)
 {
     double least[SIDES], most[SIDES];
@@ -99,15 +101,15 @@ static bool speeds_fit(struct guess *guess)
         if (link->bandwidth > most[d])
             most[d] = link->bandwidth;
     }
-    // Side d is inside of side d - 1: its slowest link must be clearly faster than the fastest one
-    // step further out.
+    // Side d is inside side d - 1: its slowest link must be clearly faster than the fastest one
+    // further out.
     for (int d = 1; d < guess->n; d++)
         if (least[d] < CLEAR * most[d - 1])
             return false;
     return true;
 }
 
-// Shapes from the one with the fewest links on; the first that fits is taken.
+// Tries shapes with fewer links first.
 static bool fits(struct guess *guess)
 {
     for (int shape = 0; shape < SHAPE_COUNT; shape++) {
@@ -119,7 +121,7 @@ static bool fits(struct guess *guess)
     return false;
 }
 
-// Tries all sides that multiply to `left` from side number `at` on.
+// Tries all sides that multiply to `left`, from side `at` on.
 static bool try_sides(struct guess *guess, int at, int left)
 {
     if (at >= SIDES)
@@ -136,7 +138,7 @@ static bool try_sides(struct guess *guess, int at, int left)
     return false;
 }
 
-// Nothing changes where no shape fits, or fewer than 4 devices are there.
+// Changes nothing if no shape fits or there are fewer than 4 devices.
 void tsr__topology_recognise(tsr_topology *topology)
 {
     if (topology->n_grid || topology->n < 4)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// repeats.c - whether a topology is made of copies of a block of devices.
+// repeats.c - whether a topology consists of equal blocks of devices.
 //
-// hosts:4x8 repeats 8 devices 4 times, and 16 devices twice: every link 8+a -> 8+b has a twin a ->
-// b of the same speed. Links between copies are not looked at. The simulation asks this before it
-// plays one copy in place of all.
+// Example: hosts:4x8 repeats 8 devices 4 times, and 16 devices twice: every link 8+a -> 8+b has an
+// equal link a -> b. Links between blocks are ignored. The simulation then simulates one block
+// instead of all.
 #include "topology/internal.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device 
            memcmp(a->near, b->near, sizeof a->near) == 0;
 }
 
-// The order in which links are sorted, so that a twin is found by bisection.
+// The sort order of links, for bisection.
 static int by_ends(const void *a, const void *b)
 {
     const struct topology_link *x = a, *y = b;
@@ -26,11 +26,12 @@ static int by_ends(const void *a, const void *b)
     return (x->to > y->to) - (x->to < y->to);
 }
 
-// Each link inside of a copy has its twin in the first copy, and the first has no more of them than any other.
+// Each link inside a block has its counterpart in the first block, and all blocks have the same
+// number.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies)
 {
     size_t first = 0, others = 0;
-    int listed = copies; // copies whose links are
+    int listed = copies; // blocks whose links are listed
     if (devices < 1 || copies < 1 || copies > topology->n / devices)
         return false;
     if (topology->window && (devices > topology->window || topology->window % devices))

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// routes.c - ways through a topology: which device reaches which, and over which links.
+// routes.c - shortest routes through a topology.
 //
-// A route has the least latency plus time of a medium message; of routes that are equally good, the one whose devices have
-// the lower numbers. Routes from one device form a tree that is found when it is first asked for: a topology of 4096
-// devices is read without any.
+// The metric is latency plus the time of a medium message; ties go to lower device numbers. The
+// routes from one device form a tree, which is computed on first use: reading a topology of 4096
+// devices computes none.
 //
-// Example: devices 0 1 2 3 in a ring, all links alike. From 0 the tree is 0->1, 0->3 and 1->2: device 2
-// is as near over 3, but 1 is the lower number. `last` has a link for each device but 0 itself; the
-// path from 0 to 2 is read from its end, 1->2 and then 0->1.
+// Example: devices 0 1 2 3 in a ring of equal links. From 0 the tree is 0->1, 0->3 and 1->2: device
+// 2 is as near over 3, but 1 is the lower number. `last` has a link for each device except 0; the
+// path from 0 to 2 is read from its end: 1->2, then 0->1.
 #include "topology/internal.h"
 
 #include <math.h>
 
 #define ROUTE_BYTES 65536.0
 
-// One slot for each device.
+// Buffers, one entry per device.
 struct topology_work {
-    double *far; // from the source
-    int *
-        queue; // a heap of devices by (far, number), or plainly the order in which they are looked at
-    int *place;   // in the heap; -1: not yet in it
-    int *hops;    // links from the source, or devices that hang on this one
-    int *through; // of a spread
+    double *far;  // distance from the source
+    int *queue;   // a heap of devices by (far, number), or a plain queue
+    int *place;   // index in the heap; -1: not in it yet
+    int *hops;    // links from the source, or number of children
+    int *through; // for tsr__topology_spread
     double *latency;
 };
 
@@ -44,8 +43,7 @@ static struct topology_work *work_of(tsr_topology *topology)
     return topology->work;
 }
 
-// Trees that were found stay in the arena, out of reach. `even` decides how the next ones are
-// found.
+// Old trees stay in the arena. `even` selects the algorithm for new ones.
 void tsr__topology_reset_routes(tsr_topology *topology)
 {
     memset(topology->route, 0, (size_t)topology->n * sizeof *topology->route);
@@ -57,14 +55,15 @@ void tsr__topology_reset_routes(tsr_topology *topology)
     }
 }
 
-// ---- which devices are reached at all
+// ---- reachability
 
-// Links sorted by the device at one of their ends: those of device d are order[first[d]] to order[first[d + 1] - 1].
+// Links sorted by the device at one end: those of device d are order[first[d]] to order[first[d +
+// 1] - 1].
 struct ends {
     size_t *first, *order;
 };
 
-// Links by the device that they lead to, by counting: links 0->1, 2->1, 1->2 give first = 0 0 2 3, order = 0 1 2.
+// Counting sort of the links by target: links 0->1, 2->1, 1->2 give first = 0 0 2 3, order = 0 1 2.
 static void sort_by_end(const tsr_topology *topology, struct ends *ends)
 {
     size_t n = (size_t)topology->n;
@@ -74,12 +73,12 @@ static void sort_by_end(const tsr_topology *topology, struct ends *ends)
         ends->first[d + 1] += ends->first[d];
     for (size_t i = topology->links.n; i-- > 0;)
         ends->order[--ends->first[topology->links.at[i].to + 1]] = i;
-    for (size_t d = 0; d < n; d++) // each start was moved down by its own count
+    for (size_t d = 0; d < n; d++) // undo the shift by one
         ends->first[d] = ends->first[d + 1];
     ends->first[n] = topology->links.n;
 }
 
-// Marks the devices that device 0 reaches over links in their direction, or (into given) that reach it.
+// Marks the devices that device 0 reaches, or with `into` those that reach it.
 static void mark_reached(const tsr_topology *topology, const struct ends *into, bool *reached,
                          int *queue)
 {
@@ -99,8 +98,7 @@ static void mark_reached(const tsr_topology *topology, const struct ends *into, 
     }
 }
 
-// Looked at once in each direction from device 0, not once for each device. One finding is enough: nothing that spans
-// both parts can be priced.
+// One search in each direction from device 0. One warning is enough.
 bool tsr__topology_warn_unreachable(tsr_topology *topology)
 {
     struct arena scratch;
@@ -120,7 +118,7 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology)
         if (there[d] && back[d])
             continue;
         int from = 0, to = d;
-        if (there[d]) { // there, but not back
+        if (there[d]) { // reached, but no route back
             from = d;
             to = 0;
         }
@@ -133,9 +131,9 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology)
     return ok;
 }
 
-// ---- the tree of routes from one device
+// ---- the routing tree of one device
 
-// All links cost the same: by the number of links. Of the devices one link nearer, the lowest number is the one before.
+// Breadth-first search, for equal links. Of several predecessors the lowest number is taken.
 static void spread_evenly(const tsr_topology *topology, int from, struct topology_work *work,
                           int *last)
 {
@@ -146,15 +144,14 @@ static void spread_evenly(const tsr_topology *topology, int from, struct topolog
     for (int at = 0; at < n_queue; at++) {
         int device = work->queue[at];
         if (n_queue == topology->n && work->hops[device] == work->hops[work->queue[n_queue - 1]])
-            return; // all are found, and none is farther than this one
+            return; // all devices are found
         for (size_t k = topology->first[device]; k < topology->first[device + 1]; k++) {
             int next = topology->links.at[k].to;
             if (work->hops[next] == INT32_MAX) {
                 work->hops[next] = work->hops[device] + 1;
                 work->queue[n_queue++] = next;
                 last[next] = (int)k;
-                // As near over another device: the lower number wins, so that routes are the same
-                // on every machine.
+                // The lower number wins, so that routes are the same on every machine.
             } else if (work->hops[next] == work->hops[device] + 1 &&
                        device < topology->links.at[last[next]].from) {
                 last[next] = (int)k;
@@ -163,7 +160,7 @@ static void spread_evenly(const tsr_topology *topology, int from, struct topolog
     }
 }
 
-// Nearer, or as near with a lower number.
+// Nearer, or equally near with a lower number.
 static bool before(const struct topology_work *work, int a, int b)
 {
     return work->far[a] < work->far[b] || (work->far[a] == work->far[b] && a < b);
@@ -175,7 +172,7 @@ static void put(struct topology_work *work, int slot, int device)
     work->place[device] = slot;
 }
 
-// The device came nearer: it moves towards the top of the heap.
+// Moves a device up in the heap after its distance decreased.
 static void rise(struct topology_work *work, int device)
 {
     int slot = work->place[device];
@@ -186,7 +183,7 @@ static void rise(struct topology_work *work, int device)
     put(work, slot, device);
 }
 
-// Takes the nearest out of a heap of n.
+// Removes the nearest device from a heap of n.
 static int take_nearest(struct topology_work *work, int n)
 {
     int nearest = work->queue[0], device = work->queue[n - 1], slot = 0, rest = n - 1;
@@ -203,7 +200,7 @@ static int take_nearest(struct topology_work *work, int n)
     return nearest;
 }
 
-// Dijkstra's algorithm. A device that was taken out of the heap never comes nearer: all links cost something.
+// Dijkstra's algorithm.
 static void spread_by_cost(const tsr_topology *topology, int from, struct topology_work *work,
                            int *last)
 {
@@ -229,7 +226,7 @@ static void spread_by_cost(const tsr_topology *topology, int from, struct topolo
     }
 }
 
-// Finds the tree of routes from the device unless it is there. False: no memory.
+// Computes the routing tree of the device on first use. False: out of memory.
 static bool find_routes(tsr_topology *topology, int from)
 {
     if (topology->route[from])
@@ -250,7 +247,7 @@ static bool find_routes(tsr_topology *topology, int from)
     return true;
 }
 
-// Walked from the end: the tree knows of each device the link by which it is reached.
+// Follows the tree from the end of the path.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room)
 {
     if (!find_routes(topology, from))
@@ -268,11 +265,11 @@ int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int
 
 // ---- one message to each of many
 
-// Devices from the leaves of the tree to its root, which is left out: every device comes after all that hang on it.
+// Lists the devices of the tree from the leaves to the root, which is left out.
 static int leaves_first(const tsr_topology *topology, const int *last, struct topology_work *work)
 {
     int n = 0;
-    memset(work->hops, 0, (size_t)topology->n * sizeof *work->hops); // devices that hang on each
+    memset(work->hops, 0, (size_t)topology->n * sizeof *work->hops); // number of children
     for (int d = 0; d < topology->n; d++)
         if (last[d] >= 0)
             work->hops[topology->links.at[last[d]].from]++;
@@ -287,8 +284,8 @@ static int leaves_first(const tsr_topology *topology, const int *last, struct to
     return n;
 }
 
-// Messages are added up towards the root, latencies away from it: each link of the tree is looked at twice, however
-// many messages go through it.
+// Sums up messages towards the root and latencies away from it: each link is visited twice,
+// whatever the number of messages.
 bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
                           struct topology_spread *out)
 {
@@ -304,12 +301,12 @@ bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
     int n = leaves_first(topology, last, work);
     work->through[from] = 0;
     work->latency[from] = 0;
-    // Leaves first: when a device's turn comes, everything behind it has been added.
+    // Leaves first: everything behind a device has been added.
     for (int i = 0; i < n; i++) {
         int d = work->queue[i];
         work->through[topology->links.at[last[d]].from] += work->through[d];
     }
-    // Root first: the latency of the device before is known.
+    // Root first: the predecessor's latency is known.
     for (int i = n; i-- > 0;) {
         const struct topology_link *link = &topology->links.at[last[work->queue[i]]];
         work->latency[link->to] = work->latency[link->from] + link->latency;

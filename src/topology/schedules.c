@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// schedules.c - the algorithms of collectives, each written once as steps of messages.
+// schedules.c - the algorithms of collectives, each as a schedule of steps of messages.
 //
-// A schedule says who sends how many bytes to whom in which step; prices and the simulation both
-// listen to it. Gathers are written; scatters are their mirror image in time and direction; an
-// all-reduce is a reduce-scatter followed by an all-gather, or something of its own for small tensors.
+// A schedule says which member sends how many bytes to which other one in which step. Its listener
+// computes times or loads. Only gathers are written out: scatters mirror them in time and
+// direction, and an all-reduce is a reduce-scatter followed by an all-gather, or a separate
+// algorithm for small tensors.
 //
 // Worked example: 4 devices all-gather 8 bytes, 2 from each.
-//   ring:     3 steps, in each of them everybody sends 2 bytes to the next device;
+//   ring:     3 steps, in each of them every device sends 2 bytes to the next one;
 //   doubling: 2 steps, i sends 2 bytes to i ^ 1, then the 4 bytes that it has by then to i ^ 2;
-//   direct:   1 step, everybody sends its 2 bytes to the 3 others.
-// The mirror image of doubling scatters: first 4 bytes between i and i ^ 2, then 2 between i and
-// i ^ 1. A broadcast of 8 bytes by tree: 0 to 2, then 0 to 1 and 2 to 3. An all-to-all of 8
-// bytes, 2 on each device, by bruck: i sends 2 of its 4 blocks of half a byte to i + 1, then 2
-// blocks to i + 2.
+//   direct:   1 step, every device sends its 2 bytes to the 3 others.
+// Mirrored, doubling scatters: first 4 bytes between i and i ^ 2, then 2 between i and i ^ 1. A
+// broadcast of 8 bytes by tree: 0 to 2, then 0 to 1 and 2 to 3. An all-to-all of 8 bytes, 2 on each
+// device, by bruck: i sends 2 of its 4 blocks of half a byte to i + 1, then 2 blocks to i + 2.
 #include "topology/internal.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ static int levels(int n) // log2 of a power of two, else -1
     return -1;
 }
 
-// Steps that are alike are said once to who counts them, and one by one to who carries them out.
+// Repetitions of a step: all at once for listeners that compute times, else 1.
 static int alike(const struct listener *to, int steps)
 {
     if (to->exchange)
@@ -41,7 +41,7 @@ static int alike(const struct listener *to, int steps)
     return 1;
 }
 
-// mirrored: the message goes the other way.
+// mirrored: the message goes in the other direction.
 static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)
 {
     if (mirrored)
@@ -52,12 +52,11 @@ static void say(const struct listener *to, bool mirrored, int from, int dest, do
 
 // ---- all-gather (mirrored: reduce-scatter)
 
-// A ring scatters in the direction in which it gathers, so that one that goes one way only serves both.
+// A ring scatters in the direction in which it gathers, so that a one-way ring can do both.
 static bool ring(const struct topology_groups *groups, double bytes, bool both_ways,
                  const struct listener *to)
 {
-    // Both ways: each half of a piece goes in its own direction, so that both directions of a link
-    // are used.
+    // Both ways: each half of a piece goes in one direction.
     double piece = bytes / groups->size / (both_ways ? 2 : 1);
     int times = alike(to, groups->size - 1);
     for (int step = 0; step < groups->size - 1; step += times) {
@@ -73,8 +72,7 @@ static bool ring(const struct topology_groups *groups, double bytes, bool both_w
     return true;
 }
 
-// After step s everybody has the pieces of 2 << s devices; only groups of a power of two can do
-// it.
+// After step s every member has the pieces of 2 << s members. Only for powers of two.
 static bool doubling(const struct topology_groups *groups, double bytes, bool mirrored,
                      const struct listener *to)
 {
@@ -90,14 +88,14 @@ static bool doubling(const struct topology_groups *groups, double bytes, bool mi
     return n >= 0;
 }
 
-#define MANY 256 // members from which on all pairs are counted together
+#define MANY 256 // from this size on, all pairs are analysed together
 
-// One step: everybody sends its piece to everybody else. Listeners that count (price.c) hear a
-// large one as a whole: 4096 members would be 16 million messages.
+// One step: every member sends its piece to every other one. Large groups use `exchange`: 4096
+// members would be 16 million messages.
 static bool direct(const struct topology_groups *groups, double bytes, bool mirrored,
                    const struct listener *to)
 {
-    if (to->exchange && groups->size > MANY) { // all pairs: the same messages mirrored
+    if (to->exchange && groups->size > MANY) { // mirroring makes no difference
         to->exchange(to->data, groups, bytes / groups->size);
         to->step_ends(to->data, 1);
         return true;
@@ -111,21 +109,20 @@ static bool direct(const struct topology_groups *groups, double bytes, bool mirr
     return true;
 }
 
-// ---- over a grid: one ring after the other along its sides, and on a torus all sides at once with
-// a share of the bytes each
+// ---- over a grid: rings along one side after the other, or on a torus along all sides at once
+// with a share of the bytes each
 
-// Only sides longer than 1 are listed: a row of a 4 x 8 torus has one side, 8, and is no grid
-// (grid_of says so).
+// Only sides longer than 1: a row of a 4 x 8 torus has one side, 8, and is not a grid (see
+// grid_of).
 struct grid {
     int n, side[8];
     int *at; // device of each cell, row-major
 };
 
-// The groups as cells of the topology's grid; false: they are no box of it, or it has one side only.
+// The groups as cells of the topology's grid; false: they are not a box of it, or it has one side.
 static bool grid_of(tsr_topology *topology, const struct topology_groups *groups, struct grid *out)
 {
-    // The smallest box of the grid that holds all members, by its lowest and highest coordinate on
-    // each side.
+    // The smallest box of the grid that contains all members.
     int low[8], high[8], cells = 1;
     if (topology->n_grid < 2 || groups->count != 1)
         return false;
@@ -146,15 +143,15 @@ static bool grid_of(tsr_topology *topology, const struct topology_groups *groups
         if (high[d] > low[d])
             out->side[out->n++] = high[d] - low[d] + 1;
     }
-    out->at = (int *)groups->device; // row-major if ascending, which a box of all its cells then is
+    out->at = (int *)groups->device; // row-major if ascending
     for (int i = 1; i < groups->size; i++)
         if (groups->device[i] <= groups->device[i - 1])
             return false;
     return cells == groups->size && out->n >= 2;
 }
 
-// One step of all rings along one side, both ways with half of the piece each. On 2x3 the second
-// side has stride 1: cell 2 (row 0, column 2) sends to cell 0.
+// One step of all rings along one side, half of the piece in each direction. On 2x3 the second side
+// has stride 1: cell 2 (row 0, column 2) sends to cell 0.
 static void line_step(const struct grid *grid, int size, int side, double piece, bool mirrored,
                       const struct listener *to)
 {
@@ -168,7 +165,7 @@ static void line_step(const struct grid *grid, int size, int side, double piece,
     }
 }
 
-// How many steps from this one on use the same sides: on 4x8, steps 0 to 2 both, 3 to 6 the second.
+// Number of equal steps from this one on: on 4x8, steps 0 to 2 use both sides, 3 to 6 the second.
 static int steps_alike(const struct grid *grid, int step, int last)
 {
     int until = last;
@@ -178,29 +175,28 @@ static int steps_alike(const struct grid *grid, int step, int last)
     return until - step;
 }
 
-// turns: shares of the bytes that begin with another side each; 1: one after the other. first: the
-// side that is gathered first (the slow one, while little has been gathered).
-// Example, 2 x 3 with 6 bytes, one side after the other: along the side of 2 one step with pieces
-// of 1 byte, half of each in either direction; then along the side of 3 two steps with pieces of 2
-// bytes. All sides at once: two shares of 3 bytes, of which the second begins with the side of 3.
+// turns: shares of the bytes that start with different sides; 1: one side after the other. first:
+// the side that is gathered first (the slow one, while little has been gathered). Example, 2 x 3
+// with 6 bytes, one side after the other: along the side of 2 one step with pieces of 1 byte, half
+// of each in either direction; then along the side of 3 two steps with pieces of 2 bytes. All sides
+// at once: two shares of 3 bytes, of which the second starts with the side of 3.
 static void grid_rings(const struct grid *grid, int size, double bytes, int first, int turns,
                        bool mirrored, const struct listener *to)
 {
     for (int phase = 0; phase < grid->n; phase++) {
-        // Mirrored, the phases come in reverse: what was gathered last is scattered first.
+        // Mirrored, the phases are in reverse order.
         int at = mirrored ? grid->n - 1 - phase : phase, longest = 0;
         for (int r = 0; r < turns; r++) {
             int n = grid->side[(first + at + r) % grid->n];
             if (n > longest)
                 longest = n;
         }
-        // Sides differ in length: a share whose ring is complete is silent for the rest of the
-        // phase.
+        // Sides differ in length: a share whose ring is complete is idle for the rest of the phase.
         for (int step = 0, times; step < longest - 1; step += times) {
             times = alike(to, steps_alike(grid, step, longest - 1));
             for (int r = 0; r < turns; r++) {
-                // What has been gathered along earlier sides goes along now: on 4 x 8, the second
-                // side moves pieces 4 times as large.
+                // Pieces grow by what was gathered along earlier sides: on 4 x 8, the second side
+                // moves pieces 4 times as large.
                 double piece = bytes / size / turns;
                 for (int before = 0; before < at; before++)
                     piece *= grid->side[(first + before + r) % grid->n];
@@ -213,10 +209,9 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
     }
 }
 
-// ---- the table's rows
+// ---- rows of the table
 
-// Three rows of the table from one function: gather as it is, scatter mirrored, all-reduce the one
-// after the other.
+// Three rows from one function: gather, scatter (mirrored), all-reduce (both).
 #define PAIR(name)                                                                                 \
     static bool name##_gather(tsr_topology *t, const struct topology_groups *g, double bytes,      \
                               const struct listener *to)                                           \
@@ -270,8 +265,7 @@ static bool by_sides(tsr_topology *topology, const struct topology_groups *group
     grid_rings(&grid, groups->size, bytes, 0, 1, mirrored, to);
     return true;
 }
-// As many shares as sides, each beginning with another side: on a torus all links are busy all the
-// time.
+// One share per side, each starting with another side: on a torus all links are busy all the time.
 static bool all_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                       bool mirrored, const struct listener *to)
 {
@@ -288,7 +282,7 @@ PAIR(all_pairs)
 PAIR(by_sides)
 PAIR(all_sides)
 
-// Everybody sends its whole tensor to its partner, in log2 n steps: for small ones.
+// Every member sends its full tensor to its partner, in log2 n steps: for small tensors.
 static bool whole_doubling(tsr_topology *topology, const struct topology_groups *groups,
                            double bytes, const struct listener *to)
 {
@@ -303,7 +297,7 @@ static bool whole_doubling(tsr_topology *topology, const struct topology_groups 
     return n >= 0;
 }
 
-// Everybody sends its whole tensor to everybody.
+// Every member sends its full tensor to every other one.
 static bool one_shot(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
@@ -311,9 +305,9 @@ static bool one_shot(tsr_topology *topology, const struct topology_groups *group
     return direct(groups, bytes * groups->size, false, to);
 }
 
-// From the first to all in log2 n steps; share: of what the receiver's subtree needs, or all of it.
-// 5 members, 10 bytes: 0 to 4, then 0 to 2, then 0 to 1 and 2 to 3. In shares 4 gets 2 bytes, 2
-// gets 4, 1 and 3 get 2.
+// Binary tree from the first member, log2 n steps. shares: sends only what the receiver's subtree
+// needs. Example: 5 members, 10 bytes: 0 to 4, then 0 to 2, then 0 to 1 and 2 to 3. With shares, 4
+// gets 2 bytes, 2 gets 4, 1 and 3 get 2.
 static void tree(const struct topology_groups *groups, double bytes, bool shares, bool mirrored,
                  const struct listener *to)
 {
@@ -323,8 +317,7 @@ static void tree(const struct topology_groups *groups, double bytes, bool shares
     for (int s = 0; (1 << s) < top; s++) {
         int half = mirrored ? 1 << s : top >> (s + 1);
         for (int k = 0; k < groups->count; k++)
-            // `below`: members of the receiver's subtree, fewer than half where the size is no
-            // power of two.
+            // `below`: size of the receiver's subtree.
             for (int i = 0; i + half < groups->size; i += 2 * half) {
                 int below = groups->size - (i + half) < half ? groups->size - (i + half) : half;
                 say(to, mirrored, line(groups, k)[i], line(groups, k)[i + half],
@@ -353,7 +346,7 @@ static bool tree_all_reduce(tsr_topology *topology, const struct topology_groups
 {
     return tree_reduce(topology, groups, bytes, to) && tree_broadcast(topology, groups, bytes, to);
 }
-// Pieces to everybody, then a ring of them: what a large tensor wants.
+// Scatters pieces by a tree, then a ring all-gather: for large tensors.
 static bool pieces_broadcast(tsr_topology *topology, const struct topology_groups *groups,
                              double bytes, const struct listener *to)
 {
@@ -361,7 +354,7 @@ static bool pieces_broadcast(tsr_topology *topology, const struct topology_group
     tree(groups, bytes, true, false, to);
     return ring(groups, bytes, false, to);
 }
-// The mirror image: a ring that reduces pieces, then a tree that brings them to the first.
+// The mirror image: a ring reduce-scatter, then a tree that collects the pieces.
 static bool pieces_reduce(tsr_topology *topology, const struct topology_groups *groups,
                           double bytes, const struct listener *to)
 {
@@ -392,8 +385,8 @@ static bool direct_reduce(tsr_topology *topology, const struct topology_groups *
     return true;
 }
 
-// Each device has bytes / n and sends an n-th of that to each other one. Never faster than all at once, of which it has the
-// messages one after the other; so it is left out where there are many.
+// Each device has bytes / n and sends an n-th of that to each other one, step by step. Never faster
+// than `direct`, so it is left out for large groups.
 static bool pairwise(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
@@ -415,7 +408,7 @@ static bool all_pairs_exchange(tsr_topology *topology, const struct topology_gro
     (void)topology;
     return direct(groups, bytes / groups->size, false, to);
 }
-// Block b goes to the device b further on, in the steps of b's bits: block 5 in the first and the
+// Block b goes to the device b further on, in the steps of its bits: block 5 in the first and the
 // third.
 static bool bruck(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                   const struct listener *to)
@@ -451,8 +444,7 @@ static bool one_message(tsr_topology *topology, const struct topology_groups *gr
         name, TSR_ALL_REDUCE, function##_reduce                                                    \
     }
 
-// Order matters for a collective that was measured only: load.c then plays the first that serves
-// the groups.
+// The order matters only for measured collectives: load.c runs the first one that applies.
 const struct algorithm tsr__algorithms[] = {
     THREE("ring", one_ring),
     THREE("two rings", two_rings),
@@ -469,7 +461,7 @@ const struct algorithm tsr__algorithms[] = {
     {"tree", TSR_REDUCE, tree_reduce},
     {"pieces", TSR_REDUCE, pieces_reduce},
     {"direct", TSR_REDUCE, direct_reduce},
-    // Whoever reduces for all has reduced for one: a reduction to one device is never dearer.
+    // An all-reduce includes the reduction to one device.
     {"ring", TSR_REDUCE, one_ring_reduce},
     {"two rings", TSR_REDUCE, two_rings_reduce},
     {"doubling", TSR_REDUCE, double_up_reduce},

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// seen.c - how much longer nodes were seen to take in a model than their prices say, by operator, type and size, and what ranks
-// lose whenever they meet; in the JSON of a topology:
+// seen.c - profiles: measured time of nodes divided by their predicted time, by operator, type and
+// size; and the time that ranks lose per synchronization. In the JSON of a topology:
 //
-//     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
-//     "sizes": [{"kind": "scatter", "type": "float32", "work": [8.4e6], "bytes": [6.7e7], "times": [2.26]}]
+//     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9],
+//               "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
+//     "sizes": [{"kind": "scatter", "type": "float32", "work": [8.4e6], "bytes": [6.7e7],
+//                "times": [2.26]}]
 //     "wait": 1.4e-05
 //
-// A MatMul of 2.1e9 operations that moves 12 MB takes 1.31 times what it would cost without them. Of other sizes the points count by
-// how near they are: logarithms of times, weighted by one over the fourth power of the distance between logarithms of sizes.
-// "sizes" says the same of all nodes of a kind of work, whose speed (rates.c) was measured at one or two sizes alone.
+// A MatMul of 2.1e9 operations that moves 12 MB takes 1.31 times the predicted time. Other sizes
+// are interpolated: the mean of the logarithms of `times`, weighted by the inverse fourth power of
+// the distance between the logarithms of sizes. "sizes" has the same for all nodes of a kind of
+// work, whose rate (rates.c) was measured at one or two sizes only.
 #include "topology/internal.h"
 
 #include <jansson.h>
@@ -18,7 +21,7 @@
 #define LEAST_TIMES 1e-4
 #define MOST_TIMES  1e4
 #define MOST_WAIT   10.0 // seconds
-// Squared distance within which sizes are the same: 3 % of a size.
+// Squared distance below which two sizes count as equal: 3 % of a size.
 #define SAME 1e-3
 
 // ---- points ------------------------------------------------------------------------------------
@@ -29,18 +32,18 @@ static double squared_distance(double work, double bytes, double other_work, dou
     return by_work * by_work + by_bytes * by_bytes;
 }
 
-// Whose times they are: of an operator or of a kind of work, with the type of the first input.
-struct whose {
+// Identifies a profile: an operator or a kind of work, and the type of the first input.
+struct profile_key {
     bool kind;
     const char *op, *type;
 };
 
-static struct topology_seen *find_entry(const tsr_topology *topology, struct whose whose)
+static struct topology_seen *find_entry(const tsr_topology *topology, struct profile_key key)
 {
     for (size_t i = 0; i < topology->seen.n; i++) {
         struct topology_seen *seen = &topology->seen.at[i];
-        if (seen->kind == whose.kind && strcmp(seen->op, whose.op) == 0 &&
-            strcmp(seen->type, whose.type) == 0)
+        if (seen->kind == key.kind && strcmp(seen->op, key.op) == 0 &&
+            strcmp(seen->type, key.type) == 0)
             return seen;
     }
     return NULL;
@@ -49,16 +52,17 @@ static struct topology_seen *find_entry(const tsr_topology *topology, struct who
 const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
                                                const char *type)
 {
-    return find_entry(topology, (struct whose){false, op, type});
+    return find_entry(topology, (struct profile_key){false, op, type});
 }
 
 const struct topology_seen *tsr__topology_sizes(const tsr_topology *topology, const char *word,
                                                 const char *type)
 {
-    return find_entry(topology, (struct whose){true, word, type});
+    return find_entry(topology, (struct profile_key){true, word, type});
 }
 
-// Points 1.2 at a distance of 0.1 and 2.0 at 1: weights of 1 / 0.011^2 and 1 / 1.001^2, so that 1.2 is nearly all of it.
+// Example: points 1.2 at distance 0.1 and 2.0 at 1 have the weights 1 / 0.011^2 and 1 / 1.001^2:
+// nearly 1.2.
 double tsr__seen_times(const struct topology_seen *seen, double work, double bytes)
 {
     double sum = 0, weights = 0;
@@ -71,7 +75,7 @@ double tsr__seen_times(const struct topology_seen *seen, double work, double byt
     return exp(sum / weights);
 }
 
-// Two points become one between them, where the way between sizes is half.
+// Merges two points into their geometric mean.
 static void merge(struct topology_seen *seen, int at, int from)
 {
     seen->work[at] = sqrt((1 + seen->work[at]) * (1 + seen->work[from])) - 1;
@@ -83,7 +87,7 @@ static void merge(struct topology_seen *seen, int at, int from)
     seen->times[from] = seen->times[last];
 }
 
-// Makes room for one more: the two that are nearest to each other become one.
+// Makes room for one more point: merges the two nearest ones.
 static void merge_nearest(struct topology_seen *seen)
 {
     int first = 0, second = 1;
@@ -101,20 +105,20 @@ static void merge_nearest(struct topology_seen *seen)
     merge(seen, first, second);
 }
 
-// The entry of that operator or kind and type, added if it is new. NULL: no memory, or there are too many.
-static struct topology_seen *entry_for(tsr_topology *topology, struct whose whose)
+// Returns the profile of that key, adding it if new. NULL: out of memory, or too many.
+static struct topology_seen *entry_for(tsr_topology *topology, struct profile_key key)
 {
-    struct topology_seen *known = find_entry(topology, whose);
+    struct topology_seen *known = find_entry(topology, key);
     if (known)
         return known;
     if (topology->seen.n >= MOST_KINDS)
         return NULL;
-    const char *own_op = tsr__arena_str(&topology->arena, str_of(whose.op)).p;
-    const char *own_type = tsr__arena_str(&topology->arena, str_of(whose.type)).p;
+    const char *own_op = tsr__arena_str(&topology->arena, str_of(key.op)).p;
+    const char *own_type = tsr__arena_str(&topology->arena, str_of(key.type)).p;
     struct topology_seen *fresh = vec_push(&topology->arena, &topology->seen);
     if (!own_op || !own_type || !fresh)
         return NULL;
-    *fresh = (struct topology_seen){.kind = whose.kind, .op = own_op, .type = own_type};
+    *fresh = (struct topology_seen){.kind = key.kind, .op = own_op, .type = own_type};
     return fresh;
 }
 
@@ -125,10 +129,11 @@ static double bounded(double value, double least, double most)
     return value < most ? value : most;
 }
 
-// A size that was seen before has the mean of both. More kinds than there is room for are left out: they keep their prices.
-static bool add_point(tsr_topology *topology, struct whose whose, const struct seen_point *point)
+// A size that exists already gets the mean. Profiles beyond the limit are dropped.
+static bool add_point(tsr_topology *topology, struct profile_key key,
+                      const struct seen_point *point)
 {
-    struct topology_seen *seen = entry_for(topology, whose);
+    struct topology_seen *seen = entry_for(topology, key);
     double times = bounded(point->times, LEAST_TIMES, MOST_TIMES);
     if (!seen)
         return !topology->arena.failed;
@@ -148,13 +153,13 @@ static bool add_point(tsr_topology *topology, struct whose whose, const struct s
 bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
                             const struct seen_point *point)
 {
-    return add_point(topology, (struct whose){false, op, type}, point);
+    return add_point(topology, (struct profile_key){false, op, type}, point);
 }
 
 bool tsr__topology_add_size(tsr_topology *topology, const char *word, const char *type,
                             const struct seen_point *point)
 {
-    return add_point(topology, (struct whose){true, word, type}, point);
+    return add_point(topology, (struct profile_key){true, word, type}, point);
 }
 
 void tsr__topology_set_wait(tsr_topology *topology, double seconds)
@@ -168,7 +173,7 @@ bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from)
     for (size_t i = 0; i < from->seen.n; i++) {
         const struct topology_seen *other = &from->seen.at[i];
         struct topology_seen *seen =
-            entry_for(to, (struct whose){other->kind, other->op, other->type});
+            entry_for(to, (struct profile_key){other->kind, other->op, other->type});
         if (!seen)
             return false;
         const char *op = seen->op, *type = seen->type;
@@ -181,7 +186,7 @@ bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from)
 
 // ---- JSON --------------------------------------------------------------------------------------
 
-static void add_numbers(tsr_json *json, const char *key, const double *numbers, int n)
+void tsr__json_numbers(tsr_json *json, const char *key, const double *numbers, int n)
 {
     tsr_json_begin(json, key, '[');
     for (int i = 0; i < n; i++)
@@ -189,7 +194,7 @@ static void add_numbers(tsr_json *json, const char *key, const double *numbers, 
     tsr_json_end(json);
 }
 
-// The entries of operators, or those of kinds; none at all leaves the member out.
+// Writes the profiles of operators or those of kinds; omits the member if there are none.
 static void add_entries(const tsr_topology *topology, bool kinds, tsr_json *json)
 {
     static const char *const members[2] = {"seen", "sizes"}, *const names[2] = {"op", "kind"};
@@ -204,16 +209,15 @@ static void add_entries(const tsr_topology *topology, bool kinds, tsr_json *json
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, names[kinds], seen->op);
         tsr_json_string(json, "type", seen->type);
-        add_numbers(json, "work", seen->work, seen->n);
-        add_numbers(json, "bytes", seen->bytes, seen->n);
-        add_numbers(json, "times", seen->times, seen->n);
+        tsr__json_numbers(json, "work", seen->work, seen->n);
+        tsr__json_numbers(json, "bytes", seen->bytes, seen->n);
+        tsr__json_numbers(json, "times", seen->times, seen->n);
         tsr_json_end(json);
     }
     if (begun)
         tsr_json_end(json);
 }
 
-// Nothing where nothing was seen.
 void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json)
 {
     if (topology->wait > 0)
@@ -222,7 +226,7 @@ void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json)
     add_entries(topology, false, json);
 }
 
-// As many numbers as the list has, each within the bounds.
+// Reads n numbers within the bounds.
 static bool read_numbers(const json_t *list, double least, double most, int n, double *out)
 {
     if (json_array_size(list) != (size_t)n)
@@ -238,38 +242,38 @@ static bool read_numbers(const json_t *list, double least, double most, int n, d
 
 #define ENTRY "an entry of \"seen\" or \"sizes\" "
 
-// `what` is set before each test, so that a false return always has its reason.
+// Sets `what` before each check, so that it explains a false result.
 static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, const char **what)
 {
-    struct whose whose = {kind, NULL, json_string_value(json_object_get(entry, "type"))};
+    struct profile_key key = {kind, NULL, json_string_value(json_object_get(entry, "type"))};
     struct topology_seen read = {.kind = kind};
     size_t n = json_array_size(json_object_get(entry, "times"));
     if (kind)
-        whose.op = json_string_value(json_object_get(entry, "kind"));
+        key.op = json_string_value(json_object_get(entry, "kind"));
     else
-        whose.op = json_string_value(json_object_get(entry, "op"));
+        key.op = json_string_value(json_object_get(entry, "op"));
     *what = ENTRY "has no \"op\" or \"kind\", or no \"type\"";
-    if (!whose.op || !whose.type || !whose.op[0] || !whose.type[0])
+    if (!key.op || !key.type || !key.op[0] || !key.type[0])
         return false;
-    *what = ENTRY "has an operator or kind and a type that another has";
-    if (find_entry(topology, whose))
+    *what = ENTRY "repeats the operator or kind and the type of another one";
+    if (find_entry(topology, key))
         return false;
     *what = ENTRY "has no \"times\", or more than 32";
     if (n < 1 || n > TOPOLOGY_SEEN_POINTS)
         return false;
     read.n = (int)n;
-    *what = ENTRY "has \"times\" that are no numbers from 0.0001 to 10000";
+    *what = ENTRY "has \"times\" that are not numbers from 0.0001 to 10000";
     if (!read_numbers(json_object_get(entry, "times"), LEAST_TIMES, MOST_TIMES, read.n, read.times))
         return false;
-    *what = ENTRY "has no \"work\" or \"bytes\", a number from 0 on for each of \"times\"";
+    *what = ENTRY "needs \"work\" and \"bytes\", with a number >= 0 for each of \"times\"";
     if (!read_numbers(json_object_get(entry, "work"), 0, 1e30, read.n, read.work) ||
         !read_numbers(json_object_get(entry, "bytes"), 0, 1e30, read.n, read.bytes))
         return false;
-    *what = ENTRY "is one of too many";
+    *what = "too many entries in \"seen\" or \"sizes\"";
     if (topology->seen.n >= MOST_KINDS)
         return false;
     *what = NULL;
-    struct topology_seen *seen = entry_for(topology, whose);
+    struct topology_seen *seen = entry_for(topology, key);
     if (!seen)
         return false;
     read.op = seen->op;
@@ -280,7 +284,7 @@ static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, c
 
 static bool read_list(tsr_topology *topology, const json_t *list, bool kinds, const char **what)
 {
-    *what = "\"seen\" or \"sizes\" is no list";
+    *what = "\"seen\" or \"sizes\" is not a list";
     if (list && !json_is_null(list) && !json_is_array(list))
         return false;
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -289,12 +293,12 @@ static bool read_list(tsr_topology *topology, const json_t *list, bool kinds, co
     return true;
 }
 
-// *what NULL: no memory. What was read before the damaged entry stays, but the caller frees the topology then.
+// *what NULL: out of memory. On failure the caller frees the topology.
 bool tsr__seen_read(tsr_topology *topology, const json_t *root, const char **what)
 {
     const json_t *wait = json_object_get(root, "wait");
     if (wait && !json_is_null(wait)) {
-        *what = "\"wait\" is no number of seconds from 0 to 10";
+        *what = "\"wait\" is not a number of seconds from 0 to 10";
         topology->wait = json_number_value(wait);
         if (!json_is_number(wait) || !(topology->wait >= 0) || topology->wait > MOST_WAIT)
             return false;

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// shares.c - unlike devices as ranks that are alike: a device that is 3 times as fast has 3 ranks, and so 3 shares of the work.
+// shares.c - unlike devices as equal ranks: a device that is 3 times as fast gets 3 ranks and so 3
+// shards.
 //
-// Shards are of one size (ONNX divides a dimension evenly), so a fast device gets more of them by having more ranks. Ranks of a
-// device divide its speed and its memory, talk through its memory, and each has its part of the wires to other devices: no
-// more is promised than what all of them together would get.
+// Shards have equal sizes (ONNX divides a dimension evenly), so a fast device gets more of them by
+// having more ranks. The ranks of a device divide its speed and memory, communicate through its
+// memory, and each gets a part of the bandwidth to other devices.
 //
-//     speeds 3 and 1: ranks 0 1 2 on the first device, rank 3 on the second; a matrix product cut in 4 takes 1/4 of the
-//     time of the slow device alone, where halves would take 1/2 of it, and the fast device alone 1/3
+//     Example: speeds 3 and 1: ranks 0 1 2 on the first device, rank 3 on the second. A matrix
+//     product sharded 4 ways takes 1/4 of the time of the slow device alone; halves would take
+//     1/2, and the fast device alone 1/3.
 #include "topology/internal.h"
 
 #include <math.h>
 
-#define RANKS_MOST 16  // in all
-#define FINEST     3   // ranks of the slowest device: speeds 5 and 3 have 5 and 3 ranks
-#define CLOSE      0.1 // of a rank's speed: how far speeds may be from whole numbers of ranks
+#define RANKS_MOST 16  // ranks in total
+#define FINEST     3   // most ranks of the slowest device: speeds 5 and 3 get 5 and 3 ranks
+#define CLOSE      0.1 // allowed deviation from integer numbers of ranks
 
 struct sharing {
     const tsr_topology *from;
-    int ranks[RANKS_MOST]; // of each device; 0: it is left out
-    int first[RANKS_MOST]; // number of its first rank
-    int n;                 // ranks in all
+    int ranks[RANKS_MOST]; // by device; 0: not used
+    int first[RANKS_MOST]; // its first rank
+    int n;                 // ranks in total
 };
 
-// Ranks by speed, of devices that are at least as fast as `slowest`, which gets `finest`. False: speeds are no such numbers, or
-// no device has more ranks than another.
+// Assigns ranks by speed to devices at least as fast as `slowest`, which gets `finest`. False:
+// speeds do not match integers, or all devices have the same number of ranks.
 static bool share_out(struct sharing *sharing, double slowest, int finest)
 {
     bool unlike = false;
@@ -43,7 +45,7 @@ static bool share_out(struct sharing *sharing, double slowest, int finest)
     return unlike && sharing->n <= RANKS_MOST;
 }
 
-// The part of a device that one of its ranks has.
+// The part of a device that one of its ranks gets.
 static tsr_topology_device part_of(const tsr_topology_device *device, int ranks)
 {
     tsr_topology_device part = *device;
@@ -80,8 +82,8 @@ static void link_ranks(tsr_topology *to, const struct sharing *sharing, int devi
                                    whole->bandwidth / 2 / sharing->ranks[device]);
 }
 
-// The wire, divided among the ranks of the end that has more of them. Ports need no mention: a rank's part is small.
-// 3 ranks on one side and 1 on the other, 6 GB/s: three links of 2 GB/s each way.
+// Divides the link among the ranks of the end that has more. Example: 3 ranks and 1 rank, 6 GB/s:
+// three links of 2 GB/s in each direction.
 static void link_devices(tsr_topology *to, const struct sharing *sharing,
                          const struct topology_link *link)
 {
@@ -98,8 +100,7 @@ static void link_devices(tsr_topology *to, const struct sharing *sharing,
                                link->latency, wire / fmax(n_from, n_to));
 }
 
-// Ranks in the order of their devices, with links inside of each device and between those that were
-// linked.
+// Ranks in the order of their devices, with links inside each device and between linked devices.
 static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
 {
     const tsr_topology *from = sharing->from;
@@ -126,7 +127,7 @@ static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
         goto free_topology;
     struct diag_mark before = tsr__diag_mark(from->session);
     status = tsr__topology_finish(to, false);
-    tsr__diag_back(from->session, &before, true); // what is odd was said of the whole
+    tsr__diag_back(from->session, &before, true); // the full topology has these warnings already
     if (status != TSR_OK)
         goto free_topology;
     *out = to;
@@ -136,12 +137,12 @@ free_topology:
     return status;
 }
 
-// The devices at least as fast as one of them, with 1, 2 or 3 ranks of the slowest: the first that comes out even.
+// Tries 1, 2 and 3 ranks on the slowest device that takes part, until the speeds match.
 static tsr_status add_shares(tsr_topology *topology, double slowest)
 {
     struct sharing sharing = {.from = topology};
     tsr_topology *ranks = NULL;
-    // Speeds 3 and 2: with 1 rank for the slow one the fast one would have 1.5; with 2 it has 3.
+    // Speeds 3 and 2: with 1 rank for the slow device the fast one would get 1.5; with 2 it gets 3.
     for (int finest = 1; finest <= FINEST; finest++) {
         if (!share_out(&sharing, slowest, finest))
             continue;
@@ -153,8 +154,8 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
     return TSR_OK;
 }
 
-// Once for each speed that some device has, as the slowest that takes part. Only small machines
-// that are listed.
+// One choice for each speed as the slowest that takes part. Only for small topologies with all
+// links.
 tsr_status tsr__topology_add_shares(tsr_topology *topology)
 {
     if (topology->n > RANKS_MOST || topology->window)

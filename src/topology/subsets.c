@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// subsets.c - smaller topologies out of one, of which a plan takes the best (`--devices auto`).
+// subsets.c - smaller topologies from a larger one; a plan takes the best (`--devices auto`).
 //
-// The fastest devices come first, devices of one speed in the order of their numbers, so that those of a host stay
-// together: of speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are {1, 2, 3}.
+// Fastest devices first; equal ones by number, so that those of a host stay together. Example: of
+// the speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are {1, 2, 3}.
 #include "topology/internal.h"
 
 #include <stdlib.h>
 
-#define EACH_UP_TO 8 // devices: each number of them is a choice; above, powers of two and all
+#define EACH_UP_TO 8 // every number of devices up to this; above, powers of two and all
 
 // ---- some of the devices -----------------------------------------------------------------------
 
@@ -21,7 +21,7 @@ static void copy_devices(tsr_topology *to, const tsr_topology *from, const int *
     to->assumed = from->assumed;
 }
 
-// The new number of a port of the old topology, made when it is first met; -1: none.
+// Copies a port on first use and returns its new number; -1: none.
 static int copy_port(tsr_topology *to, const tsr_topology *from, int port, const int *place,
                      int *made)
 {
@@ -33,7 +33,7 @@ static int copy_port(tsr_topology *to, const tsr_topology *from, int port, const
     return made[port];
 }
 
-// Links both of whose ends are taken; place: by old number the new one, or -1.
+// Copies links with both ends in the subset. place: new number by old one, or -1.
 static void copy_links(tsr_topology *to, const tsr_topology *from, const int *place, int *made)
 {
     for (size_t i = 0; i < from->links.n; i++) {
@@ -49,7 +49,7 @@ static void copy_links(tsr_topology *to, const tsr_topology *from, const int *pl
     }
 }
 
-// Collectives that were measured over no more devices than are taken.
+// Copies measured collectives that need no more devices.
 static void copy_times(tsr_topology *to, const tsr_topology *from)
 {
     for (size_t i = 0; i < from->times.n; i++) {
@@ -61,7 +61,7 @@ static void copy_times(tsr_topology *to, const tsr_topology *from)
     }
 }
 
-// Of hosts that are too many to list the links of the first ones stand for all: taken are whole hosts.
+// With a window, subsets consist of full hosts.
 static void copy_window(tsr_topology *to, const tsr_topology *from)
 {
     to->host = from->host;
@@ -73,9 +73,8 @@ static void copy_window(tsr_topology *to, const tsr_topology *from)
     to->grid[0] = to->n / from->host;
 }
 
-// The devices in that order become 0 .. n - 1.
-// devices: numbers in the old topology, ascending; place and made say where its devices and ports
-// went. Grids are looked for anew: some devices of a torus are none.
+// Makes a topology of the listed devices (ascending). Grids are detected again: a part of a torus
+// is not one.
 static tsr_status take(const tsr_topology *from, const int *devices, int n, tsr_topology **out)
 {
     tsr_topology *to = tsr__topology_new(from->session, n);
@@ -100,7 +99,7 @@ static tsr_status take(const tsr_topology *from, const int *devices, int n, tsr_
         goto free_topology;
     struct diag_mark before = tsr__diag_mark(from->session);
     status = tsr__topology_finish(to, false);
-    tsr__diag_back(from->session, &before, true); // what is odd was said of the whole
+    tsr__diag_back(from->session, &before, true); // the full topology has these warnings already
     if (status != TSR_OK)
         goto free_topology;
     *out = to;
@@ -130,7 +129,7 @@ static int by_number(const void *a, const void *b)
     return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
 }
 
-// The n fastest devices, by their numbers. order: all of them, the fastest first.
+// Adds the n fastest devices as a choice. order: all devices, fastest first.
 static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order, int n, int *list)
 {
     tsr_topology *choice = NULL;
@@ -153,7 +152,7 @@ static int next_count(const tsr_topology *topology, int n)
     return 2 * n;
 }
 
-// Does nothing where there are choices. Of hosts that are not listed only whole ones can be taken.
+// Does nothing if there are choices already. With a window only full hosts can be taken.
 tsr_status tsr__topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)

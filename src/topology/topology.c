@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology.c - building a topology, and the table of default numbers.
+// topology.c - builds a topology; the default numbers.
 //
-// The order: tsr__topology_new, then devices, links and ports, then tsr__topology_finish, which
-// sorts the links and looks at them as a whole. Routes and prices are found when they are asked
-// for, and forgotten when links change.
+// Order of calls: tsr__topology_new, then devices, links and ports, then tsr__topology_finish,
+// which sorts and checks the links. Routes and times are computed on demand and dropped when links
+// change.
 #include "topology/internal.h"
 
 #include <stdlib.h>
 
-// What a device and a link are taken for until they are measured: one core of a current x86 host
-// with a share of its memory, and two processes of one host that meet in shared memory. The manual
-// shows this table.
+// Defaults: one core of a current x86 host with a share of its memory, and two processes of one
+// host that use shared memory. The manual has the same table.
 static const struct {
     double flops, bandwidth, latency, link_bandwidth;
     int64_t memory;
 } usual = {
     .flops = 50e9,         // float32 operations per second
     .bandwidth = 10e9,     // bytes of memory per second
-    .latency = 5e-6,       // seconds to meet another rank
+    .latency = 5e-6,       // seconds
     .link_bandwidth = 5e9, // bytes per second from one rank to another
     .memory = (int64_t)16 << 30,
 };
 
-// Devices begin as usual CPUs; whoever knows more says so with tsr_topology_set_device.
+// Devices start as default CPUs.
 tsr_topology *tsr__topology_new(tsr_session *session, int n)
 {
     tsr_topology *topology = tsr__alloc(session, sizeof *topology);
@@ -59,7 +58,7 @@ void tsr_topology_free(tsr_topology *topology)
     tsr__free(topology->session, topology, sizeof *topology);
 }
 
-// Links may be added in any order and twice; tsr__topology_finish keeps one of each pair of ends.
+// Links may be added in any order and repeatedly; tsr__topology_finish removes duplicates.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth)
 {
     struct topology_link *link = vec_push(&topology->arena, &topology->links);
@@ -105,7 +104,7 @@ const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, 
     return NULL;
 }
 
-// Those that are given; true: some were.
+// Copies the speeds that are set; true: there were some.
 static bool take_speeds(double *to, const double *from, int n)
 {
     bool any = false;
@@ -117,8 +116,7 @@ static bool take_speeds(double *to, const double *from, int n)
     return any;
 }
 
-// A topology whose numbers were changed is no longer what its short name ("ring:4") says: the
-// name goes.
+// A changed topology is no longer its generator's ("ring:4"): drops that text.
 void tsr_topology_set_device(tsr_topology *topology, int device,
                              const tsr_topology_device *topology_device)
 {
@@ -149,7 +147,7 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         topology->text = STR("");
     if (rates || moves || near || topology_device->flops > 0 || topology_device->bandwidth > 0 ||
         topology_device->overhead > 0)
-        topology->seen.n = 0; // they were of other speeds
+        topology->seen.n = 0; // measured with other speeds
 }
 
 static bool crosses_hosts(const tsr_topology *topology, const struct topology_link *link)
@@ -157,7 +155,7 @@ static bool crosses_hosts(const tsr_topology *topology, const struct topology_li
     return topology->host > 0 && link->from / topology->host != link->to / topology->host;
 }
 
-// Links, and with them the ports that they go through.
+// Sets links and the ports that they use.
 static void set_links(tsr_topology *topology, bool network, double latency, double bandwidth)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -175,7 +173,7 @@ static void set_links(tsr_topology *topology, bool network, double latency, doub
     }
     if (latency > 0 || bandwidth > 0) {
         topology->text = STR("");
-        topology->times.n = 0; // they were of other links
+        topology->times.n = 0; // measured with other links
         topology->wait = 0;
     }
     tsr__topology_reset_routes(topology);
@@ -217,7 +215,7 @@ bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int
     return true;
 }
 
-// ---- what the links say
+// ---- checks
 
 static int by_ends(const void *a, const void *b)
 {
@@ -233,7 +231,7 @@ static bool has_link(const tsr_topology *topology, int from, int to)
     return bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends) != NULL;
 }
 
-// Both ends the same, or one way among links that mostly go both ways: read as they stand, and said.
+// Warns about links to itself, and about one-way links if most links go both ways.
 static void warn_odd(tsr_topology *topology)
 {
     size_t one_way = 0, shown = 0, kept = 0;
@@ -242,9 +240,9 @@ static void warn_odd(tsr_topology *topology)
     for (size_t i = 0; i < topology->links.n; i++) {
         struct topology_link link = topology->links.at[i];
         if (link.from == link.to)
-            tsr__diag(topology->session, DIAG_topology_self, NULL, "leave it out",
+            tsr__diag(topology->session, DIAG_topology_self, NULL, "remove the link",
                       "device %d lists itself as a neighbour", link.from);
-        // A ring that goes one way only is meant so. At most 16 links are named.
+        // A ring may be one-way on purpose. Names at most 16 links.
         else if (one_way && one_way < topology->links.n &&
                  !has_link(topology, link.to, link.from) && shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,
@@ -257,7 +255,7 @@ static void warn_odd(tsr_topology *topology)
     topology->links.n = kept;
 }
 
-// Sorted, so that links of the same ends stand together; one of them stays.
+// Sorts the links and removes duplicates.
 static void drop_twins(tsr_topology *topology)
 {
     size_t kept = 0;
@@ -277,13 +275,14 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     topology->first = ARENA_ARRAY(&topology->arena, size_t, (size_t)topology->n + 1);
     if (!topology->first)
         return TSR_NOMEM;
-    // first[d]: links of the devices before d. Links 0->1, 0->2, 2->0 of 3 devices: {0, 2, 2, 3}.
+    // first[d]: number of links of devices before d. Links 0->1, 0->2, 2->0 of 3 devices: {0, 2, 2,
+    // 3}.
     for (size_t i = 0; i < topology->links.n; i++)
         topology->first[topology->links.at[i].from + 1]++;
     for (int k = 0; k < topology->n; k++)
         topology->first[k + 1] += topology->first[k];
     tsr__topology_reset_routes(topology);
-    // Beyond the window no device has links, which is no mistake.
+    // Devices outside the window have no links on purpose.
     if (!topology->window && !tsr__topology_warn_unreachable(topology))
         return TSR_NOMEM;
     tsr__topology_recognise(topology);

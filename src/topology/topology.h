@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology.h - devices, links, and what moving bytes between them costs.
+// topology.h - devices, links, and the predicted time of communication between them.
 //
 // A topology is a directed graph: devices with memory and speed, links with latency and bandwidth.
-// The price of a collective on a group is the least over algorithms; every algorithm is a schedule
-// of steps whose messages are routed over the links, so that congestion is counted and not assumed.
-// Along one schedule the time is a line in the bytes: latency of all steps + bytes x seconds per
-// byte, so a group is worked out once and then priced at any size. Knows no tensors.
+// The time of a collective over a group is the minimum over algorithms. Each algorithm is a
+// schedule of steps whose messages are routed over the links, so that congestion is computed and
+// not assumed. For one schedule the time is linear in the bytes: latency of all steps + bytes x
+// seconds per byte. So a group is analysed once and then evaluated for any size. Knows no tensors.
 #ifndef TSR_TOPOLOGY_H
 #define TSR_TOPOLOGY_H
 
@@ -13,21 +13,21 @@
 
 #define TOPOLOGY_MAX_DEVICES 16384
 #define TOPOLOGY_MAX_LINKS   ((size_t)1 << 22) // all pairs of 2048 devices
-#define TOPOLOGY_NEVER       (INT64_MAX / 4) // the price of what cannot be reached, in picoseconds
+#define TOPOLOGY_NEVER       (INT64_MAX / 4)   // picoseconds if a device cannot be reached
 
 struct topology_link {
     int from, to;
     double latency;        // seconds
     double bandwidth;      // bytes per second, one way
-    int out_port, in_port; // of its ends, that it shares with other links; -1: none
+    int out_port, in_port; // ports of its ends, shared with other links; -1: none
 };
-// What all links of a device, or some of them, can carry together, each way (a switch, a network card).
+// Limits the sum of some or all links of a device, in each direction (a switch, a network card).
 struct topology_port {
     int device;
     double bandwidth;
 };
 
-// How long a collective was seen to take over groups of one size, all groups at once.
+// Measured times of a collective over groups of one size, all groups at once.
 #define TOPOLOGY_TIMES 16
 struct topology_times {
     enum tsr_collective what;
@@ -36,11 +36,12 @@ struct topology_times {
     double seconds[TOPOLOGY_TIMES]; // not descending
 };
 
-// How many times as long as their prices nodes of one operator, or of one kind of work, and type were seen to take, by size (seen.c).
+// Profile of the nodes of one operator, or of one kind of work, with one type: measured time
+// divided by predicted time, by size (seen.c).
 #define TOPOLOGY_SEEN_POINTS 32
 struct topology_seen {
-    bool kind;             // `op` is the word of a kind of work: "softmax"
-    const char *op, *type; // of its first input
+    bool kind;             // `op` is the name of a kind of work: "softmax"
+    const char *op, *type; // type: of its first input
     int n;
     double work[TOPOLOGY_SEEN_POINTS];  // operations
     double bytes[TOPOLOGY_SEEN_POINTS]; // read and written
@@ -57,93 +58,94 @@ struct tsr_topology {
     struct tsr_topology_device *device;
     VEC(struct topology_link) links;
     VEC(struct topology_port) ports;
-    int window; // devices from the first on that have links, where hosts are too many to list: all are alike; 0: all have
-    int host;   // devices that share one, one after the other; 0: not known
-    bool assumed;        // speeds are those of the table or of a box, not of devices that exist
-    bool memory_assumed; // nobody said how much memory the devices have: it is the table's
-    int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
+    int window;   // only the first `window` devices list links, all hosts being equal; 0: all do
+    int host;     // consecutive devices of one host; 0: unknown
+    bool assumed; // speeds are defaults or a predefined machine's, not measured
+    bool memory_assumed; // the memory is the default
+    int n_grid;          // sides of the grid that the devices form, row-major; 0: unknown
     int grid[8];
-    VEC(struct topology_times) times; // collectives that were measured
-    VEC(struct topology_seen) seen;   // nodes of a model that was run, and kinds of work
-    double wait;     // seconds that ranks lost where they met, besides the price of the collective
-    struct str text; // the generator that it is as made by; empty: none, or changed
-    size_t *first;   // by device: its first link (they are sorted), one more at the end
-    int **route;     // by source: the last link on the way to each device, or -1; made when needed
-    int shared_by; // ranks of the device that has most of them, in a choice of ranks; 0: each is a device (shares.c)
-    int64_t
-        unsharded_penalty; // picoseconds that the planner adds to every node that is not sharded; 0: none
-    bool even;             // all links have the same latency and bandwidth
-    struct topology_work *work; // what finding routes needs besides; made when needed
+    VEC(struct topology_times) times; // measured collectives
+    VEC(struct topology_seen) seen;   // profiles of operators and kinds of work
+    double wait;     // seconds that ranks lose per synchronization, in addition to the collective
+    struct str text; // its generator ("ring:4"); empty: none, or changed since
+    size_t *first;   // by device: its first link (links are sorted), one more at the end
+    int **route;     // by source: last link of the route to each device, or -1; made on demand
+    int shared_by;   // most ranks on one device; 0: each rank is a device (shares.c)
+    int64_t unsharded_penalty; // picoseconds that the planner adds to every unsharded node; 0: none
+    bool even;                 // all links have the same latency and bandwidth
+    struct topology_work *work; // buffers for finding routes; made on demand
     struct map priced;
     VEC(struct tsr_topology *)
-    choices; // of which a plan takes the best; none: all devices (subsets.c)
+    choices; // smaller topologies; a plan takes the best (subsets.c)
 };
 
-// TSR_OK if the topology that a caller gave belongs to the session, or is NULL; else a finding.
+// TSR_OK if the caller's topology is NULL or belongs to the session; else adds a diagnostic.
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology) TSR_MUST_USE;
 
-// Groups of one size that all do the same at the same time (the lines of one mesh axis).
+// Groups of equal size that run the same collective at the same time (e.g. the rows of a mesh).
 struct topology_groups {
     int count, size;
     const int *device; // count x size
 };
 
-// One way to carry out a collective, as a line in the bytes.
+// One algorithm for a collective; its time is linear in the bytes.
 struct topology_way {
     const char *algorithm;
     double latency;  // seconds
-    double per_byte; // seconds per byte of the whole tensor
-    bool near;       // each group in the order from neighbour to nearest neighbour, not as given
+    double per_byte; // seconds per byte of the full tensor
+    bool near;       // each group is ordered from neighbour to nearest neighbour, not as given
 };
 
-// Picoseconds of one collective over the groups; bytes: of the whole tensor over one group (what an
-// all-gather ends with and a reduce-scatter begins with). TOPOLOGY_NEVER: some device cannot be
-// reached or there was no memory.
+// Returns the picoseconds of one collective over the groups. bytes: size of the full tensor of one
+// group (the result of an all-gather, the input of a reduce-scatter). TOPOLOGY_NEVER: a device
+// cannot be reached, or out of memory.
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
-// The same with the way that was the cheapest.
+// The same; also returns the fastest algorithm.
 int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way);
-// Adds to by_link, which has an entry for each link, the bytes that it carries on that way.
+// Adds the bytes that each link carries to by_link, for the fastest algorithm.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link);
-// The collective was measured over groups of that size: its price is a time that was seen, copies through memory included.
+// True if the collective was measured over groups of that size; the times include copies in memory.
 bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what, int size);
-// Every node takes as long on either, and as much memory is there; their names may differ. (repeats.c)
+// True if both devices have the same speed and memory. (repeats.c)
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
-// The first `devices` of them, and each block of as many that follows, are alike and linked alike inside. (repeats.c)
+// True if the topology consists of `copies` equal blocks of `devices` consecutive devices.
+// (repeats.c)
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
-// Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
+// Detects the grid, torus or hosts that the links form, if none is known. (recognise.c)
 void tsr__topology_recognise(tsr_topology *topology);
-// Reads a topology from a file of at most 64 MiB: JSON or any text that tsr_topology_parse takes. (parse.c)
+// Reads a topology from a file of at most 64 MiB: JSON or any text that tsr_topology_parse accepts.
+// (parse.c)
 tsr_status tsr__topology_read(tsr_session *session, const char *path,
                               tsr_topology **out) TSR_MUST_USE;
-// Gives the topology choices: smaller topologies with its fastest devices, of which a plan takes the best. Of
-// speeds 3 and 1 one choice also has 3 ranks that divide the first device and 1 on the second. (subsets.c)
+// Adds choices: smaller topologies with its fastest devices, of which a plan takes the best. For the
+// speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the second. (subsets.c)
 tsr_status tsr__topology_choose(tsr_topology *topology) TSR_MUST_USE;
-// tsr__topology_choose, and gives the topology out; freed if that fails. (subsets.c)
+// Calls tsr__topology_choose and returns the topology in *out; frees it on failure. (subsets.c)
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
-// Adds a smaller topology to its choices, which then belongs to it; freed if there is no memory.
+// Adds a smaller topology to the choices and takes ownership; frees it if memory runs out.
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
-// Adds such times, made fit to be kept; before anything is priced.
+// Adds measured times, made monotonic. Must be called before any time is predicted.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
-// What was seen of an operator with that type; NULL: nothing. (seen.c)
+// Returns the profile of an operator with that type; NULL: none. (seen.c)
 const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
                                                const char *type);
 double tsr__seen_times(const struct topology_seen *seen, double work, double bytes);
-// Adds a point; out of bounds it is the nearest number within them. False: no memory.
+// Adds a point, clamped to the allowed range. False: out of memory.
 bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
                             const struct seen_point *point) TSR_MUST_USE;
-// The same of a kind of work, by its word (rates.c): sizes at which it is slower or faster than its speed says.
+// The same for a kind of work, by its name (rates.c): sizes at which it is slower or faster.
 const struct topology_seen *tsr__topology_sizes(const tsr_topology *topology, const char *word,
                                                 const char *type);
 bool tsr__topology_add_size(tsr_topology *topology, const char *word, const char *type,
                             const struct seen_point *point) TSR_MUST_USE;
-// The word of a tsr_rate, or, where a kind has none (-1), of its tsr_move.
+// Returns the name of a tsr_rate, or of the tsr_move if rate is -1.
 const char *tsr__kind_word(int rate, int move);
 void tsr__topology_set_wait(tsr_topology *topology, double seconds);
-// No algorithm can be faster: what must cross the worst of the cuts that are looked at.
+// Returns a lower bound for all algorithms: the bytes that must cross the worst bisection examined.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);
 

@@ -1,46 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology_json.c - a topology as JSON: what parse.c reads again.
+// topology_json.c - writes a topology as JSON, which parse.c reads.
 //
-//     {"kind": "tessera-topology", "devices": [{"name": "CPU", "memory": 17179869184, "flops": 5e10, "bandwidth": 1e10}, ...],
+//     {"kind": "tessera-topology", "devices": [{"name": "CPU", "memory": 17179869184,
+//      "flops": 5e10, "bandwidth": 1e10}, ...],
 //      "links": [{"from": 0, "to": 1, "latency": 5e-06, "bandwidth": 5e9}, ...]}
 #include "topology/internal.h"
+#include "tessera_json.h"
 
-// Numbers as they are, also those of the table: a reader with another table gets the same topology.
+static const tsr_json_field device_fields[] = {
+    {JSON_FIELD(tsr_topology_device, "name", name)},
+    {JSON_FIELD(tsr_topology_device, "memory", memory)},
+    {JSON_FIELD(tsr_topology_device, "flops", flops)},
+    {JSON_FIELD(tsr_topology_device, "bandwidth", bandwidth)},
+    {JSON_IF_KNOWN(tsr_topology_device, "overhead", overhead)},
+    {JSON_IF_KNOWN(tsr_topology_device, "queued", queued)},
+    {JSON_END},
+};
+static const tsr_json_field link_fields[] = {
+    {JSON_FIELD(struct topology_link, "from", from)},
+    {JSON_FIELD(struct topology_link, "to", to)},
+    {JSON_FIELD(struct topology_link, "latency", latency)},
+    {JSON_FIELD(struct topology_link, "bandwidth", bandwidth)},
+    {JSON_END},
+};
+
+// Writes defaults too: a reader with other defaults gets the same topology.
 static void add_devices(const tsr_topology *topology, tsr_json *json)
 {
     tsr_json_begin(json, "devices", '[');
     for (int i = 0; i < topology->n; i++) {
         tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "name", topology->device[i].name);
-        tsr_json_int(json, "memory", topology->device[i].memory);
-        tsr_json_number(json, "flops", topology->device[i].flops);
-        tsr_json_number(json, "bandwidth", topology->device[i].bandwidth);
-        if (topology->device[i].overhead > 0)
-            tsr_json_number(json, "overhead", topology->device[i].overhead);
-        if (topology->device[i].queued)
-            tsr_json_bool(json, "queued", true);
+        tsr_json_fields(json, device_fields, &topology->device[i]);
         tsr__rates_add_json(&topology->device[i], json);
         tsr_json_end(json);
     }
     tsr_json_end(json);
 }
 
-static void add_links(const tsr_topology *topology, tsr_json *json)
-{
-    tsr_json_begin(json, "links", '[');
-    for (size_t i = 0; i < topology->links.n; i++) {
-        const struct topology_link *link = &topology->links.at[i];
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_int(json, "from", link->from);
-        tsr_json_int(json, "to", link->to);
-        tsr_json_number(json, "latency", link->latency);
-        tsr_json_number(json, "bandwidth", link->bandwidth);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-}
-
-// Measured seconds of a collective among so many devices, by bytes.
+// Measured seconds of a collective by bytes, for that number of devices.
 static void add_times(const tsr_topology *topology, tsr_json *json)
 {
     tsr_json_begin(json, "collectives", '[');
@@ -50,16 +47,13 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
         tsr_json_string(json, "collective", tsr_collective_name(times->what));
         tsr_json_int(json, "devices", times->size);
         tsr_json_ints(json, "bytes", times->bytes, (size_t)times->n);
-        tsr_json_begin(json, "seconds", '[');
-        for (int k = 0; k < times->n; k++)
-            tsr_json_number(json, NULL, times->seconds[k]);
-        tsr_json_end(json);
+        tsr__json_numbers(json, "seconds", times->seconds, times->n);
         tsr_json_end(json);
     }
     tsr_json_end(json);
 }
 
-// Writes what parse.c reads; ports, times, grid and window only where there are any.
+// Ports, times, grid and window only if there are any.
 void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
 {
     if (!tsr__json_owned(json, topology->session, "topology"))
@@ -68,7 +62,8 @@ void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
     if (topology->assumed)
         tsr_json_bool(json, "assumed", true);
     add_devices(topology, json);
-    add_links(topology, json);
+    tsr_json_records(json, "links", link_fields, topology->links.at, topology->links.n,
+                     sizeof *topology->links.at);
     if (topology->ports.n)
         tsr__ports_add_json(topology, json);
     if (topology->times.n)

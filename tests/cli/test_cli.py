@@ -671,7 +671,7 @@ def test_topology(d):
     check("topology did you mean", "did you mean ring" in call("topology", "show", "rin:4")[2])
     for text in ("wrong", "2x", "full:x", ":4"):
         rc, _, err = call("topology", "show", text)
-        check("no topology is told in the user's words, " + text, rc == 2 and "'%s' is no topology\n" % text in err, err)
+        check("an unknown topology is quoted, " + text, rc == 2 and "unknown topology '%s'\n" % text in err, err)
 
 
 def make_mlp(path, rows):
