@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// beside.c - two plans side by side: what each comes to, and the nodes that are cut otherwise.
+// beside.c - compares two plans: their figures, and the nodes with different shardings.
 #include "report/internal.h"
 
 #include <math.h>
 
 #define MAX_ROWS 300
-#define ALIKE    0.005 // figures that differ by less are called equal
+#define ALIKE    0.005 // smaller relative differences count as equal
 
-// The ways in which a figure is written: all take a double, so that a table of figures can hold
-// them.
+// Writers of figures. All take a double, so that a table can hold them.
 static void write_seconds(struct page *page, double v)
 {
     tsr__html_time(page->out, v);
@@ -26,7 +25,7 @@ static void write_number(struct page *page, double v)
     tsr__text_printf(page->out, "%.3g", v);
 }
 
-// Bytes on all links in one run.
+// Bytes over all links in one run.
 static double carried(const tsr_simulation *simulation)
 {
     double sum = 0;
@@ -35,8 +34,7 @@ static double carried(const tsr_simulation *simulation)
     return sum;
 }
 
-// One figure of both plans; the better one (the smaller, or the larger) is marked where they
-// differ.
+// One figure of both plans; the better one is highlighted if they differ.
 struct figure {
     const char *name;
     void (*write)(struct page *page, double value);
@@ -44,46 +42,45 @@ struct figure {
     int better; // -1: the smaller, 1: the larger, 0: neither
 };
 
-// A name and both values; differences below ALIKE of the larger one are no difference.
 static void figure_row(struct page *page, const struct figure *figure)
 {
     const double *value = figure->value;
     int best = -1; // neither
     double most = double_max(fabs(value[0]), fabs(value[1]));
-    // value[0] is better if it is smaller and small is good, or larger and large is good; best is
-    // then 0, else 1.
+    // best: 0 if value[0] is better, else 1.
     if (figure->better && fabs(value[0] - value[1]) > ALIKE * most)
         best = (value[0] < value[1]) != (figure->better < 0);
     tsr__text_printf(page->out, "<tr><td>%s", figure->name);
     for (int side = 0; side < 2; side++) {
-        tsr__text_printf(page->out, "<td class=\"n%s\">", text_if(side == best, " best"));
+        tsr__text_printf(page->out, "<td class=\"n%s\">", side == best ? " best" : "");
         figure->write(page, value[side]);
     }
     PUT(page, "</tr>\n");
 }
 
-// Smaller is better but for the speed; the number of devices is neither.
+// Less is better, except for the speedup; the number of devices is neutral.
 static void write_figures(struct page *page, const struct page *other)
 {
     const tsr_simulation *ours = page->simulation, *theirs = other->simulation;
     struct verdict a = tsr__verdict_of(page), b = tsr__verdict_of(other);
     const struct figure figures[] = {
         {"devices", write_number, {(double)ours->devices, (double)theirs->devices}, 0},
-        {"one run, predicted", write_seconds, {a.seconds, b.seconds}, -1},
-        {"times as fast as one device", write_number, {a.faster, b.faster}, 1},
-        {"on the fullest device", write_bytes, {(double)a.memory, (double)b.memory}, -1},
-        {"of the time communicating", write_share, {a.communication, b.communication}, -1},
-        {"of the time waiting", write_share, {a.waiting, b.waiting}, -1},
+        {"predicted time of one run", write_seconds, {a.seconds, b.seconds}, -1},
+        {"speedup over one device", write_number, {a.faster, b.faster}, 1},
+        {"memory of the fullest device", write_bytes, {(double)a.memory, (double)b.memory}, -1},
+        {"time communicating", write_share, {a.communication, b.communication}, -1},
+        {"time waiting", write_share, {a.waiting, b.waiting}, -1},
         {"communications", write_number, {(double)ours->n_comms, (double)theirs->n_comms}, -1},
-        {"bytes on links", write_bytes, {carried(ours), carried(theirs)}, -1},
+        {"bytes sent over links", write_bytes, {carried(ours), carried(theirs)}, -1},
     };
     for (size_t i = 0; i < TSR_COUNT(figures); i++)
         figure_row(page, &figures[i]);
 }
 
-// ---- nodes ---------------------------------------------------------------------------------------
+// ---- nodes
+// ---------------------------------------------------------------------------------------
 
-// Inputs, then outputs, as the page shows them; "": the node says nothing.
+// Shardings of inputs, then outputs, as HTML; "": none.
 static const char *specs_of(const struct page *page, struct arena *arena, const tsr_node *node)
 {
     struct text text;
@@ -118,12 +115,11 @@ static void write_difference(struct page *page, const tsr_node *node, const char
 {
     PUT(page, "<tr><td class=\"name\">");
     tsr__html_text(page->out, tsr__node_label(node));
-    tsr__text_printf(page->out, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n", or_whole(ours),
-                     or_whole(theirs));
+    tsr__text_printf(page->out, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n",
+                     or_replicated(ours), or_replicated(theirs));
 }
 
-// Nodes that both models have by name and that say different things, in the order of the first;
-// layers folded.
+// Lists nodes that both models have by name and that have different shardings; layers are grouped.
 static void write_differences(struct page *page, const struct page *other)
 {
     struct map theirs, rows;
@@ -147,10 +143,10 @@ static void write_differences(struct page *page, const struct page *other)
         if (!a || !b || strcmp(a, b) == 0)
             continue;
         if (differ++ == 0)
-            PUT(page, "<h3>Nodes that are cut otherwise</h3>\n<div class=\"scroll\" "
+            PUT(page, "<h3>Nodes with different shardings</h3>\n<div class=\"scroll\" "
                       "tabindex=\"0\"><table class=\"stack\" id=\"differences\"><thead><tr><th>node"
-                      "<th>this plan<th>the other</tr></thead><tbody>\n");
-        // All that differ are counted; of those that differ alike the first is shown.
+                      "<th>this plan<th>other plan</tr></thead><tbody>\n");
+        // Of equal differences in several layers the first is shown.
         void **at = slot_at(&rows, difference_key(page, other, node, match));
         if (!at || *at || shown >= MAX_ROWS)
             continue;
@@ -159,18 +155,16 @@ static void write_differences(struct page *page, const struct page *other)
         write_difference(page, node, a, b);
     }
     if (differ == 0) {
-        PUT(page, "<p class=\"lead\">Both cut every node alike.</p>\n");
+        PUT(page, "<p class=\"lead\">Both plans shard every node the same way.</p>\n");
         return;
     }
     PUT(page, "</tbody></table></div>\n");
     tsr__text_printf(page->out,
-                     "<p class=\"lead\">%zu nodes differ; of those that differ alike in several "
-                     "layers, the first is shown.</p>\n",
+                     "<p class=\"lead\">%zu nodes differ; identical layers are grouped.</p>\n",
                      differ);
 }
 
-// `other` is a page like this one, of the other plan; only its numbers are asked for, and nothing
-// is written to it.
+// `other` is a page for the other plan; only its numbers are used.
 void tsr__beside_write(struct page *page)
 {
     const tsr_report_side *side = page->beside;
@@ -187,10 +181,8 @@ void tsr__beside_write(struct page *page)
         other.config = tsr_model_find_config(side->model, side->config);
     else if (tsr_model_config_count(side->model) == 1)
         other.config = tsr_model_config(side->model, 0);
-    const char *title = "the other";
-    if (side->title)
-        title = side->title;
-    tsr__html_section(page, "beside", "Two plans side by side", NULL);
+    const char *title = side->title ? side->title : "other plan";
+    tsr__html_section(page, "beside", "Comparison of two plans", NULL);
     PUT(page, "<div class=\"scroll\" tabindex=\"0\"><table id=\"sides\"><thead><tr><th><th "
               "class=\"n\">this plan<th "
               "class=\"n\">");

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// charts.c - drawings: devices and links on a circle, bars of memory and of time. Every mark has
-// its words in data-tip, which page.js shows to whoever points at it, touches it or comes by the
-// arrow keys.
+// charts.c - drawings: devices and links on a circle, bars of memory and of time. Every mark has a
+// text in data-tip, which page.js shows on hover, touch or keyboard focus.
 #include "report/internal.h"
 
 #include <math.h>
 
-#define ROUND_DEVICES 48 // more are a table alone
+#define ROUND_DEVICES 48 // more devices are only listed
 #define ROUND_LINKS   600
-#define BAR_DEVICES   64 // more bars nobody reads: the first are drawn, and that is said
+#define BAR_DEVICES   64 // only the first are drawn
 
 // ---- devices and links -------------------------------------------------------------------------
 
-// The place of device i on the circle, the first on top and then clockwise.
+// Position of device i on the circle, clockwise from the top.
 static void at(size_t i, size_t n, double *x, double *y)
 {
     double turn = 2 * 3.14159265358979 * (double)i / (double)n - 3.14159265358979 / 2;
@@ -20,7 +19,7 @@ static void at(size_t i, size_t n, double *x, double *y)
     *y = 150 + 120 * sin(turn);
 }
 
-// The largest bandwidth of a link, at least 1, so that one can divide by it.
+// Largest bandwidth of a link, at least 1.
 static double widest(const tsr_topology *topology)
 {
     int from, to;
@@ -30,7 +29,7 @@ static double widest(const tsr_topology *topology)
     return most;
 }
 
-// Wider lines are faster links: 3.2 units for the fastest, 0.8 for one that is next to nothing.
+// Line width by bandwidth: 3.2 units for the fastest link, 0.8 at least.
 static void draw_links(struct page *page, size_t n)
 {
     int from, to;
@@ -50,7 +49,7 @@ static void draw_links(struct page *page, size_t n)
 
 #define LINK_KINDS 6
 
-// Links of equal numbers together.
+// Groups links of equal latency and bandwidth.
 static void write_links(struct page *page)
 {
     struct {
@@ -62,8 +61,7 @@ static void write_links(struct page *page)
     size_t n = 0, others = 0;
     for (size_t i = 0; tsr_topology_link_at(page->topology, i, &from, &to, &latency, &bandwidth);
          i++) {
-        // A kind is one latency and one bandwidth; measured machines have many, of which the first
-        // six are listed.
+        // Measured machines may have many kinds: the first six are listed.
         size_t k = 0;
         while (k < n && (kinds[k].latency != latency || kinds[k].bandwidth != bandwidth))
             k++;
@@ -84,12 +82,12 @@ static void write_links(struct page *page)
         tsr__text_add(page->out, STR("</span><br>"));
     }
     if (others)
-        tsr__text_printf(page->out, "<span>%zu others</span>", others);
+        tsr__text_printf(page->out, "<span>%zu other links</span>", others);
     tsr__text_add(page->out, STR("</p>\n"));
 }
 
-// Devices on a circle with lines between them; above ROUND_DEVICES or ROUND_LINKS a drawing would
-// be a blot, and the table of links alone is written.
+// Draws devices on a circle with lines between them. With more than ROUND_DEVICES or ROUND_LINKS
+// only lists the links.
 void tsr__chart_topology(struct page *page)
 {
     size_t n = (size_t)tsr_topology_devices(page->topology);
@@ -124,7 +122,7 @@ void tsr__chart_topology(struct page *page)
 
 // ---- bars --------------------------------------------------------------------------------------
 
-// One coloured part of a device's bar: its width, and its words when it is pointed at.
+// Opens one coloured part of a device's bar, up to the start of its tip.
 static void bar_part(struct page *page, size_t device, const char *kind, double share)
 {
     tsr__text_printf(page->out,
@@ -142,7 +140,7 @@ static void memory_part(struct page *page, size_t device, const char *kind, cons
     tsr__text_printf(page->out, " of %s\"></i>", words);
 }
 
-// Bars are drawn against the largest limit, or against what lies beyond it.
+// Scale of the bars: the largest limit or peak.
 static double memory_scale(const struct page *page)
 {
     double most = 1;
@@ -154,20 +152,20 @@ static double memory_scale(const struct page *page)
     return most;
 }
 
-// memory includes the weights and peak includes memory, so each part of the bar is the difference
-// to the one before.
+// memory includes the weights and peak includes memory: each part is the difference to the one
+// before.
 static void memory_bar(struct page *page, size_t i, double scale)
 {
     const tsr_simulated_device *device = &page->simulation->device[i];
     int64_t limit = tsr__device_limit(page, i), values = device->memory - device->weights;
     tsr__text_printf(page->out, "<span>device %zu</span><span class=\"bar\">", i);
     memory_part(page, i, "work", "weights", device->weights, scale);
-    memory_part(page, i, "held", "inputs and values, at the worst time", values, scale);
-    memory_part(page, i, "wait", "arena and engine", device->peak - device->memory, scale);
+    memory_part(page, i, "held", "inputs and activations at peak", values, scale);
+    memory_part(page, i, "wait", "engine overhead", device->peak - device->memory, scale);
     if (limit > 0)
         tsr__text_printf(page->out, "<b style=\"left:%.2f%%\"></b>", 100 * (double)limit / scale);
     tsr__text_printf(page->out, "</span><span class=\"n%s\">",
-                     text_if(limit > 0 && device->memory > limit, " bad"));
+                     limit > 0 && device->memory > limit ? " bad" : "");
     tsr__html_bytes(page->out, device->memory);
     if (limit > 0) {
         PUT(page, " of ");
@@ -181,37 +179,33 @@ static void memory_bar(struct page *page, size_t i, double scale)
     PUT(page, "</span>\n");
 }
 
-static void say_left_out(struct page *page)
+static void note_left_out(struct page *page)
 {
     if (page->simulation->devices > BAR_DEVICES)
         tsr__text_printf(page->out, "<p class=\"lead\">The first %d of %zu devices.</p>\n",
                          BAR_DEVICES, page->simulation->devices);
 }
 
-// A bar for each device: weights, values, what the engine has besides, and a mark at the limit.
+// A bar for each device, with a mark at the limit.
 void tsr__chart_memory(struct page *page)
 {
     double scale = memory_scale(page);
-    PUT(page,
-        "<p class=\"legend\"><span><i class=\"work\"></i>weights</span><span><i "
-        "class=\"held\"></i>inputs and values between nodes, at the worst time</span><span><i "
-        "class=\"wait\"></i>arena and engine</span><span><i class=\"limit\"></i>limit</span>"
-        "</p>\n<div class=\"bars marks\">\n");
+    PUT(page, "<p class=\"legend\"><span><i class=\"work\"></i>weights</span><span><i "
+              "class=\"held\"></i>inputs and activations at peak</span><span><i "
+              "class=\"wait\"></i>engine overhead</span><span><i class=\"limit\"></i>limit</span>"
+              "</p>\n<div class=\"bars marks\">\n");
     for (size_t i = 0; i < size_min(page->simulation->devices, BAR_DEVICES); i++)
         memory_bar(page, i, scale);
     PUT(page, "</div>\n");
     tsr__html_readout(page, "");
-    say_left_out(page);
+    note_left_out(page);
 }
 
-// What each device does in all the time; parts below 1 in 2000 are left out, for nobody would see
-// them.
+// Time of each device by kind; parts below 1 in 2000 are not visible and left out.
 void tsr__chart_time(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
-    double all = 1;
-    if (simulation->seconds > 0)
-        all = simulation->seconds;
+    double all = simulation->seconds > 0 ? simulation->seconds : 1;
     tsr__html_legend(page);
     PUT(page, "<div class=\"bars marks\">\n");
     for (size_t i = 0; i < size_min(simulation->devices, BAR_DEVICES); i++) {
@@ -231,5 +225,5 @@ void tsr__chart_time(struct page *page)
     }
     PUT(page, "</div>\n");
     tsr__html_readout(page, "");
-    say_left_out(page);
+    note_left_out(page);
 }

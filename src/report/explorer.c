@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// explorer.c - the same numbers for Model Explorer, which lays them over its own drawing of the
-// model: a value for each node, named by one of its outputs. Either what a node takes on the
-// slowest of its devices, or how its output is cut.
+// explorer.c - node data for Model Explorer, which shows it over its drawing of the model: for each
+// node, named by one of its outputs, the time on its slowest device or the sharding of its output.
 //
-//     microseconds of the nodes that make h and y:
+//     microseconds of the nodes that produce h and y:
 //         {"results": {"h": {"value": 12.5}, "y": {"value": 3.1}}, "gradient": [...]}
-//     how h and y are cut:
+//     shardings of h and y:
 //         {"results": {"h": {"value": "{2,1:0,1}"}, "y": {"value": "whole"}}}
 #include "report/internal.h"
 
-// Microseconds of each node in the first request, on the device where it takes longest; by the
-// node's name.
+// Microseconds of each node in the first request on its slowest device, by node name.
 static bool longest_times(struct page *page, struct map *times)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -38,7 +36,7 @@ static const tsr_value *first_output(const tsr_node *node)
     return NULL;
 }
 
-// From pale to orange, the largest value the most orange.
+// Colours from the smallest to the largest value.
 static void add_gradient(tsr_json *json)
 {
     static const char *const colours[] = {"#f6f5f1", "#e2703a"};
@@ -52,25 +50,24 @@ static void add_gradient(tsr_json *json)
     tsr_json_end(json);
 }
 
-// times: what nodes take; NULL: how their output is cut.
+// times NULL: writes shardings.
 static void add_node(tsr_json *json, const struct page *page, const tsr_node *node,
                      const struct map *times)
 {
     const tsr_value *output = first_output(node);
-    const double *time = NULL;
-    if (times)
-        time = tsr__map_get(times, str_of(tsr__node_label(node)));
+    const double *time = times ? tsr__map_get(times, str_of(tsr__node_label(node))) : NULL;
     if (!output || (times && !time))
         return;
     tsr_json_begin(json, tsr_value_name(output), '{');
+    const char *sharding = tsr__tensor_sharding(page, output);
     if (times)
         tsr_json_number(json, "value", *time);
     else
-        tsr_json_string(json, "value", or_whole(tsr__tensor_sharding(page, output)));
+        tsr_json_string(json, "value", sharding[0] ? sharding : "whole");
     tsr_json_end(json);
 }
 
-// A gradient colours numbers; texts have colours of their own there.
+// Model Explorer needs a gradient for numbers only.
 tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
 {
     struct map times;
@@ -79,18 +76,13 @@ tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
         tsr_json_free(json);
         return TSR_NOMEM;
     }
-    // The copy has shardings filled in that the model leaves open.
-    const tsr_model *model = page->model;
-    if (page->sized)
-        model = page->sized;
-    const struct map *shown = &times;
-    if (cuts)
-        shown = NULL;
+    // The copy has implied shardings filled in.
+    const tsr_model *model = page->sized ? page->sized : page->model;
     tsr_json_begin(json, NULL, '{');
     tsr_json_begin(json, "results", '{');
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node))
-        add_node(json, page, node, shown);
+        add_node(json, page, node, cuts ? NULL : &times);
     tsr_json_end(json);
     if (!cuts)
         add_gradient(json);

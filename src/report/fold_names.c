@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// fold_names.c - names that differ in their numbers only become one line: "layers.0/q" ...
-// "layers.23/q" is "layers.{0-23}/q".
+// fold_names.c - groups names that differ only in numbers: "layers.0/q" ... "layers.23/q" is
+// "layers.{0-23}/q".
 //
-// Exporters number the layers of a model, and often every node of a kind; a table of 2,000 nodes is
-// then a hundred lines.
+// Exporters number the layers of a model, and often every node: 2,000 nodes become about a hundred
+// rows.
 #include "report/internal.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 
-#define MAX_NUMBERS 8    // of one name; what follows is taken as it is written
+#define MAX_NUMBERS 8    // numbers of one name; later ones are kept as text
 #define MAX_LISTED  4    // numbers that are listed one by one
-#define MAX_DIGITS  15   // longer ones are names, not numbers
-#define PLACE       '\1' // stands for a number in a pattern
-#define ALIKE       '\2' // what a name has of that kind itself; both are shown as the same sign
+#define MAX_DIGITS  15   // longer numbers are kept as text
+#define PLACE       '\1' // placeholder of a number in a pattern
+#define ALIKE       '\2' // replaces PLACE where a name contains that byte itself
 
 static size_t digits_at(const char *s)
 {
@@ -23,7 +23,7 @@ static size_t digits_at(const char *s)
     return n;
 }
 
-// "layers.12/q_2" is "layers.#/q_#" with the numbers 12 and 2, where # is PLACE.
+// Example: "layers.12/q_2" is "layers.#/q_#" with the numbers 12 and 2, where # is PLACE.
 struct folded tsr__fold_name(struct arena *arena, const char *name)
 {
     size_t length = strlen(name), at = 0;
@@ -34,7 +34,7 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
         return folded;
     for (const char *s = name; *s;) {
         size_t digits = digits_at(s);
-        bool padded = digits > 1 && *s == '0'; // "007" would not come back
+        bool padded = digits > 1 && *s == '0'; // "007" could not be restored
         bool number = digits > 0 && digits <= MAX_DIGITS && folded.n < MAX_NUMBERS && !padded;
         if (number) {
             numbers[folded.n++] = strtoll(s, NULL, 10);
@@ -43,8 +43,7 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
             continue;
         }
         size_t taken = 1;
-        // Digits that are no number (padded, too long, too many of them) are taken together, so
-        // that none of their tails becomes one.
+        // Digits that are not folded are copied together, so that none of their tails is folded.
         if (digits)
             taken = digits;
         memcpy(pattern + at, s, taken);
@@ -63,8 +62,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The k-th number of all names: "7" where they agree, "{0-23}" where they follow one another,
-// "{1,5,9,...}" else.
+// The k-th number of all names: "7" if equal, "{0-23}" if consecutive, else "{1,5,9,...}".
 static void write_numbers(struct text *text, const struct folded *names, size_t n_names, size_t k,
                           int64_t *sorted)
 {
@@ -86,11 +84,10 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
     }
     for (size_t i = 0; i < size_min(n, MAX_LISTED); i++)
         tsr__text_printf(text, "%s%lld", signs[i > 0], (long long)sorted[i]);
-    tsr__text_printf(text, "%s}", text_if(n > MAX_LISTED, ",&#8230;"));
+    tsr__text_printf(text, "%s}", n > MAX_LISTED ? ",&#8230;" : "");
 }
 
-// "layers.{0-23}/q": pieces of the pattern, escaped, and between them what all names have in the
-// place of each number.
+// Writes "layers.{0-23}/q", escaped.
 void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
 {
     size_t bytes = n_names * sizeof(int64_t), number = 0;
@@ -100,12 +97,11 @@ void tsr__fold_write(struct text *text, const struct folded *names, size_t n_nam
         text->failed = true;
         return;
     }
-    // All names have the same pattern: that of the first is written, a piece between two numbers at
-    // a time.
+    // All names have the same pattern.
     const char *s = names[0].pattern;
     while (*s) {
         size_t length = strcspn(s, place);
-        // A piece may be in the middle of the pattern: it is copied, so that it ends.
+        // Copied, because it must end with a 0.
         struct text piece;
         tsr__text_init(&piece, text->session);
         tsr__text_add(&piece, (struct str){s, length});

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// html.c - the frame of the page: escaping, numbers as people read them, style and script. Nothing
-// is loaded from elsewhere, and the browser is told to run the one script whose digest stands in
-// the head, and no other.
+// html.c - the frame of the page: escaping, numbers, style and script. The page loads nothing, and
+// its policy allows only the script whose digest is in the head.
 //
-//     a node called <b>"x"</b> is written as &lt;b&gt;&quot;x&quot;&lt;/b&gt; by tsr__html_text,
-//     which serves texts and quoted attributes alike, and as
-//     "\u003cb\u003e\u0022x\u0022\u003c/b\u003e" by tsr__html_json, which stands inside of a script
+//     A node called <b>"x"</b> is written as &lt;b&gt;&quot;x&quot;&lt;/b&gt; by tsr__html_text,
+//     for text and quoted attributes, and as "\u003cb\u003e\u0022x\u0022\u003c/b\u003e" by
+//     tsr__html_json, inside a script.
 #include "report/internal.h"
 
 #include <stdio.h>
 
-// What stands for a character that could end a text or an attribute, or that nobody can see; NULL:
-// itself.
+// Returns the entity for special and invisible characters; NULL: none needed.
 static const char *entity(unsigned char c)
 {
     switch (c) {
@@ -33,7 +31,7 @@ static const char *entity(unsigned char c)
     return NULL;
 }
 
-// Length of a well-formed UTF-8 sequence; 0: it is none.
+// Length of a valid UTF-8 sequence; 0: invalid.
 static size_t sequence(const unsigned char *s)
 {
     size_t n = 0;
@@ -45,20 +43,20 @@ static size_t sequence(const unsigned char *s)
         n = 3;
     else if (s[0] >= 0xf0 && s[0] <= 0xf4)
         n = 4;
-    // A text ends with a 0, which is no continuation: nothing beyond the end is read.
+    // The terminating 0 is not a continuation byte: nothing beyond it is read.
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80)
             return 0;
     return n;
 }
 
-// Bytes that are no UTF-8, and characters that cannot be seen, become U+FFFD.
+// Invalid UTF-8 and invisible characters become U+FFFD.
 void tsr__html_text(struct text *text, const char *s)
 {
     while (*s) {
         const char *safe = entity((unsigned char)*s);
         size_t n = sequence((const unsigned char *)s);
-        if (n == 0) { // a stray byte
+        if (n == 0) {
             n = 1;
             safe = "&#65533;";
         }
@@ -70,8 +68,7 @@ void tsr__html_text(struct text *text, const char *s)
     }
 }
 
-// Characters that steer JSON or HTML are \u escapes, so that neither the string nor the element
-// around it can be ended.
+// Escapes special characters as \u, so that the text can end neither the string nor the script.
 void tsr__html_json(struct text *text, const char *s)
 {
     tsr__text_add(text, STR("\""));
@@ -106,7 +103,7 @@ void tsr__html_bytes(struct text *text, int64_t bytes)
         tsr__text_printf(text, "%.1f %s", v, units[u]);
 }
 
-// Three digits, in the unit that leaves the fewest zeros.
+// Three digits.
 void tsr__html_time(struct text *text, double seconds)
 {
     if (seconds >= 1)
@@ -125,11 +122,10 @@ const char *tsr__html_kind(tsr_span_kind kind)
 
 const char *tsr__html_kind_words(tsr_span_kind kind)
 {
-    static const char *const names[] = {"computing", "communicating", "waiting for others"};
+    static const char *const names[] = {"computing", "communicating", "waiting for other devices"};
     return names[kind];
 }
 
-// The colours of the kinds of spans.
 void tsr__html_legend(struct page *page)
 {
     PUT(page, "<p class=\"legend\">");
@@ -139,8 +135,7 @@ void tsr__html_legend(struct page *page)
     PUT(page, "<span><i class=\"none\"></i>idle</span></p>\n");
 }
 
-// The SHA-256 of the script as browsers write it, in base 64: 32 bytes are 43 characters and one
-// "=".
+// SHA-256 of the script in base 64: 32 bytes are 43 characters and one "=".
 static void script_digest(char out[45])
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -152,7 +147,7 @@ static void script_digest(char out[45])
     tsr__sha256_hex(&digest, hex);
     for (size_t i = 0; i < 32; i++)
         sscanf(hex + 2 * i, "%2x", &bytes[i]);
-    // Three bytes are four digits of 6 bits; the 33rd byte is 0 and only fills up the last group.
+    // Three bytes are four digits of 6 bits; the 33rd byte is padding.
     for (size_t i = 0; i < 11; i++) {
         unsigned three = bytes[3 * i] << 16 | bytes[3 * i + 1] << 8 | bytes[3 * i + 2];
         for (size_t k = 0; k < 4; k++)
@@ -162,8 +157,7 @@ static void script_digest(char out[45])
     out[44] = 0;
 }
 
-// The policy forbids everything that is not named: a script in a name could not run even if
-// escaping had failed.
+// The policy forbids everything else: a script in a name could not run even if escaping failed.
 void tsr__html_begin(struct page *page)
 {
     char digest[45];
@@ -182,15 +176,16 @@ void tsr__html_begin(struct page *page)
 
 void tsr__html_end(struct page *page)
 {
-    tsr__text_printf(page->out,
-                     "<footer>Made by Tessera %s. Nothing is loaded from elsewhere.</footer>\n"
-                     "</main>\n<script>",
-                     tsr_version());
+    tsr__text_printf(
+        page->out,
+        "<footer>Made by Tessera %s. This page loads nothing from the network.</footer>\n"
+        "</main>\n<script>",
+        tsr_version());
     tsr__text_add(page->out, str_of(tsr__page_script));
     PUT(page, "</script>\n</body>\n</html>\n");
 }
 
-// id, title and lead are texts of this library: they are not escaped.
+// id, title and lead are not escaped.
 void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead)
 {
     tsr__text_printf(page->out, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);

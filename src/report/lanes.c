@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// lanes.c - timelines: a lane for each device, those of a pipeline stage together. What is seen at
-// once is drawn here, as one path for each kind of work; the spans themselves go along as numbers,
-// from which page.js draws what one looks closer at and finds the words of a place.
+// lanes.c - timelines: a lane for each device, grouped by pipeline stage. The overview is drawn
+// here, as one path for each kind of activity. The spans are embedded as numbers, from which
+// page.js draws the zoomed view and the texts.
 //
-// Numbers keep the page small: a span is four of them, and devices that do the same at the same
-// time share theirs.
+// Numbers keep the page small: a span is four of them, and devices with equal spans share them.
 //
-//     Of 10 ms in 4,000,000 ticks (2.5 ns each), a MatMul (operator 0) of node 7 from 0 to 3 ms and
-//     an AllReduce (operator 1) of node 8 from 5 to 7 ms, which is communication (kind 1):
+//     Example: of 10 ms in 4,000,000 ticks (2.5 ns each), a MatMul (operator 0) of node 7 from 0 to
+//     3 ms and an AllReduce (operator 1) of node 8 from 5 to 7 ms, which is communication (kind 1):
 //     0,7,0,1200000, 4,8,800000,800000
 #include "report/internal.h"
 
-#define LANE_CELLS  500 // of the drawing: for the most part of each, a device does one thing
+#define LANE_CELLS  500 // cells of a lane; each shows its main activity
 #define LANE_HEIGHT 22
 #define LANES       64
-#define MAX_SPANS   32000   // on one page; of more, each lane has its cells only
-#define TICKS       4000000 // of the whole time, which spans are counted in
+#define MAX_SPANS   32000   // spans on one page; with more, only cells are embedded
+#define TICKS       4000000 // time unit of embedded spans: this fraction of the total time
 
-// One lane of the timeline: what is drawn of it, and what goes along, which are its spans or (where
-// all together are too many) its cells too.
+// One lane: the cells to draw, and the spans to embed (the cells again if there are too many
+// spans).
 struct lane {
     size_t device;
     const struct lane_span *cells, *spans;
     size_t n_cells, n;
 };
 
-// Seconds of each kind that fall into each cell: with cells of 2 s, work from 3 to 7 adds 1, 2 and
-// 1 to cells 1, 2 and 3.
+// Seconds of each kind in each cell. Example: with cells of 2 s, work from 3 to 7 adds 1, 2 and 1
+// to cells 1, 2 and 3.
 static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double (*share)[3])
 {
     double cell = lanes->seconds / LANE_CELLS;
@@ -46,11 +45,11 @@ static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double
     }
 }
 
-// What fills the most of a cell; 3: nothing does.
+// The kind that fills most of a cell; 3: idle.
 static int kind_of_cell(const double share[3], double cell)
 {
     int best = 3;
-    // Idle time is what no span fills; another kind must fill clearly more than that to be shown.
+    // Idle time is what no span fills.
     double most = cell - share[0] - share[1] - share[2];
     for (int i = 0; i < 3; i++)
         if (share[i] > most * 1.000001) {
@@ -60,7 +59,7 @@ static int kind_of_cell(const double share[3], double cell)
     return best;
 }
 
-// Cells as spans: neighbours of one kind are one. Returns how many there are.
+// Converts cells to spans, merging neighbours of one kind. Returns their number.
 static size_t spans_of_cells(const double (*share)[3], const struct lanes *lanes, int device,
                              struct lane_span *out)
 {
@@ -82,11 +81,10 @@ static size_t spans_of_cells(const double (*share)[3], const struct lanes *lanes
     return n;
 }
 
-// ---- what is drawn -----------------------------------------------------------------------------
+// ---- drawing -----------------------------------------------------------------------------------
 
-// All spans of one kind as one path of boxes in a drawing of 1000 units.
-// "Mx y h width v height h -width z" is a box; one path for all of them is far smaller than an
-// element for each.
+// All spans of one kind as one path of boxes, "Mx y h width v height h -width z" each: much smaller
+// than one element per span.
 static void draw_kind(struct page *page, const struct lane_span *spans, size_t n, int kind,
                       double seconds, double y)
 {
@@ -105,7 +103,7 @@ static void draw_kind(struct page *page, const struct lane_span *spans, size_t n
         PUT(page, "\"/>");
 }
 
-// place: from the top. The box behind all is what the device does when it does nothing.
+// place: row from the top. The box behind all is idle time.
 static void draw_lane(struct page *page, const struct lane *lane, size_t place, double seconds)
 {
     double y = (double)place * LANE_HEIGHT + 2;
@@ -118,8 +116,7 @@ static void draw_lane(struct page *page, const struct lane *lane, size_t place, 
     PUT(page, "</g>\n");
 }
 
-// Lanes of a stage stand together, the first stage on top; without stages they are in the order of
-// the devices. lane: what is drawn at each place.
+// Sorts lanes by stage; without stages they stay in the order of devices.
 static void order_lanes(const struct page *page, struct lane *lane, size_t n)
 {
     if (!page->stage_of)
@@ -133,22 +130,20 @@ static void order_lanes(const struct page *page, struct lane *lane, size_t n)
     }
 }
 
-// The pipeline stage of a lane; -1: there are none.
+// The pipeline stage of a lane, or -1.
 static int64_t stage_at(const struct page *page, const struct lane *lane)
 {
-    if (!page->stage_of)
-        return -1;
-    return page->stage_of[lane->device];
+    return page->stage_of ? page->stage_of[lane->device] : -1;
 }
 
-// A stage is named on each of its lanes; where another one begins, the class "first" draws a line.
+// Every lane names its stage; the class "first" draws a line between stages.
 static void write_names(struct page *page, const struct lane *lane, size_t n)
 {
     PUT(page, "<div class=\"names\">");
     for (size_t i = 0; i < n; i++) {
         int64_t stage = stage_at(page, &lane[i]);
         bool begins = i > 0 && stage != stage_at(page, &lane[i - 1]);
-        tsr__text_printf(page->out, "<span%s>", text_if(begins, " class=\"first\""));
+        tsr__text_printf(page->out, "<span%s>", begins ? " class=\"first\"" : "");
         if (stage >= 0)
             tsr__text_printf(page->out, "<small>stage %lld &#183;</small> ", (long long)stage);
         tsr__text_printf(page->out, "device %zu</span>", lane[i].device);
@@ -156,16 +151,15 @@ static void write_names(struct page *page, const struct lane *lane, size_t n)
     PUT(page, "</div>");
 }
 
-// ---- what goes along ---------------------------------------------------------------------------
+// ---- embedded data -----------------------------------------------------------------------------
 
-// Texts that spans name by number.
+// Texts that spans refer to by number.
 struct words {
     struct map seen;
     VEC(const char *) list;
 };
 
-// The number of a text, given when it is met first; 0 also where there is no memory, which the
-// arena remembers.
+// Returns the number of a text, adding it on first use; 0 also if memory runs out.
 static size_t number_of(struct page *page, struct words *words, const char *text)
 {
     void **at = tsr__map_at(&words->seen, str_of(text));
@@ -200,8 +194,8 @@ static bool same_spans(const struct lane_span *a, const struct lane_span *b, siz
     return true;
 }
 
-// The spans of one lane: kind + 3 * operator, node, ticks since the end of the one before, ticks of
-// its own.
+// Spans of one lane: kind + 3 * operator, node, ticks since the end of the previous span, its
+// ticks.
 static void write_spans(struct page *page, const struct lane_span *spans, size_t n, double seconds,
                         struct words *ops, struct words *nodes)
 {
@@ -219,7 +213,7 @@ static void write_spans(struct page *page, const struct lane_span *spans, size_t
     PUT(page, "]");
 }
 
-// A lane that is the same as one before it is that lane's number.
+// A lane equal to an earlier one is written as that lane's number.
 static void write_data(struct page *page, const char *id, const struct lane *lane, size_t n,
                        double seconds)
 {
@@ -251,20 +245,20 @@ static void write_data(struct page *page, const char *id, const struct lane *lan
     PUT(page, "}</script>\n");
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- the timeline ------------------------------------------------------------------------------
 
-// Buttons, legend and names; the drawing is open when this returns.
+// Writes buttons, legend and names, and opens the drawing.
 static void write_frame(struct page *page, const char *id, const struct lane *lane, size_t n)
 {
-    static const char *const ways[][3] = {
-        {"out", "&#8722;", "zoom out"}, {"in", "+", "zoom in"}, {"all", "whole", "the whole time"}};
+    static const char *const buttons[][3] = {
+        {"out", "&#8722;", "zoom out"}, {"in", "+", "zoom in"}, {"all", "all", "show all"}};
     PUT(page, "<div class=\"zoom\">");
-    for (size_t i = 0; i < TSR_COUNT(ways); i++)
+    for (size_t i = 0; i < TSR_COUNT(buttons); i++)
         tsr__text_printf(
             page->out,
             "<button type=\"button\" data-zoom=\"%s\" data-way=\"%s\" aria-label=\"%s\">%s"
             "</button>",
-            id, ways[i][0], ways[i][2], ways[i][1]);
+            id, buttons[i][0], buttons[i][2], buttons[i][1]);
     PUT(page, "</div>\n");
     tsr__html_legend(page);
     PUT(page, "<div class=\"lanes\">");
@@ -280,7 +274,7 @@ static void write_frame(struct page *page, const char *id, const struct lane *la
         id, n, height, height);
 }
 
-// Spans are sorted by device, so each lane is a run of them. False: no memory.
+// Spans are sorted by device. False: out of memory.
 static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane *list, size_t n)
 {
     size_t from = 0;
@@ -295,7 +289,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
             to++;
         memset(share, 0, LANE_CELLS * sizeof *share);
         fill_cells(lanes, from, to, share);
-        // Where there are too many spans, the cells stand for them in the data too.
+        // With too many spans, the cells are embedded instead.
         size_t n_cells = spans_of_cells((const double(*)[3])share, lanes, (int)device, cells);
         list[device] = (struct lane){device, cells, cells, n_cells, n_cells};
         if (all) {
@@ -307,7 +301,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
     return true;
 }
 
-// What is left out (lanes beyond LANES, spans beyond MAX_SPANS) is said below the drawing.
+// Says below the drawing what was left out.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
     size_t n = size_min(lanes->devices, LANES);
@@ -316,18 +310,17 @@ void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lan
         return;
     struct page plain = *page;
     if (page->simulation && lanes->devices != page->simulation->devices)
-        plain.stage_of = NULL; // another number of devices than the stages are known of
+        plain.stage_of = NULL; // the stages are those of other devices
     order_lanes(&plain, list, n);
     write_frame(&plain, id, list, n);
     for (size_t i = 0; i < n; i++)
         draw_lane(page, &list[i], i, lanes->seconds);
     PUT(page, "<rect class=\"here\" width=\"0\" height=\"0\"/></svg></div></div>\n");
-    tsr__html_readout(
-        page, "Point at the timeline, tap it, or use the arrow keys, to read what a mark is.");
+    tsr__html_readout(page, "Point at the timeline, tap it or use the arrow keys for details.");
     if (lanes->n > MAX_SPANS)
         PUT(page,
-            "<p class=\"lead\">There is too much to be told one by one: what a device does for the "
-            "most part of each moment is shown.</p>\n");
+            "<p class=\"lead\">Too many events to show each one: a device's main activity in each "
+            "interval is shown.</p>\n");
     if (n < lanes->devices)
         tsr__text_printf(page->out, "<p class=\"lead\">The first %zu of %zu devices.</p>\n", n,
                          lanes->devices);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// page.c - the page from top to bottom: what it comes to first, then why.
+// page.c - the page from top to bottom: the result first, then the reasons.
 //
-// Sections that have nothing to show are left out, and so are their links at the top: without a
-// simulation there is no memory, time or communication; without a topology no drawing of devices;
-// without a trace no measured timeline.
+// Sections without content are left out, and so are their links at the top: without a simulation
+// there is no memory, time or communication; without a topology no drawing of devices; without a
+// trace no measured timeline.
 #include "report/internal.h"
 
 #include <stdio.h>
 
-// The configuration, the devices and the sizes that all figures are for.
+// Configuration, devices and sizes of all figures.
 static void head(struct page *page)
 {
     PUT(page, "<header><h1>");
@@ -16,11 +16,11 @@ static void head(struct page *page)
     PUT(page, "</h1>\n<p class=\"lead\">");
     if (page->config) {
         long long devices = (long long)tsr_config_devices(page->config);
-        tsr__text_printf(page->out, "Cut for %lld device%s, configuration ", devices,
-                         text_if(devices != 1, "s"));
+        tsr__text_printf(page->out, "Sharded over %lld device%s, configuration ", devices,
+                         devices == 1 ? "" : "s");
         tsr__html_text(page->out, tsr_config_name(page->config));
     } else {
-        PUT(page, "The model has no configuration of devices");
+        PUT(page, "The model has no device configuration");
     }
     for (size_t i = 0; i < page->n_sizes; i++) {
         PUT(page, ", ");
@@ -30,32 +30,30 @@ static void head(struct page *page)
     PUT(page, ".</p></header>\n");
 }
 
-// A link of the contents, if its section is there.
 static void link_to(struct page *page, bool there, const char *id, const char *words)
 {
     if (there)
         tsr__text_printf(page->out, "<a href=\"#%s\">%s</a>", id, words);
 }
 
-// The same conditions as those under which the sections are written: a link that leads nowhere
-// would be worse than none.
+// The conditions are those under which the sections are written.
 static void contents(struct page *page)
 {
     bool simulated = page->simulation != NULL;
     PUT(page, "<nav aria-label=\"sections\">");
-    link_to(page, page->beside != NULL, "beside", "Two plans");
+    link_to(page, page->beside != NULL, "beside", "Comparison");
     link_to(page, simulated, "memory", "Memory");
     link_to(page, simulated, "time", "Time");
     link_to(page, simulated || page->measured.lanes.devices, "timeline", "Timeline");
     link_to(page, simulated, "communication", "Communication");
     link_to(page, page->sized != NULL, "picture", "Tensors");
     link_to(page, true, "shardings", "Shardings");
-    link_to(page, true, "findings", "Findings");
+    link_to(page, true, "findings", "Diagnostics");
     link_to(page, page->topology != NULL, "devices", "Devices");
     PUT(page, "</nav>\n");
 }
 
-// What a trace holds beyond the limits of read_trace.c is said, not hidden.
+// Events beyond the limits of read_trace.c are counted.
 static void measured_lanes(struct page *page)
 {
     tsr__chart_lanes(page, "measured", &page->measured.lanes);
@@ -65,8 +63,7 @@ static void measured_lanes(struct page *page)
                          page->measured.left_out);
 }
 
-// The simulated spans in the form that lanes.c draws, and below them those of a trace, on a scale
-// of its own.
+// The simulated spans, and below them those of the trace, each on its own scale.
 static void timeline(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -79,7 +76,7 @@ static void timeline(struct page *page)
                                      simulation->spans[i].begin, simulation->spans[i].end};
     struct lanes all = {list, simulation->n_spans, simulation->devices, simulation->seconds};
     tsr__html_section(page, "timeline", "Timeline",
-                      "Predicted: devices wait for each other only where they communicate.");
+                      "Predicted. Devices synchronize only where they communicate.");
     tsr__chart_lanes(page, "lanes", &all);
     if (page->measured.lanes.devices) {
         PUT(page, "<h3>Measured</h3>\n");
@@ -88,10 +85,10 @@ static void timeline(struct page *page)
     tsr__html_section_end(page);
 }
 
-// All that needs a simulation.
+// The sections that need a simulation.
 static void simulated(struct page *page)
 {
-    tsr__html_section(page, "memory", "Memory", "Against the limit of each device.");
+    tsr__html_section(page, "memory", "Memory", "Peak memory of each device and its limit.");
     tsr__chart_memory(page);
     tsr__tensors_largest(page);
     tsr__html_section_end(page);
@@ -106,7 +103,7 @@ static void simulated(struct page *page)
     tsr__html_section_end(page);
 }
 
-// A trace without a simulation has its timeline all the same.
+// The timeline of a trace without a simulation.
 static void measured_alone(struct page *page)
 {
     if (!page->measured.lanes.devices || page->simulation)
@@ -116,7 +113,6 @@ static void measured_alone(struct page *page)
     tsr__html_section_end(page);
 }
 
-// The drawing and the table side by side, where the screen is wide enough.
 static void topology(struct page *page)
 {
     if (!page->topology)
@@ -130,20 +126,18 @@ static void topology(struct page *page)
     tsr__html_section_end(page);
 }
 
-// The command line that made the page, as the caller gave it, with a button that copies it.
+// The command line that made the page, with a copy button.
 static void repeat(struct page *page)
 {
     if (!page->command)
         return;
-    tsr__html_section(page, "repeat", "Make this page again", NULL);
+    tsr__html_section(page, "repeat", "Reproduce this page", NULL);
     PUT(page, "<pre><code id=\"command\">");
     tsr__html_text(page->out, page->command);
     PUT(page, "</code></pre>\n<button type=\"button\" data-copy=\"command\">Copy</button>\n");
     tsr__html_section_end(page);
 }
 
-// The order of the page: what it comes to first, then how the time and the memory go, then what is
-// cut, then where it runs.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
     tsr__html_begin(page);
@@ -157,25 +151,20 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     tsr__tensors_picture(page);
     tsr__html_section(
         page, "shardings", "Shardings",
-        "How each node has its inputs and outputs cut: {1,4:0,1,2,3} is columns in four, one on "
-        "each device; a node without any runs whole. Nodes of several layers that are cut alike "
-        "are "
-        "one line.");
+        "Inputs and outputs of each node. {1,4:0,1,2,3} splits the columns in four, one "
+        "part on each of the devices 0 to 3. Nodes without a sharding are replicated. "
+        "Identical layers are grouped.");
     tsr__table_shardings(page);
     tsr__html_section_end(page);
-    tsr__html_section(page, "findings", "Findings", NULL);
+    tsr__html_section(page, "findings", "Diagnostics", NULL);
     tsr__table_findings(page);
     tsr__html_section_end(page);
     topology(page);
     repeat(page);
-    // The numbers once more, exactly, for programs that read the page.
+    // The numbers in full precision, for programs.
     PUT(page, "<script type=\"application/json\" id=\"data\">");
-    for (const char *c = data; *c; c++) {
-        if (*c == '<') // nothing in it can end the element
-            tsr__text_add(page->out, STR("\\u003c"));
-        else
-            tsr__text_add(page->out, (struct str){c, 1});
-    }
+    for (const char *c = data; *c; c++) // '<' could end the element
+        tsr__text_add(page->out, *c == '<' ? STR("\\u003c") : (struct str){c, 1});
     PUT(page, "</script>\n");
     tsr__html_end(page);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// page.js - what the page does when it is touched: marks that tell what they are, the timeline seen closer, pictures of tensors, the
-// filter, the command to copy. Names come in as text and go out as text; nothing here makes markup of them.
+// page.js - interaction: texts of marks, zooming the timeline, pictures of tensors, the filter, the copy button. Names are always inserted
+// as text, never as markup.
 (function () {
 'use strict';
 var $ = function (id) { return document.getElementById(id); };
@@ -24,7 +24,7 @@ function bytes(n) {
     return (u && n < 100 ? n.toFixed(1) : Math.round(n)) + ' ' + units[u];
 }
 
-// The column's name stands in each cell, for narrow screens.
+// Each cell gets the name of its column, for narrow screens.
 all('table.stack').forEach(function (table) {
     var names = all('th', table).map(function (head) { return head.textContent; });
     all('tbody tr', table).forEach(function (row) {
@@ -32,13 +32,13 @@ all('table.stack').forEach(function (table) {
     });
 });
 
-// Marks: one stop of the tab key for each drawing, arrow keys inside; pointing, touching and coming by all tell the same words.
+// Marks: one tab stop per drawing, arrow keys inside. Hover, touch and focus show the same text.
 function readout(group) {
     var next = group;
     while (next && !(next.classList && next.classList.contains('readout'))) next = next.nextElementSibling;
     return next;
 }
-function tell(group, words) {
+function show(group, words) {
     var place = readout(group);
     if (!place) return;
     place.textContent = words;
@@ -52,11 +52,11 @@ function prepare(group) {
     });
 }
 function watch(group) {
-    var show = function (event) {
+    var onPoint = function (event) {
         var mark = event.target.closest && event.target.closest('[data-tip]');
-        if (mark && group.contains(mark)) tell(group, mark.dataset.tip);
+        if (mark && group.contains(mark)) show(group, mark.dataset.tip);
     };
-    ['pointerover', 'pointerdown', 'focusin'].forEach(function (kind) { group.addEventListener(kind, show); });
+    ['pointerover', 'pointerdown', 'focusin'].forEach(function (kind) { group.addEventListener(kind, onPoint); });
     group.addEventListener('keydown', function (event) {
         var step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
         var marks = all('[data-tip]', group), at = marks.indexOf(document.activeElement);
@@ -90,8 +90,8 @@ all('button[data-copy]').forEach(function (button) {
     });
 });
 
-// The timeline: a window [from, to] of ticks is drawn; a lane that is a number is the same as that lane.
-var KINDS = ['work', 'talk', 'wait'], WORDS = ['computing', 'communicating', 'waiting for others'], HEIGHT = 22;
+// The timeline shows a window [from, to] of ticks. A lane that is a number equals that lane.
+var KINDS = ['work', 'talk', 'wait'], WORDS = ['computing', 'communicating', 'waiting for other devices'], HEIGHT = 22;
 function timeline(id) {
     var box = $(id), doc = data(id + '-data');
     if (!box || !doc) return;
@@ -127,7 +127,7 @@ function timeline(id) {
             mark.textContent = time(seconds(from + (to - from) * i / steps));
         }
     }
-    // Boxes of one kind that nearly touch are one; none is narrower than half a unit.
+    // Merges boxes of one kind that nearly touch; the least width is half a unit.
     function drawLane(group, lane, y) {
         var paths = ['', '', ''], open = [null, null, null];
         function close(kind) {
@@ -171,8 +171,8 @@ function timeline(id) {
         var span = lanes[lane] && lanes[lane][at];
         if (!span) return;
         chosen = { lane: lane, at: at };
-        var what = span.op ? WORDS[span.kind] + ': ' + span.op + (span.node ? ' ' + span.node : '') : WORDS[span.kind] + ' for the most part';
-        tell(box.parentNode, 'device ' + doc.devices[lane] + ', ' + what + ', ' + time(seconds(span.end - span.begin)) + ' from ' + time(seconds(span.begin)));
+        var what = span.op ? WORDS[span.kind] + ': ' + span.op + (span.node ? ' ' + span.node : '') : 'mostly ' + WORDS[span.kind];
+        show(box.parentNode, 'device ' + doc.devices[lane] + ', ' + what + ', ' + time(seconds(span.end - span.begin)) + ' from ' + time(seconds(span.begin)));
         outline();
     }
     function move(start, width) {
@@ -230,13 +230,13 @@ function timeline(id) {
 timeline('lanes');
 timeline('measured');
 
-// How a tensor is cut: the two dimensions that say the most are drawn, others that are cut are pictures of their own.
+// How a tensor is sharded: draws the two most important dimensions; a third sharded one gives several pictures.
 var COLOURS = ['#2f6fd0', '#d9622b', '#2a9d78', '#8a5bc7', '#b8860b', '#c24a7b', '#3b8ea5', '#6b7a2f'];
 function devices(list) {
     var text = list.slice(0, 12).join(', ') + (list.length > 12 ? ' \u2026' : '');
     return (list.length > 1 ? 'devices ' : 'device ') + text;
 }
-// Pieces that lie in the same place are one, with all their devices.
+// Merges equal pieces, with all their devices.
 function pieces(cut) {
     var found = {}, list = [];
     cut.boxes.forEach(function (box) {
@@ -302,7 +302,7 @@ function picture(doc, number) {
         });
     }
     prepare(place);
-    tell(place, tensor[2] + ' ' + cut.shape.join(' \u00d7 ') + ', ' + (cut.cut ? 'cut ' + cut.cut : 'whole on every device') + (cut.more ? '; ' + cut.more + ' more pieces' : ''));
+    show(place, tensor[2] + ' ' + cut.shape.join(' \u00d7 ') + ', ' + (cut.cut ? 'sharded ' + cut.cut : 'replicated on every device') + (cut.more ? '; ' + cut.more + ' more shards' : ''));
 }
 var tensors = data('tensors-data');
 if (tensors) {

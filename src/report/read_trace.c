@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// read_trace.c - reads a trace that a run has written (tsr_job_trace): what each rank did, for a
-// timeline. The file is not trusted.
+// read_trace.c - reads the trace of a run (tsr_job_trace) for the timeline. The file is not
+// trusted.
 //
 //     {"ph":"X","cat":"Node","name":"fc1","pid":1,"ts":1200,"dur":300,"args":{"op_name":"MatMul"}}
-//     is a span of rank 1 from 1.2 to 1.5 ms, MatMul; "cat":"communication" is one of ours;
-//     "name":"model_run" is a whole run of the rank.
+//     is a span of rank 1 from 1.2 to 1.5 ms, MatMul; "cat":"communication" is a collective;
+//     "name":"model_run" is a complete run of the rank.
 #include "report/internal.h"
 
 #include <jansson.h>
@@ -12,11 +12,11 @@
 
 #define MAX_TRACE ((size_t)256 << 20)
 #define MAX_SPANS 2000000
-#define MAX_RANKS 65536 // as many as a partition may have
+#define MAX_RANKS 65536 // most ranks of a partition
 
 typedef VEC(struct lane_span) span_list;
 
-// Times that the model was run as a whole, of one rank after the other.
+// Times of complete runs, rank by rank.
 struct run_time {
     int device;
     double begin, seconds;
@@ -37,15 +37,7 @@ static void take_run(struct reading *reading, int device, double begin, double s
         *run = (struct run_time){device, begin, seconds};
 }
 
-// A text of the trace that may not be there.
-static const char *text_or(const char *text, const char *otherwise)
-{
-    if (!text)
-        return otherwise;
-    return text;
-}
-
-// A complete event ("X") of a rank, with a time that can be.
+// A complete event ("X") of a rank with valid times.
 static bool is_work(const json_t *entry)
 {
     const char *phase = json_string_value(json_object_get(entry, "ph"));
@@ -57,8 +49,7 @@ static bool is_work(const json_t *entry)
            begin >= 0;
 }
 
-// One event of the trace. What is no work of a rank is passed over; work beyond the limits is
-// counted, and the page says that it is not shown.
+// Reads one event. Ignores events that are not work of a rank; counts those beyond the limits.
 static void take(struct reading *reading, const json_t *entry)
 {
     struct page *page = reading->page;
@@ -74,7 +65,7 @@ static void take(struct reading *reading, const json_t *entry)
         page->measured.left_out++;
         return;
     }
-    // ONNX Runtime's nodes, our communication, and what a simulation writes.
+    // Nodes of ONNX Runtime, our communication, and events of a simulation.
     const json_t *args = json_object_get(entry, "args");
     const char *op = json_string_value(json_object_get(args, "op_name")),
                *node = json_string_value(json_object_get(args, "node"));
@@ -86,29 +77,29 @@ static void take(struct reading *reading, const json_t *entry)
     else if (strcmp(name, "model_run") == 0)
         take_run(reading, (int)pid, begin, length);
     if (kind == TSR_SPAN_COMPUTE && !op && !(category && strcmp(category, "compute") == 0))
-        return; // a whole run, or what is not a node's
+        return; // a complete run, or not a node
     struct lane_span *span = vec_push(page->arena, list);
     if (!span)
         return;
-    if (!node && op) // the engine calls a node's event by the node
+    if (!node && op) // the engine names the event after the node
         node = name;
     *span = (struct lane_span){.kind = kind,
                                .device = (int)pid,
-                               .op = tsr__arena_str(page->arena, str_of(text_or(op, name))).p,
-                               .node = tsr__arena_str(page->arena, str_of(text_or(node, ""))).p,
+                               .op = tsr__arena_str(page->arena, str_of(op ? op : name)).p,
+                               .node = tsr__arena_str(page->arena, str_of(node ? node : "")).p,
                                .begin = begin,
                                .end = begin + length};
     if ((size_t)pid + 1 > reading->devices)
         reading->devices = (size_t)pid + 1;
 }
 
-// Absent texts come first.
+// NULL sorts first.
 static int text_order(const char *x, const char *y)
 {
-    return strcmp(text_or(x, ""), text_or(y, ""));
+    return strcmp(x ? x : "", y ? y : "");
 }
 
-// A total order, as qsort need not keep that of equals.
+// A total order: qsort is not stable.
 static int by_time(const void *a, const void *b)
 {
     const struct lane_span *x = a, *y = b;
@@ -136,9 +127,8 @@ static int by_seconds(const void *a, const void *b)
     return ascending(*(const double *)a, *(const double *)b);
 }
 
-// The k-th run of every rank is the k-th run: it takes as long as on the rank where it takes
-// longest. The median of all is told; where there are three or more, the first does not count, for
-// engines warm up in it.
+// The time of run k is that of its slowest rank. Takes the median; with three or more runs the
+// first does not count (warm-up).
 static void find_run(struct reading *reading)
 {
     run_list *runs = &reading->runs;
@@ -148,7 +138,7 @@ static void find_run(struct reading *reading)
     if (!longest || !runs->n)
         return;
     qsort(runs->at, runs->n, sizeof *runs->at, by_begin);
-    // Runs are sorted by rank and time: k counts those of one rank.
+    // Runs are sorted by rank and time: k is the index within a rank.
     for (size_t i = 0, k = 0; i < runs->n; i++, k++) {
         if (i > 0 && runs->at[i].device != runs->at[i - 1].device)
             k = 0;
@@ -162,10 +152,10 @@ static void find_run(struct reading *reading)
     measured->run = longest[skipped + (n - skipped) / 2];
 }
 
-// All spans, on a clock that begins with the first of them.
+// All spans, relative to the first one.
 static void fill(struct page *page, const json_t *root)
 {
-    const json_t *events = root; // or an object that has them
+    const json_t *events = root; // or an object that contains them
     if (!json_is_array(root))
         events = json_object_get(root, "traceEvents");
     struct reading reading = {.page = page};
@@ -174,7 +164,7 @@ static void fill(struct page *page, const json_t *root)
     span_list list = reading.spans;
     if (!list.n || page->arena->failed)
         return;
-    // Clocks of traces begin anywhere; the page's begins at 0.
+    // Start at 0.
     double first = list.at[0].begin, last = 0;
     for (size_t i = 0; i < list.n; i++) {
         if (list.at[i].begin < first)
@@ -190,8 +180,7 @@ static void fill(struct page *page, const json_t *root)
     find_run(&reading);
 }
 
-// The file's size, the number of spans and of devices are bounded; one without any work of a rank
-// is refused.
+// Bounds the file size and the numbers of spans and devices. Refuses a trace without work.
 tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.c - tsr_report: brings together what the page shows, and writes it whole or not at all.
+// report.c - tsr_report: collects the contents of the page and writes it.
 //
-// The order: the configuration that is shown, the trace if one is given, a copy of the model with
-// numbers for all sizes, then the page or one of the forms for Model Explorer (explorer.c). Only
-// what the caller gave is shown; nothing is planned or simulated here.
+// Order: the configuration, the trace if given, a copy of the model with all sizes set, then the
+// page or one of the formats for Model Explorer (explorer.c). Nothing is planned or simulated here.
 #include "report/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
+#include "tessera_json.h"
 #include "topology/topology.h"
 
 #define MAX_PAGE ((size_t)256 << 20)
@@ -15,17 +15,15 @@
 static const char *title_of(const tsr_model *model, const char *given)
 {
     const char *path = tsr_model_path(model), *at = path + strlen(path);
-    for (int slashes = 0; at > path; at--) // with its folder: many are called model.onnx
+    for (int slashes = 0; at > path; at--) // keep the folder: many files are called model.onnx
         if (at[-1] == '/' && ++slashes == 2)
             break;
     if (given)
         return given;
-    if (!at[0])
-        return "a model";
-    return at;
+    return at[0] ? at : "a model";
 }
 
-// The one that is named, or the only one.
+// The named configuration, or the only one.
 static tsr_status find_config(struct page *page, const char *name)
 {
     if (!name && tsr_model_config_count(page->model) == 1)
@@ -42,42 +40,34 @@ static tsr_status find_config(struct page *page, const char *name)
     return TSR_INVALID;
 }
 
-// Numbers of the plan in picoseconds and bytes, as its own document has them.
-static void add_plan(tsr_json *json, const tsr_plan_summary *summary)
-{
-    tsr_json_begin(json, "plan", '{');
-    tsr_json_int(json, "cost", summary->cost);
-    tsr_json_int(json, "bound", summary->bound);
-    tsr_json_bool(json, "optimal", summary->optimal);
-    tsr_json_ints(json, "memory", summary->memory, summary->devices);
-    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
-    tsr_json_int(json, "nodes", (int64_t)summary->nodes);
-    tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
-    tsr_json_end(json);
-}
-
-// Seconds by device; spans are in the data of the timeline, not here.
-static void add_simulation(tsr_json *json, const tsr_simulation *simulation)
-{
-    tsr_json_begin(json, "simulation", '{');
-    tsr_json_int(json, "requests", simulation->requests);
-    tsr_json_number(json, "seconds", simulation->seconds);
-    tsr_json_number(json, "first_s", simulation->first);
-    tsr_json_number(json, "period_s", simulation->period);
-    tsr_json_begin(json, "timeline", '[');
-    for (size_t i = 0; i < simulation->devices; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_number(json, "compute_s", simulation->device[i].compute);
-        tsr_json_number(json, "communication_s", simulation->device[i].communication);
-        tsr_json_number(json, "waiting_s", simulation->device[i].waiting);
-        tsr_json_number(json, "idle_s", simulation->device[i].idle);
-        tsr_json_int(json, "weights", simulation->device[i].weights);
-        tsr_json_int(json, "memory", simulation->device[i].memory);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-    tsr_json_end(json);
-}
+// Picoseconds and bytes, as in the plan's own document.
+static const tsr_json_field plan_fields[] = {
+    {JSON_FIELD(tsr_plan_summary, "cost", cost)},
+    {JSON_FIELD(tsr_plan_summary, "bound", bound)},
+    {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
+    {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
+    {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
+    {JSON_FIELD(tsr_plan_summary, "nodes", nodes)},
+    {JSON_FIELD(tsr_plan_summary, "cut_nodes", cut_nodes)},
+    {JSON_END},
+};
+static const tsr_json_field device_fields[] = {
+    {JSON_FIELD(tsr_simulated_device, "compute_s", compute)},
+    {JSON_FIELD(tsr_simulated_device, "communication_s", communication)},
+    {JSON_FIELD(tsr_simulated_device, "waiting_s", waiting)},
+    {JSON_FIELD(tsr_simulated_device, "idle_s", idle)},
+    {JSON_FIELD(tsr_simulated_device, "weights", weights)},
+    {JSON_FIELD(tsr_simulated_device, "memory", memory)},
+    {JSON_END},
+};
+static const tsr_json_field simulation_fields[] = {
+    {JSON_FIELD(tsr_simulation, "requests", requests)},
+    {JSON_FIELD(tsr_simulation, "seconds", seconds)},
+    {JSON_FIELD(tsr_simulation, "first_s", first)},
+    {JSON_FIELD(tsr_simulation, "period_s", period)},
+    {JSON_RECORDS(tsr_simulation, "timeline", device, devices, device_fields)},
+    {JSON_END},
+};
 
 static void add_communication(tsr_json *json, const tsr_simulation *simulation)
 {
@@ -88,15 +78,12 @@ static void add_communication(tsr_json *json, const tsr_simulation *simulation)
     tsr_json_int(json, "link_bytes", bytes);
 }
 
-// The configuration's name; NULL: there is none.
 static const char *config_name(const struct page *page)
 {
-    if (!page->config)
-        return NULL;
-    return tsr_config_name(page->config);
+    return page->config ? tsr_config_name(page->config) : NULL;
 }
 
-// The numbers of the page, exactly, for programs.
+// The numbers of the page in full precision, for programs.
 static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
 {
     tsr_json *json = tsr_json_new(page->session);
@@ -107,17 +94,17 @@ static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
     tsr_json_string(json, "model", page->title);
     tsr_json_string(json, "configuration", config_name(page));
     if (page->plan)
-        add_plan(json, page->plan);
+        tsr_json_record(json, "plan", plan_fields, page->plan);
     if (page->simulation) {
         tsr__verdict_json(json, page, verdict);
-        add_simulation(json, page->simulation);
+        tsr_json_record(json, "simulation", simulation_fields, page->simulation);
         add_communication(json, page->simulation);
     }
     tsr_json_end(json);
     return json;
 }
 
-// The page is made in memory and written whole: no half of one is ever seen.
+// Makes the page in memory first, so that no incomplete file is ever visible.
 static tsr_status write_page(struct page *page, const char *path)
 {
     struct outfile file = {0};
@@ -143,8 +130,7 @@ free_data:
     return st;
 }
 
-// Stages of devices, read off what they compute: a node that names its stage says it for the
-// devices that have it.
+// Finds the pipeline stage of each device from the nodes that it computes.
 static void find_stages(struct page *page)
 {
     struct map known;
@@ -154,7 +140,7 @@ static void find_stages(struct page *page)
         return;
     tsr__map_init(&known, page->arena, 256);
     int64_t *stages = ARENA_ARRAY(page->arena, int64_t, simulation->devices + 1);
-    // Stages by the names of nodes; +1, so that 0 stays "none".
+    // Stage + 1 by node name; 0: none.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {
         int64_t stage;
@@ -170,7 +156,7 @@ static void find_stages(struct page *page)
         return;
     for (size_t i = 0; i < simulation->devices; i++)
         stages[i] = -1;
-    // The first node with a stage that a device computes decides.
+    // The first node with a stage decides.
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];
         uintptr_t stage = (uintptr_t)tsr__map_get(&known, str_of(span->node));
@@ -188,9 +174,8 @@ static bool has_errors(const tsr_session *session, size_t from)
     return false;
 }
 
-// A copy in which sizes are numbers and shardings that follow from others are written. What is
-// found on the way is not the caller's to correct; a model that cannot be followed is shown without
-// its tensors.
+// Makes a copy with all sizes set and implied shardings filled in. Drops the diagnostics. If that
+// fails, the page has no tensors.
 static tsr_status fill_in(struct page *page)
 {
     struct diag_mark before = tsr__diag_mark(page->session);
@@ -206,7 +191,7 @@ static tsr_status fill_in(struct page *page)
     status = tsr__shapes_declare(page->sized, page->sizes, page->n_sizes, NULL);
     if (status != TSR_OK)
         goto forget_findings;
-    // tsr_infer fills in what follows from valid shardings; of others it could say anything.
+    // tsr_infer needs valid shardings.
     status = tsr_check(page->sized, config);
     if (status == TSR_OK && !has_errors(page->session, kept))
         status = tsr_infer(page->sized, config);
@@ -217,7 +202,7 @@ forget_findings:
     return TSR_OK;
 }
 
-// format NULL is the page.
+// format NULL: html.
 static tsr_status write_as(struct page *page, const char *format, const char *path)
 {
     if (!format || strcmp(format, "html") == 0) {
@@ -227,14 +212,13 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
     bool cuts = strcmp(format, "model-explorer-cuts") == 0;
     if ((cuts || strcmp(format, "model-explorer") == 0) && page->simulation)
         return tsr__explorer_write(page, cuts, path);
-    static const char *const wrong[] = {"this form needs a simulation",
-                                        "a report has no such form"};
     tsr__diag(page->session, DIAG_report_format, NULL,
-              "html, model-explorer or model-explorer-cuts", "%s", wrong[page->simulation != NULL]);
+              "use html, model-explorer or model-explorer-cuts", "%s",
+              page->simulation ? "unknown report format" : "this format needs a simulation");
     return TSR_USAGE;
 }
 
-// The side that is set beside has a session of its own, and its topology is of that.
+// The other plan has its own session, to which its topology belongs.
 static tsr_status owned(tsr_session *session, const tsr_report_options *options)
 {
     tsr_status status = tsr__topology_owned(session, options->topology);
@@ -246,8 +230,6 @@ static tsr_status owned(tsr_session *session, const tsr_report_options *options)
     return tsr__same_session(session, side->topology->session, "topology of the other side");
 }
 
-// Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays
-// zero.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
     if (!path)
@@ -278,7 +260,6 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
                         .sizes = given.sizes,
                         .n_sizes = given.n_sizes,
                         .memory = given.memory};
-    // A plan that was not found has no figures to show.
     if (given.plan && given.plan->feasible)
         page.plan = given.plan;
     st = find_config(&page, given.config);

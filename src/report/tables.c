@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// tables.c - what is read and not seen: devices, operators by time, the shardings of every node
-// with layers folded, findings.
+// tables.c - tables of devices, operators by time, shardings of every node with layers grouped,
+// diagnostics.
 //
-// Every table is bounded (MAX_ROWS, MAX_NAMES) and says below itself what was left out. Class
-// "stack" lets the style sheet set the cells of a row below each other on a narrow screen.
+// Every table is bounded (MAX_ROWS, MAX_NAMES) and says below it what was left out. Class "stack"
+// puts the cells of a row below each other on a narrow screen.
 #include "report/internal.h"
 
 #include <stdlib.h>
 
 #define MAX_ROWS  1000
-#define MAX_NAMES 4000 // of nodes that stand behind a folded line, on one page
+#define MAX_NAMES 4000 // names of grouped nodes on one page
 
-// One row for each device: what the topology says of it.
 void tsr__table_devices(struct page *page)
 {
     struct text *text = page->out;
     PUT(page, "<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" "
               "id=\"devices-table\"><thead><tr>"
               "<th class=\"n\">device<th>name<th class=\"n\">memory<th class=\"n\">GFLOP/s<th "
-              "class=\"n\">memory GB/s<th class=\"n\">&micro;s per node</tr></thead><tbody>\n");
+              "class=\"n\">memory GB/s<th class=\"n\">overhead per node "
+              "(&micro;s)</tr></thead><tbody>\n");
     for (int i = 0; i < tsr_topology_devices(page->topology); i++) {
         const tsr_topology_device *device = tsr_topology_device_at(page->topology, i);
         tsr__text_printf(text, "<tr><td class=\"n\">%d<td class=\"name\">", i);
@@ -34,15 +34,14 @@ void tsr__table_devices(struct page *page)
 
 // ---- sums by operator --------------------------------------------------------------------------
 
-// Of one operator on all devices: how often it runs in a request, and the time of that, predicted
-// and measured.
+// One operator over all devices: calls per request and their time, predicted and measured.
 struct sum {
     const char *op;
     tsr_span_kind kind;
     size_t count;
     double seconds, measured; // of one run
 };
-// seen: by operator the place in the list plus 1.
+// seen: index in the list plus 1, by operator.
 struct sums {
     struct map seen;
     VEC(struct sum) list;
@@ -56,8 +55,8 @@ static int by_time(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-// The sum of the operator, begun where there is none; NULL: no memory. The list may move: callers
-// do not keep the pointer.
+// Returns the sum of the operator, creating it on first use; NULL: out of memory. The list may
+// move.
 static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, tsr_span_kind kind)
 {
     void **at = tsr__map_at(&sums->seen, str_of(op));
@@ -73,8 +72,8 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
     return &sums->list.at[(uintptr_t)*at - 1];
 }
 
-// Time of each operator in one run on all devices together: in the first request of the simulation,
-// and in the trace.
+// Time of each operator in one run, over all devices: first request of the simulation, and the
+// trace.
 static void sum_up(struct page *page, struct sums *sums)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -89,8 +88,7 @@ static void sum_up(struct page *page, struct sums *sums)
         sum->count++;
         sum->seconds += span->end - span->begin;
     }
-    // A trace may hold many runs: their mean is set beside the one that was predicted. Operators
-    // that only the trace has get a line with nothing predicted.
+    // Mean over the runs of the trace. Operators that only the trace has get a row too.
     for (size_t i = 0; i < measured->lanes.n; i++) {
         const struct lane_span *span = &measured->lanes.spans[i];
         struct sum *sum = sum_of(page, sums, span->op, span->kind);
@@ -102,7 +100,7 @@ static void sum_up(struct page *page, struct sums *sums)
         qsort(sums->list.at, sums->list.n, sizeof *sums->list.at, by_time);
 }
 
-// A trace adds a column: what the same operator took in the measured run.
+// With a trace there is one more column.
 static void operator_row(struct page *page, const struct sum *sum, double all)
 {
     PUT(page, "<tr><td class=\"name\">");
@@ -110,10 +108,7 @@ static void operator_row(struct page *page, const struct sum *sum, double all)
     tsr__text_printf(page->out, "<td>%s<td class=\"n\">%zu<td class=\"n\">",
                      tsr__html_kind_words(sum->kind), sum->count);
     tsr__html_time(page->out, sum->seconds);
-    double percent = 0;
-    if (all > 0)
-        percent = 100 * sum->seconds / all;
-    tsr__text_printf(page->out, "<td class=\"n\">%.1f %%", percent);
+    tsr__text_printf(page->out, "<td class=\"n\">%.1f %%", all > 0 ? 100 * sum->seconds / all : 0);
     if (page->measured.lanes.devices) {
         PUT(page, "<td class=\"n\">");
         tsr__html_time(page->out, sum->measured);
@@ -121,7 +116,7 @@ static void operator_row(struct page *page, const struct sum *sum, double all)
     PUT(page, "</tr>\n");
 }
 
-// At most MAX_ROWS operators; shares are of the time of all of them, shown or not.
+// Shares are of all operators, listed or not.
 void tsr__table_operators(struct page *page)
 {
     struct sums sums = {0};
@@ -131,8 +126,8 @@ void tsr__table_operators(struct page *page)
     for (size_t i = 0; i < sums.list.n; i++)
         all += sums.list.at[i].seconds;
     PUT(page,
-        "<h3>By operator, all devices together</h3>\n<div class=\"scroll\" tabindex=\"0\"><table "
-        "class=\"stack\" id=\"operators\"><thead><tr><th>operator<th>kind<th class=\"n\">runs<th "
+        "<h3>By operator, sum over all devices</h3>\n<div class=\"scroll\" tabindex=\"0\"><table "
+        "class=\"stack\" id=\"operators\"><thead><tr><th>operator<th>kind<th class=\"n\">calls<th "
         "class=\"n\">time<th class=\"n\">share");
     if (page->measured.lanes.devices)
         PUT(page, "<th class=\"n\">measured");
@@ -151,13 +146,10 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
 
 const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node)
 {
-    if (!page->config)
-        return NULL;
-    return tsr_node_find_config(node, page->config);
+    return page->config ? tsr_node_find_config(node, page->config) : NULL;
 }
 
-// "x <code>{2,1}</code><br>w <code>{1,2}</code>", inputs or outputs, in the order of the node's
-// entry.
+// Example: "x <code>{2,1}</code><br>w <code>{1,2}</code>", in the order of the node's entry.
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
@@ -179,8 +171,7 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
     }
 }
 
-// Names with their numbers folded, so that "layers.0/x {2,1}" and "layers.7/x {2,1}" are the same
-// text.
+// Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have the same text.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
     const tsr_node_config *entry = tsr__node_entry(page, node);
@@ -196,8 +187,7 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
     }
 }
 
-// Nodes of one line: the same operator, stage and shardings, and names that differ in their numbers
-// only.
+// Nodes with the same operator, stage and shardings, whose names differ only in numbers.
 struct node_row {
     const tsr_node *first;
     int64_t stage; // -1: none
@@ -206,7 +196,7 @@ struct node_row {
     VEC(const tsr_node *) nodes;
 };
 
-// What a node says, as text of the arena. NULL: no memory.
+// Shardings of a node as text in the arena. NULL: out of memory.
 static const char *kept_specs(struct page *page, const tsr_node *node, bool outputs)
 {
     struct text text;
@@ -217,7 +207,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
     return kept;
 }
 
-// -1: the node names no stage.
+// -1: no stage.
 static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
@@ -227,7 +217,7 @@ static int64_t stage_of(const struct page *page, const tsr_node *node)
     return -1;
 }
 
-// What nodes of one line have in common, as a key.
+// Key of the nodes that are grouped.
 static struct str row_key(struct page *page, const tsr_node *node, const struct folded *name,
                           int64_t stage)
 {
@@ -240,7 +230,7 @@ static struct str row_key(struct page *page, const tsr_node *node, const struct 
     return key;
 }
 
-// The line that a node belongs to, made where there is none. NULL: no memory.
+// Returns the row of a node, creating it on first use. NULL: out of memory.
 static struct node_row *row_of(struct page *page, struct map *seen, const tsr_node *node)
 {
     struct arena *arena = page->arena;
@@ -269,7 +259,7 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
     return row;
 }
 
-// All nodes behind a line, which open on a click, as far as the page has room for names.
+// The names of all grouped nodes, shown on a click, within the limit of the page.
 static void write_members(struct page *page, const struct node_row *row, size_t *left)
 {
     tsr__text_printf(page->out, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);
@@ -284,7 +274,7 @@ static void write_members(struct page *page, const struct node_row *row, size_t 
     PUT(page, "</details>");
 }
 
-// left: how many more names of folded nodes the page may list.
+// left: names that the page may still list.
 static void write_node_row(struct page *page, const struct node_row *row, size_t *left)
 {
     struct text *text = page->out;
@@ -302,7 +292,7 @@ static void write_node_row(struct page *page, const struct node_row *row, size_t
                      row->outputs);
 }
 
-// Nodes in the order of the model, those of one line where the first of them stands.
+// In the order of the model; a group is at its first node.
 void tsr__table_shardings(struct page *page)
 {
     struct map seen;
@@ -314,7 +304,7 @@ void tsr__table_shardings(struct page *page)
         struct node_row *row = row_of(page, &seen, node);
         if (!row)
             return;
-        if (row->nodes.n > 1) // it is listed
+        if (row->nodes.n > 1) // listed already
             continue;
         struct node_row **listed = vec_push(page->arena, &rows);
         if (listed)
@@ -329,13 +319,13 @@ void tsr__table_shardings(struct page *page)
         write_node_row(page, rows.at[i], &left);
     PUT(page, "</tbody></table></div>\n");
     if (rows.n > MAX_ROWS)
-        tsr__text_printf(page->out, "<p class=\"lead\">The first %d of %zu lines.</p>\n", MAX_ROWS,
+        tsr__text_printf(page->out, "<p class=\"lead\">The first %d of %zu rows.</p>\n", MAX_ROWS,
                          rows.n);
 }
 
-// ---- findings ----------------------------------------------------------------------------------
+// ---- diagnostics -------------------------------------------------------------------------------
 
-// Texts of findings quote names from the model, so each goes through tsr__html_text.
+// Messages quote names of the model: they are escaped.
 void tsr__table_findings(struct page *page)
 {
     static const char *const names[] = {"error", "warning", "note"};
@@ -345,7 +335,7 @@ void tsr__table_findings(struct page *page)
         return;
     }
     tsr__text_add(page->out, STR("<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" "
-                                 "id=\"found\"><thead><tr><th>severity<th>code<th>where<th>what"
+                                 "id=\"found\"><thead><tr><th>severity<th>code<th>where<th>message"
                                  "</tr></thead><tbody>\n"));
     for (size_t i = 0; i < n; i++) {
         tsr_finding finding = tsr_finding_at(page->session, i);

@@ -1,39 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_table.c - the tensors of the model by what they take: weights, inputs and values between
-// nodes, how each is cut and what a device has of it. The largest are a table; for all of them
-// page.js draws how the pieces lie.
+// tensor_table.c - the tensors of the model by size per device: weights, inputs and activations,
+// with their shardings. The largest are listed; page.js draws the shards of any of them.
 //
-// Tensors whose names differ in their numbers only and that are cut alike are one line. Each way to
-// cut a shape is worked out once.
+// Tensors with the same sharding whose names differ only in numbers are grouped. Each sharding of a
+// shape is computed once.
 //
-//     layers.0/w ... layers.23/w, float32 [512, 2048], each cut {1, 4:0,1,2,3}: one row with 24
-//     names, one cut with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most = 512 * 512
-//     elements: 4 MiB whole, 1 MiB on a device
+//     layers.0/w ... layers.23/w, float32 [512, 2048], each sharded {1,4:0,1,2,3}: one row with 24
+//     names, one layout with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most = 512 *
+//     512 elements: 4 MiB in total, 1 MiB per device
 //
-// `collect` makes the rows, twice for a page: for the table and for the pictures, whose numbers
-// must agree.
+// `collect` runs twice for a page, for the table and for the pictures, which share numbers.
 #include "report/internal.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
 
-#define MAX_LISTED   12  // in the table
-#define MAX_PICTURES 150 // that can be chosen
-#define MAX_BOXES    256 // of one picture
+#define MAX_LISTED   12  // rows of the table
+#define MAX_PICTURES 150 // tensors that can be drawn
+#define MAX_BOXES    256 // shards of one picture
 #define MAX_RANK     16
 
-// One way to cut one shape.
+// One sharding of one shape.
 struct cut {
-    const char *sharding; // "": whole on every device
+    const char *sharding; // "": replicated
     int rank;
     int64_t shape[MAX_RANK];
-    const tsr_box *boxes; // NULL: it could not be worked out, or is whole
+    const tsr_box *boxes; // NULL: replicated, or invalid
     size_t n;
-    int64_t most; // elements on the device that has the most
+    int64_t most; // elements on the device that stores the most
     size_t number;
 };
-// One line: tensors of one kind, type and cut whose names have one pattern. Bytes are of one of
-// them.
+// Tensors of one kind, type and layout whose names have one pattern.
 struct tensor_row {
     const char *kind;
     tsr_dtype type;
@@ -42,7 +39,7 @@ struct tensor_row {
     int64_t first; // in the order of the model
     VEC(struct folded) names;
 };
-// cuts and rows find by key what all_cuts and list hold in order.
+// cuts and rows are indices of all_cuts and list.
 struct tensors {
     struct page *page;
     struct map cuts, rows;
@@ -50,16 +47,16 @@ struct tensors {
     VEC(struct tensor_row *) list;
 };
 
-// ---- how a value is cut --------------------------------------------------------------------------
+// ---- the sharding of a value -------------------------------------------------------------------
 
-// What tsr_value_uses carries from reader to reader.
+// Context of first_reader.
 struct reader {
     const struct page *page;
     const tsr_value *value;
     const char *found;
 };
 
-// The entry is of the page's configuration, by name: the page may show a copy of the model.
+// Compares by name: the page may show a copy of the model.
 static bool is_shown(const struct page *page, const tsr_node_config *entry)
 {
     const tsr_config *config = tsr_node_config_config(entry);
@@ -67,7 +64,7 @@ static bool is_shown(const struct page *page, const tsr_node_config *entry)
            strcmp(tsr_config_name(config), tsr_config_name(page->config)) == 0;
 }
 
-// What the node says of the value, "{2,1:0,1}"; NULL: nothing.
+// Sharding of the value at the node, "{2,1:0,1}"; NULL: none.
 static const char *spec_text(const struct page *page, const tsr_node *node, const tsr_value *value)
 {
     const char *text;
@@ -82,7 +79,7 @@ static const char *spec_text(const struct page *page, const tsr_node *node, cons
     return NULL;
 }
 
-// Called for each reader; goes on until one says how the value is cut.
+// Continues until a reader has a sharding.
 static bool first_reader(void *data, tsr_node *node, size_t input)
 {
     struct reader *reader = data;
@@ -91,7 +88,7 @@ static bool first_reader(void *data, tsr_node *node, size_t input)
     return reader->found == NULL;
 }
 
-// The producer's word counts first: readers may have it moved.
+// The producer takes precedence: readers may have it resharded.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value)
 {
     struct reader reader = {page, value, NULL};
@@ -100,20 +97,16 @@ const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value
         reader.found = spec_text(page, producer, value);
     if (!reader.found)
         tsr_value_uses(value, first_reader, &reader);
-    if (!reader.found)
-        return "";
-    return reader.found;
+    return reader.found ? reader.found : "";
 }
 
-// 0: there is no configuration.
+// 0: no configuration.
 static int64_t devices_of(const struct page *page)
 {
-    if (!page->config)
-        return 0;
-    return tsr_config_devices(page->config);
+    return page->config ? tsr_config_devices(page->config) : 0;
 }
 
-// Elements of a box; INT64_MAX where that cannot be counted.
+// Elements of a box; INT64_MAX on overflow.
 static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
 {
     int64_t n = 1;
@@ -123,7 +116,7 @@ static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
     return n;
 }
 
-// The most that one device has; boxes of a device need not stand together.
+// Most elements on one device, over all of its boxes.
 static int64_t most_elements(struct page *page, const struct cut *cut)
 {
     int64_t most = 0, devices = devices_of(page);
@@ -144,7 +137,7 @@ static int64_t most_elements(struct page *page, const struct cut *cut)
     return most;
 }
 
-// tsr_tiles keeps its answer until the next call only.
+// tsr_tiles keeps its result only until the next call.
 static void keep_boxes(struct page *page, struct cut *cut, const tsr_box *boxes, size_t n)
 {
     size_t rank = (size_t)cut->rank;
@@ -162,8 +155,7 @@ static void keep_boxes(struct page *page, struct cut *cut, const tsr_box *boxes,
     cut->n = n;
 }
 
-// A sharding that does not fit the shape leaves the cut without boxes, and all of the tensor on a
-// device.
+// If the sharding does not fit the shape, the full tensor is assumed on every device.
 static void work_out(struct page *page, struct cut *cut, int64_t elements)
 {
     const tsr_box *boxes;
@@ -174,7 +166,7 @@ static void work_out(struct page *page, struct cut *cut, int64_t elements)
     struct diag_mark before = tsr__diag_mark(page->session);
     tsr_status status = tsr_tiles(page->session, cut->sharding, cut->rank, cut->shape,
                                   devices_of(page), &boxes, &n);
-    tsr__diag_back(page->session, &before, false); // a sharding that does not fit is said elsewhere
+    tsr__diag_back(page->session, &before, false); // reported elsewhere
     if (status != TSR_OK)
         return;
     keep_boxes(page, cut, boxes, n);
@@ -182,7 +174,7 @@ static void work_out(struct page *page, struct cut *cut, int64_t elements)
         cut->most = most_elements(page, cut);
 }
 
-// The way to cut that shape by that sharding, worked out when it is met first. NULL: no memory.
+// Returns the sharding of that shape, computed on first use. NULL: out of memory.
 static const struct cut *cut_of(struct tensors *tensors, const char *sharding, int rank,
                                 const int64_t *shape, int64_t elements)
 {
@@ -210,9 +202,10 @@ static const struct cut *cut_of(struct tensors *tensors, const char *sharding, i
     return cut;
 }
 
-// ---- all tensors ---------------------------------------------------------------------------------
+// ---- all tensors
+// ---------------------------------------------------------------------------------
 
-// An output that is also an input or a weight is called by those.
+// An output that is also an input or a weight counts as such.
 static const char *kind_of(const tsr_value *value)
 {
     if (tsr_value_initializer(value))
@@ -221,10 +214,10 @@ static const char *kind_of(const tsr_value *value)
         return "input";
     if (tsr_value_is_output(value))
         return "output";
-    return "value";
+    return "activation";
 }
 
-// Elements of a value whose sizes are all known; -1: they are not, or it is no tensor.
+// Number of elements; -1: unknown sizes, or not a tensor.
 static int64_t shape_of(const tsr_value *value, int64_t *shape)
 {
     int rank = tsr_value_rank(value);
@@ -239,7 +232,7 @@ static int64_t shape_of(const tsr_value *value, int64_t *shape)
     return elements;
 }
 
-// The row at that place, made of the value where there is none. NULL: no memory.
+// Returns the row at that slot, creating it on first use. NULL: out of memory.
 static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_value *value,
                                  const struct cut *cut, int64_t elements)
 {
@@ -263,7 +256,7 @@ static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_v
     return fresh;
 }
 
-// Single numbers are left out.
+// Scalars are left out.
 static void add_value(struct tensors *tensors, const tsr_value *value)
 {
     struct page *page = tensors->page;
@@ -292,8 +285,7 @@ static int64_t row_bytes(const struct tensor_row *row)
     return tsr_dtype_bytes(row->type, row->elements);
 }
 
-// What one device has decides, then the whole, then the order of the model: the same page on every
-// machine.
+// By size per device, total size, order in the model: the same page on every machine.
 static int by_size(const void *a, const void *b)
 {
     const struct tensor_row *x = *(struct tensor_row *const *)a,
@@ -306,8 +298,7 @@ static int by_size(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-// Weights, inputs and results of nodes, the largest on a device first. False: there is nothing to
-// show.
+// Collects weights, inputs and results of nodes, largest per device first. False: none.
 static bool collect(struct page *page, struct tensors *tensors)
 {
     *tensors = (struct tensors){.page = page};
@@ -329,7 +320,8 @@ static bool collect(struct page *page, struct tensors *tensors)
     return !page->arena->failed && tensors->list.n > 0;
 }
 
-// ---- the table -----------------------------------------------------------------------------------
+// ---- the table
+// -----------------------------------------------------------------------------------
 
 static void write_shape(struct page *page, const struct tensor_row *row)
 {
@@ -339,7 +331,7 @@ static void write_shape(struct page *page, const struct tensor_row *row)
                          (long long)row->cut->shape[d]);
 }
 
-// number: its place in the list, by which page.js finds the picture.
+// number: index of the tensor for page.js.
 static void write_row(struct page *page, const struct tensor_row *row, size_t number)
 {
     tsr__text_printf(page->out, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">",
@@ -356,7 +348,7 @@ static void write_row(struct page *page, const struct tensor_row *row, size_t nu
     PUT(page, "<td class=\"n\">");
     tsr__html_bytes(page->out, tsr_dtype_bytes(row->type, row->cut->most));
     PUT(page, "<td class=\"name\"><code>");
-    tsr__html_text(page->out, or_whole(row->cut->sharding));
+    tsr__html_text(page->out, or_replicated(row->cut->sharding));
     PUT(page, "</code></tr>\n");
 }
 
@@ -366,19 +358,22 @@ void tsr__tensors_largest(struct page *page)
     if (!collect(page, &tensors))
         return;
     PUT(page,
-        "<h3>Largest tensors</h3>\n<p class=\"lead\">By what one device has of each; alike ones of "
-        "several layers are one line, and sizes are of one.</p>\n<div class=\"scroll\" "
+        "<h3>Largest tensors per device</h3>\n<p class=\"lead\">Identical layers are grouped; "
+        "sizes "
+        "are per tensor.</p>\n<div class=\"scroll\" "
         "tabindex=\"0\"><table class=\"stack\" id=\"largest\"><thead><tr><th>tensor<th>kind<th>"
-        "shape<th class=\"n\">whole<th class=\"n\">on a device<th>cut</tr></thead><tbody>\n");
+        "shape<th class=\"n\">full size<th class=\"n\">per "
+        "device<th>sharding</tr></thead><tbody>\n");
     for (size_t i = 0; i < size_min(tensors.list.n, MAX_LISTED); i++)
         write_row(page, tensors.list.at[i], i);
     PUT(page, "</tbody></table></div>\n");
 }
 
-// ---- pictures --------------------------------------------------------------------------------------
+// ---- pictures
+// --------------------------------------------------------------------------------------
 
 // For page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8,
-// 0,6]]}, a box being its device, then start and stop of each dimension.
+// 0,6]]}. A box is its device, then start and stop of each dimension.
 static void write_cut(struct page *page, const struct cut *cut)
 {
     PUT(page, "{\"cut\":");
@@ -398,7 +393,7 @@ static void write_cut(struct page *page, const struct cut *cut)
     PUT(page, "]}");
 }
 
-// Options of the choice, and beside them which cut each has and the bits of an element.
+// The list of tensors to choose from.
 static void write_choice(struct page *page, const struct tensors *tensors, size_t n)
 {
     PUT(page, "<label class=\"choose\">tensor <select id=\"tensor\">\n");
@@ -409,10 +404,10 @@ static void write_choice(struct page *page, const struct tensors *tensors, size_
         tsr__text_printf(page->out, " (%s)</option>\n", row->kind);
     }
     PUT(page, "</select></label>\n<div id=\"pieces\" class=\"pieces marks\"></div>\n");
-    tsr__html_readout(page, "Point at a piece, tap it, or use the arrow keys.");
+    tsr__html_readout(page, "Point at a shard, tap it or use the arrow keys for details.");
 }
 
-// The choice, and as JSON for page.js: for each tensor the number of its cut, and those cuts.
+// The list, and as JSON for page.js the sharding of each tensor.
 void tsr__tensors_picture(struct page *page)
 {
     struct tensors tensors;
@@ -422,13 +417,11 @@ void tsr__tensors_picture(struct page *page)
     bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_cuts.n + 1);
     if (!wanted)
         return;
-    tsr__html_section(
-        page, "picture", "How a tensor is cut",
-        "Each piece has the numbers of the devices that hold it. Sizes are in proportion.");
+    tsr__html_section(page, "picture", "How a tensor is sharded",
+                      "Each shard shows the numbers of the devices that store it. Drawn to scale.");
     write_choice(page, &tensors, n);
     PUT(page, "<script type=\"application/json\" id=\"tensors-data\">{\"tensors\":[");
-    // Tensors first: [number of its cut, bits of an element, type]. Then only the cuts that these
-    // name.
+    // [number of its sharding, bits of an element, type]; then the shardings in use.
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors.list.at[i];
         wanted[row->cut->number] = true;

@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// traffic.c - what devices say to each other: every communication with its bytes, those of repeated
-// layers in one line, and what each link carries.
+// traffic.c - communication: every collective with its bytes, repeated layers grouped, and the load
+// of each link.
 //
-//     AllReduce of 2 MiB in each of 24 layers, over devices 0..3: one line, x 24, size 2 MiB, on
-//     links 24 x 12 MiB = 288 MiB (a ring of 4 sends 2 x 3 pieces of a quarter from each device),
-//     and the time of all 24 together
+//     Example: an AllReduce of 2 MiB in each of 24 layers, over devices 0..3: one row, x 24, size
+//     2 MiB, sent 24 x 12 MiB = 288 MiB (a ring of 4 sends 2 x 3 pieces of a quarter from each
+//     device), and the time of all 24 together.
 #include "report/internal.h"
 
 #include <stdlib.h>
 
 #define MAX_ROWS      400
-#define MAX_MATRIX    16 // more devices are a list of the fullest links
+#define MAX_MATRIX    16 // with more devices the busiest links are listed
 #define MAX_LINKS     24
 #define SHOWN_GROUPS  4
 #define SHOWN_MEMBERS 16
 
-// Communications that are alike: the same operator, bytes and groups, at nodes whose names differ
-// in their numbers only.
+// Communications with the same operator, bytes and groups, whose nodes differ only in numbers.
 struct traffic_row {
     const tsr_simulated_comm *first;
     VEC(struct folded) names;
-    double seconds; // of all together
+    double seconds; // sum
 };
 
-// The same groups with the same members in the same order.
 static bool same_groups(const tsr_simulated_comm *a, const tsr_simulated_comm *b)
 {
     if (a->n_groups != b->n_groups)
@@ -53,13 +51,13 @@ static void write_groups(struct page *page, const tsr_simulated_comm *comm)
         for (size_t i = 0; i < size_min(comm->groups[g].n, SHOWN_MEMBERS); i++)
             tsr__text_printf(page->out, "%s%lld", between(i, " "),
                              (long long)comm->groups[g].devices[i]);
-        tsr__text_add(page->out, str_of(text_if(comm->groups[g].n > SHOWN_MEMBERS, " &#8230;")));
+        tsr__text_add(page->out, str_of(comm->groups[g].n > SHOWN_MEMBERS ? " &#8230;" : ""));
     }
     if (comm->n_groups > SHOWN_GROUPS)
         tsr__text_printf(page->out, " and %zu more", comm->n_groups - SHOWN_GROUPS);
 }
 
-// The size is of one tensor; what goes over links and the time are of all that the line stands for.
+// Size of one tensor; bytes sent and time of all grouped ones.
 static void write_row(struct page *page, const struct traffic_row *row)
 {
     const tsr_simulated_comm *comm = row->first;
@@ -81,7 +79,7 @@ static void write_row(struct page *page, const struct traffic_row *row)
     PUT(page, "</tr>\n");
 }
 
-// The row that a communication belongs to; NULL: no memory.
+// Returns the row of a communication; NULL: out of memory.
 static struct traffic_row *row_of(struct page *page, struct map *seen,
                                   const tsr_simulated_comm *comm, const struct folded *name)
 {
@@ -96,12 +94,11 @@ static struct traffic_row *row_of(struct page *page, struct map *seen,
     row = ARENA_NEW(page->arena, struct traffic_row);
     if (row)
         row->first = comm;
-    *at = row; // other groups begin anew: they alternate seldom
+    *at = row; // other groups start a new row: they seldom alternate
     return row;
 }
 
-// Bytes are counted once for each link that carries them: a ring of 4 carries more than the tensor
-// has.
+// Bytes are counted once per link that carries them.
 static void write_sum(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -116,29 +113,26 @@ static void write_sum(struct page *page)
             tsr__text_printf(page->out, "%s%zu %s", between(i, ", "),
                              page->plan->collectives[i].count, page->plan->collectives[i].op);
     }
-    PUT(page, ". Together they put ");
+    PUT(page, ". They send ");
     tsr__html_bytes(page->out, carried);
-    PUT(page, " on the links.</p>\n");
+    PUT(page, " over links in total.</p>\n");
 }
 
-// Rows by the time that they take together, the longest first.
+// Rows by time, longest first.
 void tsr__table_communication(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
     struct map seen;
     VEC(struct traffic_row *) rows = {0};
     if (!simulation->n_comms) {
-        PUT(page, "<p>None: devices do not talk to each other.</p>\n");
+        PUT(page, "<p>None: the devices do not communicate.</p>\n");
         return;
     }
     tsr__map_init(&seen, page->arena, 64);
-    // Each communication joins the line that it belongs to; a line is listed with its first one.
+    // Groups the communications into rows.
     for (size_t i = 0; i < simulation->n_comms; i++) {
         const tsr_simulated_comm *comm = &simulation->comms[i];
-        const char *value = "";
-        if (comm->value)
-            value = comm->value;
-        struct folded name = tsr__fold_name(page->arena, value);
+        struct folded name = tsr__fold_name(page->arena, comm->value ? comm->value : "");
         struct traffic_row *row = row_of(page, &seen, comm, &name);
         if (!row)
             return;
@@ -147,7 +141,7 @@ void tsr__table_communication(struct page *page)
             return;
         *member = name;
         row->seconds += comm->seconds;
-        if (row->names.n > 1) // it is listed
+        if (row->names.n > 1) // listed already
             continue;
         struct traffic_row **listed = vec_push(page->arena, &rows);
         if (listed)
@@ -159,21 +153,20 @@ void tsr__table_communication(struct page *page)
     qsort(rows.at, rows.n, sizeof(struct traffic_row *), by_seconds);
     PUT(page,
         "<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" id=\"comms\"><thead><tr><th>"
-        "operator<th>tensor<th class=\"n\">size<th class=\"n\">on links<th "
+        "operator<th>tensor<th class=\"n\">size<th class=\"n\">sent over links<th "
         "class=\"n\">time<th>devices"
         "</tr></thead><tbody>\n");
     for (size_t i = 0; i < size_min(rows.n, MAX_ROWS); i++)
         write_row(page, rows.at[i]);
     PUT(page, "</tbody></table></div>\n");
     if (rows.n > MAX_ROWS)
-        tsr__text_printf(page->out,
-                         "<p class=\"lead\">The %d that take the most time, of %zu.</p>\n",
+        tsr__text_printf(page->out, "<p class=\"lead\">The %d with the longest time, of %zu.</p>\n",
                          MAX_ROWS, rows.n);
 }
 
 // ---- links -------------------------------------------------------------------------------------
 
-// NULL: that link carries nothing, or is not there.
+// NULL: the link carries nothing.
 static const tsr_simulated_link *link_between(const tsr_simulation *simulation, int from, int to)
 {
     for (size_t i = 0; i < simulation->n_links; i++)
@@ -182,25 +175,22 @@ static const tsr_simulated_link *link_between(const tsr_simulation *simulation, 
     return NULL;
 }
 
-// Bytes, and how much of one run the link is busy with them.
+// Bytes, and the share of one run in which the link is busy.
 static void write_load(struct page *page, const tsr_simulated_link *link)
 {
     tsr__html_bytes(page->out, link->bytes);
-    double percent = 0;
-    if (page->simulation->first > 0)
-        percent = 100 * link->seconds / page->simulation->first;
+    double run = page->simulation->first, percent = run > 0 ? 100 * link->seconds / run : 0;
     tsr__text_printf(page->out, ", %.2g %% of the time", percent);
 }
 
-// Senders are rows, receivers columns; the fuller a link, the darker its cell.
-// No cell that carries something is lighter than a tenth: it would look empty.
+// Senders are rows, receivers columns; busier links are darker, from 10 % on.
 static void write_matrix(struct page *page, double fullest)
 {
     const tsr_simulation *simulation = page->simulation;
     int n = (int)simulation->devices;
     tsr__text_printf(page->out,
                      "<div class=\"matrix marks\" style=\"--n:%d\" role=\"group\" "
-                     "aria-label=\"load of links, senders in rows\"><span></span>",
+                     "aria-label=\"link load, senders in rows\"><span></span>",
                      n);
     for (int to = 0; to < n; to++)
         tsr__text_printf(page->out, "<span>%d</span>", to);
@@ -209,7 +199,7 @@ static void write_matrix(struct page *page, double fullest)
         for (int to = 0; to < n; to++) {
             const tsr_simulated_link *link = link_between(simulation, from, to);
             if (!link) {
-                tsr__text_printf(page->out, "<i%s></i>", text_if(from == to, " class=\"self\""));
+                tsr__text_printf(page->out, "<i%s></i>", from == to ? " class=\"self\"" : "");
                 continue;
             }
             tsr__text_printf(page->out, "<i style=\"--a:%.0f%%\" data-tip=\"%d &#8594; %d: ",
@@ -231,8 +221,8 @@ static int by_load(const void *a, const void *b)
     return x->to - y->to;
 }
 
-// The fullest links as bars, each against the fullest of all.
-static void write_fullest(struct page *page, double fullest)
+// Bars of the busiest links.
+static void write_busiest(struct page *page, double fullest)
 {
     size_t n = page->simulation->n_links;
     tsr_simulated_link *sorted = ARENA_ARRAY(page->arena, tsr_simulated_link, n);
@@ -251,11 +241,11 @@ static void write_fullest(struct page *page, double fullest)
     }
     PUT(page, "</div>\n");
     if (n > MAX_LINKS)
-        tsr__text_printf(page->out, "<p class=\"lead\">The fullest %d of %zu links.</p>\n",
+        tsr__text_printf(page->out, "<p class=\"lead\">The %d busiest of %zu links.</p>\n",
                          MAX_LINKS, n);
 }
 
-// A matrix of few devices, bars for more; nothing where no link carries anything.
+// A matrix for few devices, bars for more; nothing if no link is used.
 void tsr__chart_links(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -265,14 +255,15 @@ void tsr__chart_links(struct page *page)
             most = &simulation->links[i];
     if (!most || most->seconds <= 0)
         return;
-    tsr__text_printf(page->out,
-                     "<h3>Load of links</h3>\n<p class=\"lead\">In one run, as the chosen "
-                     "algorithms route it. The fullest is %d &#8594; %d: ",
-                     most->from, most->to);
+    tsr__text_printf(
+        page->out,
+        "<h3>Link load</h3>\n<p class=\"lead\">Bytes over each link in one run. The busiest "
+        "link is %d &#8594; %d: ",
+        most->from, most->to);
     write_load(page, most);
     PUT(page, ".</p>\n");
     if (simulation->devices > MAX_MATRIX) {
-        write_fullest(page, most->seconds);
+        write_busiest(page, most->seconds);
         return;
     }
     write_matrix(page, most->seconds);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// verdict.c - what it comes to: whether it fits, how much faster than one device it is, and what
-// bounds it; then the same in numbers. Where a run was measured and differs from the prediction,
-// that stands first.
+// verdict.c - the summary: whether the plan fits, its speedup over one device, and the bottleneck;
+// then the same in numbers. If a run was measured, the comparison with the prediction comes first.
 //
-//     4 devices of 16 GiB, 11 GiB on the fullest, one run 5 ms, one device alone 14 ms, 45 % of the
-//     time communicating: "Fits, 2.8 times as fast as one device." "Communication bounds it: 45 %
-//     of the time, most of it in 48 x AllReduce."
+//     4 devices of 16 GiB, 11 GiB on the fullest, one run 5 ms, one device alone 14 ms, 45 % of
+//     the time in communication: "Fits in memory, 2.8 times as fast as one device."
+//     "Communication-bound (45 %), mostly 48 x AllReduce."
 #include "report/internal.h"
+#include "tessera_json.h"
 
-#define AGREE 1.25 // predicted and measured part where one is so many times the other
-#define EQUAL 1.05 // as fast as one device
+#define AGREE 1.25 // largest ratio of predicted and measured time that counts as accurate
+#define EQUAL 1.05 // smaller speedups count as none
 
-// The limit that was asked for comes before what the topology says.
+// The requested limit takes precedence over the topology.
 int64_t tsr__device_limit(const struct page *page, size_t device)
 {
     if (page->memory > 0)
@@ -19,14 +19,11 @@ int64_t tsr__device_limit(const struct page *page, size_t device)
     if (!page->topology)
         return 0;
     const tsr_topology_device *known = tsr_topology_device_at(page->topology, (int)device);
-    if (!known)
-        return 0;
-    return known->memory;
+    return known ? known->memory : 0;
 }
 
-// The device that is fullest in proportion to its limit decides; where no limit is known, the one
-// that has the most.
-static void judge_memory(const struct page *page, struct verdict *verdict)
+// Finds the device that is fullest relative to its limit or, without limits, that uses the most.
+static void check_memory(const struct page *page, struct verdict *verdict)
 {
     const tsr_simulation *simulation = page->simulation;
     double worst = -1;
@@ -37,7 +34,7 @@ static void judge_memory(const struct page *page, struct verdict *verdict)
         double share = (double)device->memory;
         if (limit > 0)
             share /= (double)limit;
-        // The plan counts tensors alone; the process has the engine's own besides, on any device.
+        // The peak includes the engine's own memory.
         narrow |= limit > 0 && device->peak > limit;
         if (share <= worst)
             continue;
@@ -56,8 +53,8 @@ static void judge_memory(const struct page *page, struct verdict *verdict)
         verdict->fit = FIT_YES;
 }
 
-// Means over all devices; what takes the largest share bounds the run.
-static void judge_shares(const tsr_simulation *simulation, struct verdict *verdict)
+// Means over all devices. The largest share is the bottleneck.
+static void sum_shares(const tsr_simulation *simulation, struct verdict *verdict)
 {
     double all = simulation->seconds * (double)simulation->devices;
     for (size_t i = 0; i < simulation->devices; i++) {
@@ -68,7 +65,7 @@ static void judge_shares(const tsr_simulation *simulation, struct verdict *verdi
         verdict->moving += device->moving / all;
         verdict->overhead += device->overhead / all;
         verdict->communication += device->communication / all;
-        // For who owns the devices, waiting for others and having nothing to do are the same.
+        // Idle time counts as waiting.
         verdict->waiting += (device->waiting + device->idle) / all;
     }
     const struct {
@@ -86,24 +83,19 @@ static void judge_shares(const tsr_simulation *simulation, struct verdict *verdi
     verdict->bound = bounds[best].name;
 }
 
-// Faster than one device: of one run, or (when requests follow one another) of the time between
-// two.
+// Speedup of one run or, with several requests, of the interval between runs.
 struct verdict tsr__verdict_of(const struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
     struct verdict verdict = {.bound = ""};
     if (!simulation || !simulation->devices)
         return verdict;
-    judge_memory(page, &verdict);
-    judge_shares(simulation, &verdict);
+    check_memory(page, &verdict);
+    sum_shares(simulation, &verdict);
     verdict.seconds = simulation->first;
     verdict.period = simulation->period;
     verdict.one_fits = verdict.limit <= 0 || simulation->one_device_memory <= verdict.limit;
-    // With several requests devices work on different ones at a time: what counts then is how often
-    // one comes out.
-    double each = simulation->first;
-    if (simulation->requests > 1)
-        each = simulation->period;
+    double each = simulation->requests > 1 ? simulation->period : simulation->first;
     if (simulation->one_device_s > 0 && each > 0)
         verdict.faster = simulation->one_device_s / each;
     return verdict;
@@ -111,29 +103,28 @@ struct verdict tsr__verdict_of(const struct page *page)
 
 // ---- words -------------------------------------------------------------------------------------
 
-// The first words of the verdict; write_speed goes on in the same sentence.
+// Starts the sentence that write_speed continues.
 static void write_fit(struct page *page, const struct verdict *verdict)
 {
     switch (verdict->fit) {
     case FIT_UNKNOWN:
-        PUT(page, "No limit of memory is known");
+        PUT(page, "Memory limit unknown");
         return;
     case FIT_YES:
-        PUT(page, "Fits");
+        PUT(page, "Fits in memory");
         return;
     case FIT_NARROW:
-        PUT(page, "Fits narrowly");
+        PUT(page, "Barely fits in memory");
         return;
     case FIT_NO:
         tsr__text_printf(page->out, "Does not fit: device %zu needs ", verdict->fullest);
         tsr__html_bytes(page->out, verdict->memory);
-        PUT(page, " and has ");
+        PUT(page, " but has ");
         tsr__html_bytes(page->out, verdict->limit);
         return;
     }
 }
 
-// Within 5 % of one device is called no faster.
 static void write_speed(struct page *page, const struct verdict *verdict)
 {
     if (page->simulation->devices < 2 || verdict->faster <= 0)
@@ -143,16 +134,17 @@ static void write_speed(struct page *page, const struct verdict *verdict)
     else if (verdict->faster > 1 / EQUAL)
         PUT(page, ", no faster than one device");
     else
-        tsr__text_printf(page->out, ", %.3g times as slow as one device", 1 / verdict->faster);
+        tsr__text_printf(page->out, "; %.3g times slower than one device", 1 / verdict->faster);
     if (!verdict->one_fits)
-        PUT(page, ", which could not hold it");
+        PUT(page, ", which does not have enough memory");
     if (page->simulation->assumed)
         tsr__text_printf(page->out, ", on %zu assumed devices", page->simulation->devices);
     if (page->simulation->requests > 1)
-        PUT(page, ", when runs follow one another");
+        PUT(page, ", for back-to-back runs");
 }
 
-// The operator that takes the most time of that kind, in the first request.
+// Returns the operator that takes the most time of that kind in the first request. *count: number
+// of communications with that operator.
 static const char *largest_operator(const struct page *page, tsr_span_kind kind, size_t *count)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -176,8 +168,6 @@ static const char *largest_operator(const struct page *page, tsr_span_kind kind,
             best = span->op;
         }
     }
-    // How many communications there are of that operator; of a computing one that is 0, and not
-    // shown.
     *count = 0;
     if (!best)
         return NULL;
@@ -186,106 +176,92 @@ static const char *largest_operator(const struct page *page, tsr_span_kind kind,
     return best;
 }
 
-// What bounds the run, in words, and the operator that has the most of it where that helps.
 static void write_bound(struct page *page, const struct verdict *verdict)
 {
     size_t count = 0;
-    bool talks = strcmp(verdict->bound, "communication") == 0;
-    tsr_span_kind kind = TSR_SPAN_COMPUTE;
-    if (talks)
-        kind = TSR_SPAN_COMMUNICATION;
-    const char *op = largest_operator(page, kind, &count);
-    if (talks) {
-        tsr__text_printf(page->out, "Communication bounds it: %.0f %% of the time",
-                         100 * verdict->communication);
-        if (op) {
-            tsr__text_printf(page->out, ", most of it in %zu &times; ", count);
-            tsr__html_text(page->out, op);
-        }
-    } else if (strcmp(verdict->bound, "waiting") == 0) {
-        tsr__text_printf(page->out,
-                         "Waiting bounds it: devices stand still for %.0f %% of the time%s",
-                         100 * verdict->waiting,
-                         text_if(page->stage_of && page->simulation->requests == 1,
-                                 ", since one request is in one stage at a time"));
-    } else if (strcmp(verdict->bound, "overhead") == 0) {
-        tsr__text_printf(page->out,
-                         "What the engine takes for each node bounds it: %.0f %% of the time; "
-                         "larger batches or fewer nodes would use the devices better",
-                         100 * verdict->overhead);
-    } else if (strcmp(verdict->bound, "memory bandwidth") == 0) {
-        tsr__text_printf(page->out, "The bandwidth of memory bounds it: %.0f %% of the time",
-                         100 * verdict->moving);
-    } else {
-        tsr__text_printf(page->out, "Arithmetic bounds it: %.0f %% of the time",
-                         100 * verdict->arithmetic);
+    bool communicates = strcmp(verdict->bound, "communication") == 0;
+    const char *op =
+        largest_operator(page, communicates ? TSR_SPAN_COMMUNICATION : TSR_SPAN_COMPUTE, &count);
+    if (strcmp(verdict->bound, "waiting") == 0) {
+        tsr__text_printf(page->out, "Devices wait %.0f %% of the time%s.", 100 * verdict->waiting,
+                         page->stage_of && page->simulation->requests == 1
+                             ? ": a single request is in one stage at a time"
+                             : "");
+        return;
     }
-    bool named = strcmp(verdict->bound, "arithmetic") == 0 ||
-                 strcmp(verdict->bound, "memory bandwidth") == 0;
-    if (op && named) {
-        PUT(page, ", ");
+    if (strcmp(verdict->bound, "overhead") == 0) {
+        tsr__text_printf(page->out,
+                         "Overhead-bound (%.0f %%): the engine needs a fixed time per node; larger "
+                         "batches or fewer nodes would use the devices better.",
+                         100 * verdict->overhead);
+        return;
+    }
+    if (communicates)
+        tsr__text_printf(page->out, "Communication-bound (%.0f %%)", 100 * verdict->communication);
+    else if (strcmp(verdict->bound, "memory bandwidth") == 0)
+        tsr__text_printf(page->out, "Memory-bandwidth-bound (%.0f %%)", 100 * verdict->moving);
+    else
+        tsr__text_printf(page->out, "Compute-bound (%.0f %%)", 100 * verdict->arithmetic);
+    if (op) {
+        PUT(page, ", mostly ");
+        if (communicates)
+            tsr__text_printf(page->out, "%zu &times; ", count);
         tsr__html_text(page->out, op);
-        PUT(page, " before all others");
     }
     PUT(page, ".");
 }
 
-// Predicted against measured; true: they part.
-static bool write_measured(struct page *page, const struct verdict *verdict)
+// Compares the measured with the predicted time.
+static void write_measured(struct page *page, const struct verdict *verdict)
 {
     double measured = page->measured.run;
     if (measured <= 0 || verdict->seconds <= 0)
-        return false;
+        return;
     double ratio = measured / verdict->seconds;
-    static const char *const classes[] = {"agrees", "parts"};
-    bool parts = ratio > AGREE || ratio < 1 / AGREE;
-    tsr__text_printf(page->out, "<p class=\"headline %s\">Measured ", classes[parts]);
+    bool differs = ratio > AGREE || ratio < 1 / AGREE;
+    tsr__text_printf(page->out, "<p class=\"headline %s\">Measured ", differs ? "parts" : "agrees");
     tsr__html_time(page->out, measured);
     PUT(page, ", predicted ");
     tsr__html_time(page->out, verdict->seconds);
-    if (!parts)
-        PUT(page, ": the prediction holds");
+    if (!differs)
+        PUT(page, ": the prediction is accurate");
     else if (ratio > 1)
-        tsr__text_printf(page->out, ": the run took %.3g times as long", ratio);
+        tsr__text_printf(page->out, ": the run took %.3g times as long as predicted", ratio);
     else
-        tsr__text_printf(page->out, ": the run was %.3g times as fast", 1 / ratio);
-    tsr__text_printf(page->out, ".<span> One run, the median of %zu.</span></p>\n",
-                     page->measured.runs);
-    return parts;
+        tsr__text_printf(page->out, ": the run was %.3g times as fast as predicted", 1 / ratio);
+    tsr__text_printf(page->out, ".<span> Median of %zu run%s.</span></p>\n", page->measured.runs,
+                     page->measured.runs == 1 ? "" : "s");
 }
 
 // ---- tiles -------------------------------------------------------------------------------------
 
-// Ends the number of a tile with the words for it, and begins the next.
+// Ends the number of a tile with its label, and begins the next tile.
 static void tile(struct page *page, const char *what)
 {
     tsr__text_printf(page->out, "</b><span>%s</span></div>\n<div class=\"tile\"><b>", what);
 }
 
-// One run, the time between runs, what was measured, and one device alone, as far as they are
-// known.
+// Times, as far as they are known.
 static void speed_tiles(struct page *page, const struct verdict *verdict)
 {
     tsr__html_time(page->out, verdict->seconds);
-    tile(page, "for one run, predicted");
+    tile(page, "predicted time of one run");
     if (page->simulation->requests > 1) {
         tsr__html_time(page->out, verdict->period);
-        tile(page, "between runs that follow one another");
+        tile(page, "predicted time between runs");
     }
     if (page->measured.run > 0) {
         tsr__html_time(page->out, page->measured.run);
-        tile(page, "for one run, measured");
+        tile(page, "measured time of one run");
     }
     if (page->simulation->one_device_s > 0 && page->simulation->devices > 1) {
         tsr__html_time(page->out, page->simulation->one_device_s);
-        if (verdict->one_fits)
-            tile(page, "on one device");
-        else
-            tile(page, "on one device, if it had the memory");
+        tile(page, verdict->one_fits ? "predicted on one device"
+                                     : "predicted on one device with enough memory");
     }
 }
 
-// A tile is a number and what it is. Each call of tile() ends one and begins the next.
+// Each tile is a number and a label.
 static void tiles(struct page *page, const struct verdict *verdict)
 {
     PUT(page, "<div class=\"tiles\">\n<div class=\"tile\"><b>");
@@ -295,24 +271,23 @@ static void tiles(struct page *page, const struct verdict *verdict)
         if (verdict->limit > 0) {
             PUT(page, "</b><span>of ");
             tsr__html_bytes(page->out, verdict->limit);
-            PUT(page, " on the fullest device</span></div>\n<div class=\"tile\"><b>");
+            PUT(page, " used on the fullest device</span></div>\n<div class=\"tile\"><b>");
         } else {
-            tile(page, "on the fullest device");
+            tile(page, "used on the fullest device");
         }
         tsr__text_printf(page->out, "%.1f %%", 100 * verdict->communication);
         tile(page, "of the time communicating");
     }
     if (page->plan && page->plan->nodes) {
         tsr__text_printf(page->out, "%zu of %zu", page->plan->cut_nodes, page->plan->nodes);
-        PUT(page, "</b><span>nodes are cut</span></div>\n</div>\n");
+        PUT(page, "</b><span>nodes are sharded</span></div>\n</div>\n");
     } else {
         tsr__text_printf(page->out, "%zu</b><span>nodes in the model</span></div>\n</div>\n",
                          tsr_graph_node_count(tsr_model_graph(page->model)));
     }
 }
 
-// What was measured, whether it fits and how fast it is, why, and the tiles. Without a simulation
-// there are tiles only.
+// Without a simulation there are tiles only.
 void tsr__verdict_write(struct page *page, const struct verdict *verdict)
 {
     static const char *const classes[] = {"open", "good", "near", "bad"};
@@ -323,19 +298,27 @@ void tsr__verdict_write(struct page *page, const struct verdict *verdict)
         write_speed(page, verdict);
         PUT(page, ".</p>\n<p class=\"why\">");
         if (page->simulation->assumed)
-            tsr__text_printf(
-                page->out,
-                "On %zu assumed device%s of %.3g GFLOP/s, not on yours; measure yours: "
-                "<code>tessera topology measure</code>. ",
-                page->simulation->devices, text_if(page->simulation->devices != 1, "s"),
-                page->simulation->device_flops / 1e9);
+            tsr__text_printf(page->out,
+                             "Predicted for %zu assumed device%s of %.3g GFLOP/s; "
+                             "<code>tessera topology measure</code> measures your own. ",
+                             page->simulation->devices, page->simulation->devices == 1 ? "" : "s",
+                             page->simulation->device_flops / 1e9);
         write_bound(page, verdict);
         PUT(page, "</p>\n");
     }
     tiles(page, verdict);
 }
 
-// The same for programs; a fit that is not known is null.
+static const tsr_json_field share_fields[] = {
+    {JSON_FIELD(struct verdict, "arithmetic", arithmetic)},
+    {JSON_FIELD(struct verdict, "memory_bandwidth", moving)},
+    {JSON_FIELD(struct verdict, "overhead", overhead)},
+    {JSON_FIELD(struct verdict, "communication", communication)},
+    {JSON_FIELD(struct verdict, "waiting", waiting)},
+    {JSON_END},
+};
+
+// For programs; "fits" is null if unknown.
 void tsr__verdict_json(tsr_json *json, const struct page *page, const struct verdict *verdict)
 {
     tsr_json_begin(json, "verdict", '{');
@@ -350,13 +333,7 @@ void tsr__verdict_json(tsr_json *json, const struct page *page, const struct ver
     tsr_json_number(json, "one_device_s", page->simulation->one_device_s);
     tsr_json_number(json, "faster", verdict->faster);
     tsr_json_string(json, "bound", verdict->bound);
-    tsr_json_begin(json, "shares", '{');
-    tsr_json_number(json, "arithmetic", verdict->arithmetic);
-    tsr_json_number(json, "memory_bandwidth", verdict->moving);
-    tsr_json_number(json, "overhead", verdict->overhead);
-    tsr_json_number(json, "communication", verdict->communication);
-    tsr_json_number(json, "waiting", verdict->waiting);
-    tsr_json_end(json);
+    tsr_json_record(json, "shares", share_fields, verdict);
     if (page->measured.run > 0)
         tsr_json_number(json, "measured_s", page->measured.run);
     tsr_json_end(json);

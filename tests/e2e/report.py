@@ -113,7 +113,7 @@ def verdict(p, data, simulated, plan):
     assert abs(sum(shares.values()) - 1) < 1e-6 and told["bound"].replace(" ", "_") == max(shares, key=shares.get), told
     assert abs(shares["communication"] - sum(t["communication_s"] for t in simulated["timeline"]) / devices / simulated["seconds"]) < 1e-6
     words = " ".join(p.words)
-    assert "Fits" in words and "times as fast as one device" in words and words.index("Fits") < words.index("Memory"), words[:500]
+    assert "Fits in memory" in words and "times as fast as one device" in words and words.index("Fits") < words.index("Memory"), words[:500]
     assert data["communications"] == sum(plan["collectives"].values()) == len(simulated["communication"])
     assert data["link_bytes"] == sum(c["carried"] for c in simulated["communication"])
 
@@ -169,7 +169,7 @@ def limits(d):
     tight = max(t["memory"] for t in data["simulation"]["timeline"]) + 1
     good("report", d + "/p.onnx", "--memory", tight, "-o", d + "/page.html")
     p, data, text = page(d + "/page.html")
-    assert data["verdict"]["fits"] is True and "Fits narrowly" in text and "which could not hold it" in text, data["verdict"]
+    assert data["verdict"]["fits"] is True and "Barely fits in memory" in text and "which does not have enough memory" in text, data["verdict"]
     good("annotate", model, "--config", "one:3", "--random", "3", "-o", d + "/slow.onnx")
     slow = d + "/slow.json"
     t = json.loads(good("topology", "show", "ring:3", "--json"))
@@ -178,7 +178,7 @@ def limits(d):
     json.dump({k: t[k] for k in ("devices", "links")}, open(slow, "w"))
     good("report", d + "/slow.onnx", "--devices", slow, "--dim", "batch=6", "--dim", "seq=32", "-o", d + "/page.html")
     p, data, text = page(d + "/page.html")
-    assert data["verdict"]["faster"] < 0.9 and "times as slow as one device" in text and data["verdict"]["bound"] in ("communication", "waiting"), data["verdict"]
+    assert data["verdict"]["faster"] < 0.9 and "times slower than one device" in text and data["verdict"]["bound"] in ("communication", "waiting"), data["verdict"]
     runs = [{"ph": "X", "cat": "Session", "name": "model_run", "pid": r, "tid": 0, "ts": 1000 * k, "dur": dur} for r in range(3) for k, dur in enumerate((90e6, 3e6, 2e6, 4e6))]
     runs += [{"ph": "X", "cat": "Node", "name": "mm_kernel_time", "pid": r, "tid": 0, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for r in range(3)]
     json.dump({"traceEvents": runs}, open(d + "/trace.json", "w"))
@@ -198,10 +198,10 @@ def beside(d):
     good("report", d + "/a.onnx", "--beside", d + "/b.onnx", "-o", d + "/page.html")
     p, data, text = page(d + "/page.html")
     words = " ".join(p.words)
-    assert "Two plans side by side" in words and "Nodes that are cut otherwise" in words and d + "/b.onnx" in words
+    assert "Comparison of two plans" in words and "Nodes with different shardings" in words and d + "/b.onnx" in words
     good("report", d + "/a.onnx", "--beside", d + "/a.onnx", "-o", d + "/page.html")
     p, data, text = page(d + "/page.html")
-    assert "Both cut every node alike" in " ".join(p.words) and 'id="differences"' not in text, "an empty table"
+    assert "Both plans shard every node the same way" in " ".join(p.words) and 'id="differences"' not in text, "an empty table"
     good("report", model, *dims, "--devices", "4", "--beside", d + "/b.json", "-o", d + "/page.html")
     for rc, file in ((2, model), (3, d + "/absent.onnx"), (3, d + "/absent.json")):
         got, _, err = call("report", d + "/a.onnx", "--beside", file, "-o", d + "/none.html")
