@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // contest.c - solves a problem of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism
-// (google/iopddl): contest FILE(.json|.json.gz) [--seconds S] [--work CELLS]
-// [--progress]. With --work, effort is counted and the same on every machine. Prints
-// {"cost", "bound", "choices"}; progress goes to the standard error.
+// (google/iopddl): contest FILE(.json|.json.gz) [--seconds S] [--work CELLS] [--progress]. With
+// --work the effort is counted, and the result is the same on every machine. Prints {"cost",
+// "bound", "choices"}; progress goes to standard error.
 #include "contest.h"
 
 #include <inttypes.h>
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     if (!contest_read(path, &arena, &c) || !contest_program(&c, &p)) {
         fprintf(stderr, "contest: %s: %s\n", path, c.problem);
     } else {
-        // Time to print, and to read slowly on a busy machine, is kept back.
+        // Reserves time for printing and for a busy machine.
         struct program_options o = {.seconds = seconds * 0.95 - (now() - start) - 0.2,
                                     .progress = progress ? tell : NULL};
         if (o.seconds < 0.1)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contest_read.c - reads a contest problem from JSON in one pass. Knows only that form: objects of
-// objects, lists of lists of integers; what it does not know it skips.
+// contest_read.c - reads a contest problem from JSON in one pass: objects of objects, lists of
+// lists of integers. Skips everything else.
 #include "contest.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ struct reader {
     struct contest *out;
     unsigned char *buffer;
     int at, n;
-    int64_t *list; // the list that is being read
+    int64_t *list; // the current list
     size_t n_list, cap;
     struct ints *slots; // tables by hash
     size_t n_slots, used;
@@ -136,7 +136,7 @@ static void skip(struct reader *r, int depth)
     }
 }
 
-// Plain integers, one after another, as long as the buffer surely holds the next: nearly all of a file.
+// Fast path: plain integers while the buffer surely holds the next one. Nearly all of a file.
 static void read_plain(struct reader *r)
 {
     const unsigned char *at = r->buffer + r->at, *end = r->buffer + r->n - 32;
@@ -149,7 +149,7 @@ static void read_plain(struct reader *r)
         while (*p >= '0' && *p <= '9' && p - first < 19)
             value = value * 10 + (uint64_t)(*p++ - '0');
         if (p == first || (*p != ',' && *p != ']'))
-            return; // signs, fractions, large numbers: the careful way
+            return; // signs, fractions, large numbers: the slow path
         r->list[r->n_list++] = value < INT64_MAX ? (int64_t)value : INT64_MAX;
         at = *p == ',' ? p + 1 : p;
         r->at = (int)(at - r->buffer);
@@ -200,7 +200,7 @@ static bool grow_slots(struct reader *r)
     return true;
 }
 
-// The list as it stands in the arena, once for all equal ones.
+// Copies the list to the arena; equal lists are shared.
 static struct ints keep(struct reader *r)
 {
     size_t bytes = r->n_list * sizeof(int64_t);
@@ -300,7 +300,7 @@ bool contest_read(const char *path, struct arena *a, struct contest *out)
 static void table_of_any(struct contest *c, struct program *p, const struct ints *ends,
                          const struct ints *table)
 {
-    // A node with a choice for each allowed cell; its edges allow what the cell says.
+    // An auxiliary node with a choice for each allowed cell; its edges allow what the cell says.
     size_t n = 0;
     for (size_t i = 0; i < table->n; i++)
         n += table->at[i] != COST_FORBIDDEN;

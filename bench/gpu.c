@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu.c - collectives of two ranks that share a GPU: the own way against NCCL, through the host against the pinned copy.
+// gpu.c - benchmark of collectives between two ranks that share a GPU: our own kernels against
+// NCCL, and transfers through the host against pinned copies.
 //
-// Needs a GPU; NCCL takes two ranks on one only from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1. Prints one line per figure:
-// name, ours, peer, ratio, goal, ok or short; then what the host way is made of, and four ranks. Libraries: TESSERA_CUDA, TESSERA_NCCL.
+// Needs a GPU. NCCL supports two ranks on one GPU from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1.
+// Prints one line per figure: name, ours, peer, ratio, goal, ok or short; then the parts of the
+// transfer through the host, and four ranks. Libraries: TESSERA_CUDA, TESSERA_NCCL.
 #include "gpu/gpu.h"
 #include "transport/transport.h"
 
@@ -23,10 +25,10 @@ struct work {
     enum comm_way way;
     size_t bytes;
     int calls;
-    double best_s; // of a call
+    double best_s; // seconds of a call
 };
 
-// The fastest of some rounds of calls, each round ended by waiting for the GPU.
+// The fastest of several rounds of calls; each round ends with a synchronization.
 static double time_calls(struct endpoint *e, const struct work *w)
 {
     struct gpu_seat *seat = tsr__device_seat(e);
@@ -84,7 +86,7 @@ static void *rank_thread(void *data)
     return NULL;
 }
 
-// Seconds of one all-reduce; -1: it does not work here.
+// Seconds of one all-reduce; -1: not available here.
 static double all_reduce(int ranks, enum comm_way way, size_t bytes, int calls)
 {
     tsr_session *s = tsr_session_new(NULL);
@@ -102,8 +104,8 @@ static double all_reduce(int ranks, enum comm_way way, size_t bytes, int calls)
     return work[0].best_s < 0 ? work[1].best_s : work[0].best_s;
 }
 
-// Copies of one rank: that many bytes down into pinned memory, up, one after the other, or both at once. Both ranks do it at the same
-// time, because they share the way to the host.
+// Copies of one rank: device to pinned memory, back, one after the other, or both at once. Both
+// ranks run at the same time, because they share the bus.
 enum what { DOWN = 1, UP = 2, IN_TURN = 3, AT_ONCE = 4 };
 struct copies {
     size_t bytes;
@@ -154,7 +156,7 @@ static void *copy_thread(void *data)
     return NULL;
 }
 
-// Each rank's own best time, the larger of both; *together: the best round, until both are done.
+// Returns the larger of the ranks' best times; *together: the best round until both are done.
 static double pinned_copies(size_t bytes, enum what what, double *together)
 {
     pthread_barrier_t start;
@@ -191,7 +193,8 @@ static void report(const char *name, double ours, double peer, double goal)
     fflush(stdout);
 }
 
-// What the host way is made of, and what no sum can be faster than: both ranks' bytes down and up at once.
+// The parts of a transfer through the host, and its lower bound: both ranks' copies down and up at
+// once.
 static void report_copies(size_t bytes)
 {
     static const struct {

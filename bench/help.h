@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// help.h - what benchmarks share: the processor's time, and an end when something does not work.
+// help.h - CPU time, and exit on failure, for benchmarks.
 #ifndef TSR_BENCH_HELP_H
 #define TSR_BENCH_HELP_H
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.c - measures writing the weights of a partition against copy_file_range on warm pages: a matrix of 512 MiB cut
-// into 4 by rows, and by columns in pieces of 32 KiB and of 2 KiB. All files are made anew in the same folder
-// (/dev/shm, or the one given), processor time, best of some rounds, taken in turns with the peer. Digests are left out there: copying
-// inside the kernel has none either. They are measured for themselves, as time passes, against one thread that copies and then
-// digests. Prints one line for each: name, ours, peer (GB/s), ratio, goal, ok or short.
+// partition.c - benchmark of writing the weights of a partition against copy_file_range on cached
+// pages: a matrix of 512 MiB sharded 4 ways by rows, and by columns in pieces of 32 KiB and of 2
+// KiB. New files in the same folder (/dev/shm, or the argument), CPU time, best of several rounds,
+// alternating with the peer. Without digests, since copy_file_range has none. Digests are measured
+// separately, in wall time, against one thread that copies and then digests. Prints one line per
+// figure: name, ours, peer (GB/s), ratio, goal, ok or short.
 #include "ir/ir.h"
 #include "partition/partition.h"
 
@@ -25,7 +26,7 @@ static void die(const char *what)
     exit(1);
 }
 
-// Processor time of this thread where one thread does all; else time as it passes.
+// CPU time if one thread does everything, else wall time.
 static bool by_processor;
 
 static double now(void)
@@ -89,7 +90,7 @@ static double cut(tsr_model *m, bool undigested)
     tsr_partition_options o = {.size = sizeof o, .force = true};
     char parts[512];
     snprintf(parts, sizeof parts, "%s/parts", folder);
-    tsr__folder_remove(parts); // not part of what is measured
+    tsr__folder_remove(parts); // not measured
     double start = now();
     if (tsr__partition(m, parts, &o, undigested, NULL) != TSR_OK)
         die("partition");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_solver.c - measures the solver of the planner against CBC on the same program: decoders of up
-// to 96 layers on a 2x4 mesh, without a limit and with one on the weights, and 10,000 nodes. Wall
-// time; CBC reads the LP file that --export-lp would write. What CBC does not solve in minutes has a yardstick instead of a
-// peer: the time that CBC takes, in the same run, for 96 layers without a limit. Prints one line per figure: name, ours, peer or
-// yardstick, ratio, goal, ok or short.
+// plan_solver.c - benchmark of the planner's solver against CBC on the same program: decoders of up
+// to 96 layers on a 2x4 mesh, without a limit and with a memory limit, and 10,000 nodes. Wall time;
+// CBC reads the LP file of --export-lp. Where CBC takes more than minutes, the reference is its
+// time for 96 layers without a limit. Prints one line per figure: name, ours, peer or reference,
+// ratio, goal, ok or short.
 #include "../tests/solver/decoder.h"
 
 #include <inttypes.h>
@@ -38,7 +38,7 @@ static double solve(const struct program *p, struct arena *a, const struct progr
     return best;
 }
 
-// The program as a temporary file.
+// Writes the program to a temporary file.
 static void write_lp(const struct program *p, tsr_session *s, char *path)
 {
     struct text lp;
@@ -51,7 +51,7 @@ static void write_lp(const struct program *p, tsr_session *s, char *path)
     tsr__text_free(&lp);
 }
 
-// Seconds of CBC, and the cost it found.
+// Seconds of CBC, and the cost that it found.
 static double cbc(const struct program *p, tsr_session *s, double *cost)
 {
     char path[] = "/tmp/tessera-plan-XXXXXX.lp", command[256], line[256];
@@ -73,8 +73,8 @@ static double cbc(const struct program *p, tsr_session *s, double *cost)
     return took;
 }
 
-// Seconds that CBC takes for 96 layers without a limit: what the other figures are held against, so that a goal means the same
-// on every machine. Its program has 1,152 nodes.
+// Seconds of CBC for 96 layers without a limit (1,152 nodes): the reference of the other figures,
+// so that goals do not depend on the machine.
 static double yardstick(tsr_session *s)
 {
     static double seconds;
@@ -110,7 +110,8 @@ static void unlimited(tsr_session *s, int layers, bool mask)
     tsr__arena_free(&a);
 }
 
-// With a limit that is hard to keep: soon near the best, and proved in a fraction of what CBC takes without the limit.
+// With a tight limit: close to the optimum soon, and proved in a fraction of CBC's time without the
+// limit.
 static void limited(tsr_session *s, int percent)
 {
     struct arena a;
@@ -132,7 +133,7 @@ static void limited(tsr_session *s, int percent)
     tsr__arena_free(&a);
 }
 
-// Nine times as many nodes as CBC has in the yardstick.
+// Nine times as many nodes as the reference.
 static void large(tsr_session *s)
 {
     struct arena a;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport.c - measures all-reduce of float32 between ranks of this machine: as threads, as processes whose tensors lie
-// in shared memory, and as processes whose tensors do not. Peers: the limit, which is every rank copying that many bytes
-// with memcpy at once, and Open MPI (transport_peer, beside this program). Best of some rounds, ranks pinned, taken in
-// turns with the peers. Prints one line per figure: name, ours, peer, ratio, goal, ok or short; with more ranks than
-// cores, not judged. Arguments: rounds, most ranks, number of sizes.
+// transport.c - benchmark of float32 all-reduce between ranks of this machine: threads, processes
+// with tensors in shared memory, processes with private tensors. Peers: memcpy of the same bytes by
+// every rank at once, which is the limit, and Open MPI (transport_peer, next to this program). Best
+// of several rounds, ranks pinned, alternating with the peers. Prints one line per figure: name,
+// ours, peer, ratio, goal, ok or short; without a goal if there are more ranks than cores.
+// Arguments: rounds, most ranks, number of sizes.
 #include "transport/transport.h"
 
 #include <libgen.h>
@@ -17,8 +18,8 @@
 #include <unistd.h>
 
 #define ROUNDS  5
-#define BATCHES 8  // of one size in a round; the peer makes as many
-#define MANY    16 // ranks at most
+#define BATCHES 8  // per size and round, as in the peer
+#define MANY    16 // most ranks
 
 enum way { COPY, THREADS, SHARED, PRIVATE, WAYS };
 static const char *const way_names[] = {"memcpy", "threads", "processes", "processes, private"};
@@ -26,9 +27,9 @@ static const char *const way_names[] = {"memcpy", "threads", "processes", "proce
 static const size_t sizes[] = {1 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 static const int times[] = {500, 30, 8, 3, 2};
 #define SIZES (sizeof sizes / sizeof *sizes)
-static size_t n_sizes = SIZES; // that are looked at
+static size_t n_sizes = SIZES; // sizes that are measured
 
-// What ranks that are processes share besides the transport's own memory.
+// Shared memory of ranks that are processes, besides the transport's own.
 struct common {
     atomic_int arrived;
     double us[MANY][SIZES]; // of one round
@@ -81,7 +82,7 @@ static float *buffer(struct endpoint *e, size_t bytes)
     return p;
 }
 
-// Short, so that most of them run through without being interrupted.
+// Short, so that most batches are not interrupted.
 static double one_batch(struct job *j, struct endpoint *e, struct comm_call *c, const float *in,
                         float *out, int runs, int *met)
 {
@@ -179,7 +180,7 @@ static void run_processes(struct job *j, struct rank *ranks)
     j->shm = NULL;
 }
 
-// One round of one way; best holds the best so far of the slowest rank.
+// One round of one transport; best: best time so far of the slowest rank.
 static void measure(enum way way, int ranks, int cores, double *best)
 {
     struct rank list[MANY];
@@ -204,7 +205,7 @@ static void measure(enum way way, int ranks, int cores, double *best)
     tsr_session_free(j.session);
 }
 
-// Open MPI on the same sizes; best stays as it is where there is none.
+// Open MPI on the same sizes; leaves best unchanged if it is not installed.
 static void measure_peer(const char *folder, int ranks, int cores, double *best)
 {
     char command[2048];
@@ -227,7 +228,7 @@ static void measure_peer(const char *folder, int ranks, int cores, double *best)
         pclose(p);
 }
 
-// More ranks than cores take turns on them, which no transport can help: such a figure has no goal.
+// More ranks than cores share them, so such a figure has no goal.
 static void line(const char *name, double ours, double peer, double goal, bool crowded, int cores)
 {
     char a[32], b[32], c[32];
@@ -236,7 +237,7 @@ static void line(const char *name, double ours, double peer, double goal, bool c
     snprintf(c, sizeof c, ">=%.2gx", goal);
     printf("%-52s %14s %14s %8.2f  ", name, a, b, peer / ours);
     if (crowded)
-        printf("not judged: %d cores\n", cores);
+        printf("no goal: only %d cores\n", cores);
     else
         printf("%-8s %s\n", c, peer / ours >= goal ? "ok" : "short");
 }

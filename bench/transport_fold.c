@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport_fold.c - measures folding two inputs into one output, in the cache, for the types that models have, against
-// memcpy of as many bytes. Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
+// transport_fold.c - benchmark of reducing two inputs into one output, in the cache, by type,
+// against memcpy of the same bytes. Prints one line per figure: name, ours, peer, ratio, goal, ok
+// or short.
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static char *buffer(int seed)
 {
     uint16_t *p = aligned_alloc(4096, BYTES);
     for (size_t i = 0; p && i < BYTES / 2; i++)
-        p[i] = (uint16_t)(0x3C00 + (i * 37 + (size_t)seed) % 512); // numbers in every type
+        p[i] = (uint16_t)(0x3C00 + (i * 37 + (size_t)seed) % 512); // finite in every type
     return (char *)p;
 }
 

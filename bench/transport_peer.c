@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport_peer.c - MPI_Allreduce of float32, for transport.c, which starts it with mpirun: prints for each size given
-// the best time of an operation in microseconds.
+// transport_peer.c - MPI_Allreduce of float32, started by transport.c with mpirun: prints the best
+// time of an operation in microseconds for each size.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

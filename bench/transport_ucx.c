@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport_ucx.c - all-reduce of float32 between processes that exchange messages, as ranks of several hosts do: over UCX, against
-// MPI_Allreduce of Open MPI (transport_peer) held to TCP, in the same run. Best of some rounds; ranks of one host would share memory
-// instead (transport.c).
+// transport_ucx.c - benchmark of float32 all-reduce between processes that exchange messages, like
+// ranks of several hosts: UCX against MPI_Allreduce of Open MPI (transport_peer) restricted to TCP,
+// in the same run. Best of several rounds; ranks of one host would share memory instead
+// (transport.c).
 #include "transport/transport.h"
 
 #include <libgen.h>
@@ -27,7 +28,7 @@ static void die(const char *what)
     _exit(1);
 }
 
-// Microseconds of one operation, as this rank sees it.
+// Microseconds of one operation on this rank.
 static double time_of(struct endpoint *endpoint, const int64_t *group, size_t k, float *in,
                       float *out)
 {
@@ -52,7 +53,8 @@ static double time_of(struct endpoint *endpoint, const int64_t *group, size_t k,
     return (tsr__now_s() - began) / times[k] * 1e6;
 }
 
-// Memory as the peer has it: on pages, and written, since pages that nobody has written are all one page of zeros, and always in the cache.
+// Page-aligned and written, as in the peer: pages that were never written are one shared page of
+// zeros, which is always in the cache.
 static float *numbers(size_t bytes)
 {
     float *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -77,7 +79,7 @@ static void be_rank(int rank, int ranks, const char *plugins, const char *meet, 
     for (size_t k = 0; k < SIZES; k++) {
         float *in = numbers(sizes[k]), *out = numbers(sizes[k]);
         us[k] = 1e30;
-        for (int round = 0; round < 8; round++) { // as many as the peer
+        for (int round = 0; round < 8; round++) { // as in the peer
             double taken = time_of(endpoint, group, k, in, out);
             us[k] = taken < us[k] ? taken : us[k];
         }
@@ -88,7 +90,7 @@ static void be_rank(int rank, int ranks, const char *plugins, const char *meet, 
     tsr_session_free(session);
 }
 
-// One round; best keeps the best so far of the slowest rank.
+// One round; best: best time so far of the slowest rank.
 static bool measure(int ranks, const char *plugins, int round, double *best)
 {
     char meet[64];
@@ -168,7 +170,7 @@ int main(int argc, char **argv)
                 continue;
             printf("%-62s %14s %14s %8.2f  ", name, ours, theirs, peer[k] / best[k]);
             if (ranks > cores)
-                printf("not judged: %d cores\n", cores);
+                printf("no goal: only %d cores\n", cores);
             else
                 printf("%-8s %s\n", ">=1x", peer[k] >= best[k] ? "ok" : "short");
         }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire.c - measures reading and writing models against C++ protobuf (wire_peer, beside this program) and cp.
+// wire.c - benchmark of reading and writing models against C++ protobuf (wire_peer, next to this
+// program) and cp.
 //
-// Each figure is the best of some rounds in a process of its own, taken in turns with the peer. Loading and
-// encoding are counted in processor time, which other work on the machine does not spoil; opening and saving
-// by the clock. Memory is the process's largest. Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
+// Each figure is the best of several rounds in a separate process, alternating with the peer.
+// Loading and encoding are measured in CPU time, which other work on the machine does not disturb;
+// opening and saving in wall time. Memory is the process's peak. Prints one line per figure: name,
+// ours, peer, ratio, goal, ok or short.
 #include "wire_models.h"
 #include "tessera_graph.h"
 #include "help.h"
@@ -54,7 +56,7 @@ static const char *in_unit(char *out, size_t n, double v, const char *unit)
     return out;
 }
 
-// How much faster (or smaller) than the peer, at least goal times.
+// Prints how much faster (or smaller) than the peer we are.
 static void compare(const char *name, double ours, double peer, const char *unit, double goal)
 {
     char a[32], b[32], c[32];
@@ -63,7 +65,7 @@ static void compare(const char *name, double ours, double peer, const char *unit
          peer / ours >= goal);
 }
 
-// ---- measuring in processes of their own -------------------------------------------------------
+// ---- measuring in separate processes -----------------------------------------------------------
 
 typedef double (*work_fn)(const char *path, int round);
 
@@ -131,7 +133,7 @@ static void keep_best(struct figure *best, struct figure f)
         best->rss = f.rss;
 }
 
-// Takes turns, so that a busy spell of the machine hits both.
+// Alternates, so that a busy period of the machine affects both.
 static void duel(const struct bench *b, work_fn work, const char *our_path, const char *mode,
                  const char *peer_path, struct figure *ours, struct figure *peer)
 {
@@ -178,7 +180,7 @@ static double do_open(const char *path, int round)
     return took;
 }
 
-// All specs point at their value and their configuration, or the figure is worth nothing.
+// All specs must refer to their value and configuration, otherwise the figure is meaningless.
 static double do_load_annotated(const char *path, int round)
 {
     double start = cpu_ms();
@@ -198,8 +200,8 @@ static double do_load_annotated(const char *path, int round)
     return took;
 }
 
-// An allocator that keeps large blocks for the next round, as the peer writes into memory that it keeps:
-// encoding is measured, not the kernel's clearing of pages. Huge pages as in the library's own allocator.
+// An allocator that keeps large blocks for the next round, like the peer: measures encoding, not
+// the kernel clearing pages. Huge pages as in the library's own allocator.
 #define POOL_BYTES ((size_t)64 << 10)
 #define HUGE_BYTES ((size_t)2 << 20)
 
@@ -248,7 +250,7 @@ static void *pool_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 static tsr_session *pooled_session(void)
 {
-    static struct pool pool; // of this process, which measures one thing
+    static struct pool pool;
     tsr_session_options options = {
         .size = sizeof options, .alloc = pool_alloc, .alloc_data = &pool};
     return tsr_session_new(&options);
@@ -277,7 +279,7 @@ static double do_encode_unchanged(const char *path, int round)
     return took;
 }
 
-// Every value gets a new name of the same length, so every node is encoded anew.
+// Renames every value with the same length, so that every node is encoded again.
 static double do_encode_changed(const char *path, int round)
 {
     (void)round;
@@ -361,7 +363,7 @@ static double run_cp(const struct bench *b)
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
         die("cp");
     int fd =
-        open(b->out, O_RDONLY); // what we save is on the disk when the call returns: so is the copy
+        open(b->out, O_RDONLY); // our file is on disk when the call returns: so must the copy be
     if (fd < 0 || fsync(fd) != 0)
         die("fsync");
     close(fd);
@@ -386,13 +388,13 @@ static double run_save(const struct bench *b, bool changed)
     return took;
 }
 
-// Medians of alternating runs, each to a fresh file. What we save is on the disk when the call returns, which
-// cp does not promise: it is given that for nothing.
+// Medians of alternating runs, each to a new file. Our file is on disk when the call returns; cp
+// does not guarantee that.
 static void bench_save(const struct bench *b)
 {
     enum { RUNS = 5 };
     double cp[RUNS], same[RUNS], changed[RUNS];
-    for (int i = 0; i < 3 * RUNS; i++) { // who comes first changes with each round
+    for (int i = 0; i < 3 * RUNS; i++) { // alternates who is first
         unlink(b->out);
         switch ((i + i / 3) % 3) {
         case 0:
@@ -428,7 +430,7 @@ static void make_models(struct bench *b)
         {b->out, "out.onnx"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         snprintf(files[i].path, sizeof b->chain, "%s/%s", b->folder, files[i].name);
-    pid_t child = fork(); // so that what making them takes is not counted in our memory
+    pid_t child = fork(); // keeps this memory out of our own peak
     if (child == 0)
         _exit(bench_make_chain(b->chain, NODES, false) &&
                       bench_make_chain(b->annotated, NODES, true) &&

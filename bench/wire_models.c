@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire_models.c - the models that reading and writing is measured on, made with the rope.
+// wire_models.c - models for the benchmark of reading and writing.
 //
-// A chain of nodes as an exporter writes it: long names, one attribute here and there, a shape for every
-// value, small constants; plain or with an annotation on every node. And one node with 1.5 GiB of weights.
+// A chain of nodes as an exporter writes it: long names, some attributes, a shape for every value,
+// small constants; plain or with an annotation on every node. And one node with 1.5 GiB of weights.
 #include "wire_models.h"
 #include "wire/wire.h"
 
@@ -57,7 +57,8 @@ static void put_spec(struct rope *r, const char *format, int i)
     tsr__rope_end(r, spec);
 }
 
-// Every tenth node reads a constant and has an attribute, as linear layers among element-wise ones do.
+// Every tenth node reads a constant and has an attribute, like linear layers among element-wise
+// ones.
 static void put_node(struct rope *r, int i, bool annotated)
 {
     static const char *const ops[] = {"MatMul", "Add", "Relu", "Mul", "Sigmoid",
@@ -191,7 +192,7 @@ bool bench_make_heavy(const char *path, size_t weights, size_t bytes_each)
 bool bench_make_external(const char *path, const char *data_path, uint64_t data_bytes)
 {
     FILE *f = fopen(data_path, "wb");
-    bool ok = f && ftruncate(fileno(f), (off_t)data_bytes) == 0; // sparse: no block of it exists
+    bool ok = f && ftruncate(fileno(f), (off_t)data_bytes) == 0; // sparse
     ok = f && fclose(f) == 0 && ok;
     tsr_session *s = tsr_session_new(NULL);
     struct arena a;
