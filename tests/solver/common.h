@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// common.h - what tests of the program share: a session, an arena, an empty program.
+// common.h - fixture of the solver's tests: a session, an arena, an empty program.
 #ifndef TSR_TEST_PLAN_H
 #define TSR_TEST_PLAN_H
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// decoder.h - the planning problem of a decoder-only transformer, made up: 12 operators per layer on a
-// mesh of two axes (slow and fast), each with at most ten ways to be cut; time in nanoseconds from a
-// roofline and ring collectives, noise on every cost so that layers differ, weights as a limit.
+// decoder.h - a synthetic planning problem of a decoder-only transformer: 12 operators per layer on
+// a mesh of two axes (slow and fast), each with at most ten strategies. Time in nanoseconds from a
+// roofline model and ring collectives, noise on every cost so that layers differ, weights as a
+// limit.
 #ifndef TESTS_PLAN_DECODER_H
 #define TESTS_PLAN_DECODER_H
 
@@ -38,7 +39,7 @@ struct way {
     int use[2]; // by axis
     double time, bytes;
 };
-struct decoder_op { // in, out: features of input and output; weight: of in x out
+struct decoder_op { // in, out: features of input and output; the weight is in x out
     uint32_t node, k;
     double out;
     struct way ways[DECODER_WAYS];
@@ -86,7 +87,7 @@ static inline int way_order(const void *a, const void *b)
     return x->time < y->time ? -1 : x->time > y->time;
 }
 
-// Cheapest two thirds of the ways, the rest by chance.
+// The cheapest two thirds of the strategies, the rest at random.
 static inline struct decoder_op decoder_add(struct decoder_made *m, struct str name, double in,
                                             double out, bool weight)
 {
@@ -121,7 +122,7 @@ static inline struct decoder_op decoder_add(struct decoder_made *m, struct str n
     return op;
 }
 
-// What the output of one way must become for another: gathers where an axis moves.
+// Cost of resharding the output of one strategy for another: all-gathers where an axis moves.
 static inline double decoder_reshard(const struct decoder *d, const struct way *from,
                                      const struct way *to, double features)
 {
@@ -129,7 +130,7 @@ static inline double decoder_reshard(const struct decoder *d, const struct way *
     for (int a = 0; a < 2; a++) {
         int have = from->use[a] == CONTRACTED ? WHOLE : from->use[a];
         int want = to->use[a] == CONTRACTED ? FEATURES : to->use[a];
-        want = to->use[a] == FEATURES && to->bytes > 0 ? WHOLE : want; // columns read the whole
+        want = to->use[a] == FEATURES && to->bytes > 0 ? WHOLE : want; // columns read full rows
         if (have != WHOLE && have != want)
             time += ring(d, a, bytes, want == WHOLE ? 1 : 0.5);
     }
@@ -177,7 +178,7 @@ static inline struct decoder_op decoder_layer(struct decoder_made *m, struct dec
     return add2;
 }
 
-// percent: where the limit of the weights is between the least and the largest; < 0: none.
+// percent: position of the limit between the least and the largest usage; < 0: no limit.
 static inline void decoder_program(struct program *p, struct arena *a, const struct decoder *d,
                                    int percent)
 {

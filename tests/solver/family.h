@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// family.h - made problems of the family that compilers hand to a planner: many nodes, each with as
-// many choices as it has layouts; edges that allow equal layouts only (aliases) or price a change;
-// hubs that hundreds of nodes touch; life times, and one usage limit that many times come near to.
-// An answer is planted: it keeps the limit and takes nothing forbidden, so there is one.
+// family.h - synthetic problems like those of compilers: many nodes with one choice per layout;
+// edges that allow equal layouts only (aliases) or charge a change; hubs with hundreds of edges;
+// life times, and one usage limit that is tight at many times. A planted solution keeps the limit,
+// so the problem is feasible.
 #ifndef TESTS_PLAN_FAMILY_H
 #define TESTS_PLAN_FAMILY_H
 
 #include "random_program.h"
 
 struct family {
-    uint32_t nodes, layouts;   // layouts: choices of the widest node
-    uint32_t window;           // how far back an edge reaches: wider cores
+    uint32_t nodes, layouts;   // layouts: choices of the largest node
+    uint32_t window;           // how far back an edge reaches: treewidth
     uint32_t edges;            // per node, in tenths
-    uint32_t aliases;          // percent of the edges that could be
+    uint32_t aliases;          // percent of the possible edges
     uint32_t hubs, hub_degree; // nodes that live throughout, and their edges
     uint32_t life;             // longest life time of other nodes, in nodes
-    uint32_t spare;            // per mille of the planted peak that the limit lies above it
-    uint32_t thrifty;          // percent of the nodes whose planted layout is a frugal one
+    uint32_t spare;            // per mille of the planted peak by which the limit exceeds it
+    uint32_t thrifty;          // percent of the nodes whose planted layout uses little
     uint64_t seed;
 };
 static const struct family FAMILY = {
@@ -44,18 +44,18 @@ struct family_made {
     const struct family *f;
     uint64_t seed;
     struct family_node *nodes;
-    uint32_t *planted; // choices of the planted answer
+    uint32_t *planted; // choices of the planted solution
     uint32_t *begin, *end;
 };
 
-// Devices that share a value in this layout; layout 0 is whole.
+// Devices that share a value in this layout; layout 0 is replicated.
 static inline int64_t family_tiles(uint32_t layout)
 {
     static const int64_t tiles[] = {1, 2, 4, 8, 4, 16, 8, 32, 2, 32, 16, 8};
     return tiles[layout % TSR_COUNT(tiles)];
 }
 
-// Cost of a change: more the less they share; whole to cut is free.
+// Cost of a change: more the less they share; replicated to sharded is free.
 static inline int64_t family_change(uint32_t from, uint32_t to, int64_t size)
 {
     if (from == to || from == 0)
@@ -81,9 +81,9 @@ static inline void family_node(struct family_made *m, uint32_t v)
         n->layout[c] = (first + c) % f->layouts;
         usage[c] = n->size / family_tiles(n->layout[c]) + 8;
         cost[c] = n->size / family_tiles(n->layout[c]) / 2 + (int64_t)(draw(&m->seed) % 16);
-        if (draw(&m->seed) % 4 == 0) // a reduction belongs to it
+        if (draw(&m->seed) % 4 == 0) // with a reduction
             cost[c] += n->size * (int64_t)(1 + draw(&m->seed) % 3) / 2;
-        // Finer tiles move more: what is frugal is dear.
+        // Finer tiles move more: layouts that use little cost more.
         cost[c] += n->size / 16 * family_tiles(n->layout[c]) / (int64_t)(1 + draw(&m->seed) % 4);
         if (usage[c] < usage[frugal])
             frugal = c;
@@ -135,7 +135,7 @@ static inline void family_edges(struct family_made *m)
             family_edge(m, h, f->hubs + (uint32_t)(draw(&m->seed) % (f->nodes - f->hubs)));
 }
 
-// The planted answer, one choice per node.
+// Returns the planted solution, one choice per node.
 static inline const uint32_t *family_program(struct program *p, struct arena *a,
                                              const struct family *f)
 {

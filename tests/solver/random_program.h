@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// random_program.h - small random programs, and their answers by trying everything.
+// random_program.h - small random programs, and their solutions by enumeration.
 #ifndef TESTS_PLAN_RANDOM_PROGRAM_H
 #define TESTS_PLAN_RANDOM_PROGRAM_H
 
 #include "solver/solver.h"
 
 struct shape {
-    uint32_t nodes, choices; // at most
+    uint32_t nodes, choices; // most
     uint32_t edges;          // percent of all pairs
     uint32_t forbidden;      // percent of cells
-    uint32_t limits, times;  // at most
-    uint32_t tight;          // percent between the least and the largest usage: where bounds are
+    uint32_t limits, times;  // most
+    uint32_t tight;          // percent: position of bounds between the least and the largest usage
     int64_t cost;            // largest magnitude
 };
 
@@ -79,8 +79,8 @@ static inline void draw_program(struct program *p, struct arena *a, uint64_t see
 }
 
 struct truth {
-    int64_t cost;         // COST_FORBIDDEN: nothing fits
-    int64_t least;        // -1: nothing is allowed at all
+    int64_t cost;         // COST_FORBIDDEN: infeasible
+    int64_t least;        // -1: everything is forbidden
     int64_t marginal[16]; // of node 0
 };
 

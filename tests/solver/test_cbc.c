@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_cbc.c - the exported LP file, solved by CBC (Debian's coinor-cbc), against our own answer: the
-// same cost, or infeasible for both. Arguments: number of programs, first seed.
+// test_cbc.c - the exported LP file, solved by CBC (Debian's coinor-cbc), against our own solution:
+// equal cost, or infeasible for both. Arguments: number of programs, first seed.
 #include "decoder.h"
 
 #include <setjmp.h>
@@ -29,7 +29,7 @@ static void write_lp(const struct program *p, tsr_session *s, const char *path)
     tsr__text_free(&lp);
 }
 
-// True and its cost, or false where CBC says infeasible.
+// Returns true and the cost, or false if CBC reports infeasible.
 static bool ask_cbc(const struct program *p, tsr_session *s, const char *folder, double *cost)
 {
     char lp[128], out[128], command[512], line[256] = "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_contest.c - the reader of contest problems: what it understands, what it refuses, broken files.
+// test_contest.c - the reader of contest problems: valid files, invalid files, damaged files.
 #include "contest.h"
 
 #include <setjmp.h>
@@ -53,8 +53,8 @@ static void store(struct bench *b, const char *text, size_t n, bool packed)
     assert_int_equal(gzclose(f), Z_OK);
 }
 
-// The cost that the contest's own rules give.
-static int64_t judge(const struct contest *c, const uint32_t *choice)
+// The cost by the rules of the contest.
+static int64_t contest_cost(const struct contest *c, const uint32_t *choice)
 {
     int64_t cost = 0;
     for (size_t v = 0; v < c->costs.n; v++)
@@ -86,12 +86,12 @@ static void example_is_solved(void **state)
         int64_t best = COST_FORBIDDEN;
         for (uint32_t i = 0; i < 8; i++) {
             uint32_t x[] = {i & 1, i >> 1 & 1, i >> 2};
-            int64_t both = c.usages.at[0].at[x[0]] + c.usages.at[1].at[x[1]]; // live together at 1
-            if (both <= 26 && judge(&c, x) < best)
-                best = judge(&c, x);
+            int64_t both = c.usages.at[0].at[x[0]] + c.usages.at[1].at[x[1]]; // both live at time 1
+            if (both <= 26 && contest_cost(&c, x) < best)
+                best = contest_cost(&c, x);
         }
         assert_int_equal(r.cost, best);
-        assert_int_equal(judge(&c, r.choice), best);
+        assert_int_equal(contest_cost(&c, r.choice), best);
     }
 }
 
@@ -103,7 +103,7 @@ static void wrong_problems_are_refused(void **state)
         "[]",
         "{\"problem\": 3}",
         "{\"problem\": {\"nodes\": {\"costs\": [[1], [x]]}}}",
-        // another number of usages; an edge of a node that is not there; a table that does not fit
+        // wrong number of usages; edge of an unknown node; table of the wrong size
         "{\"problem\": {\"nodes\": {\"intervals\": [[0,1]], \"costs\": [[1]], \"usages\": []}}}",
         "{\"problem\": {\"nodes\": {\"intervals\": [[0,1]], \"costs\": [[1]], \"usages\": [[1]]},"
         "\"edges\": {\"nodes\": [[0,1]], \"costs\": [[1]]}, \"usage_limit\": 1}}",
@@ -125,7 +125,7 @@ static void wrong_problems_are_refused(void **state)
     assert_false(contest_read("/nowhere/at/all.json", &b->arena, &c));
 }
 
-// Any byte changed, the file cut anywhere: refused or read, never worse.
+// Any byte changed, or the file truncated anywhere: refused or read, no crash.
 static void broken_files_do_no_harm(void **state)
 {
     struct bench *b = *state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_known.c - programs whose answers are known: mixed plans under a limit, planted answers in
-// programs that are too wide for elimination, decoders; the same twice; every failing allocation.
+// test_known.c - programs with known solutions: mixed plans under a limit, planted solutions in
+// programs of large treewidth, decoders; determinism; failing allocations.
 #include "common.h"
 #include "decoder.h"
 
@@ -36,8 +36,8 @@ static void layers_mix_two_plans(void **state)
     assert_true(r.infeasible);
 }
 
-// A node with one choice and very many neighbours: they do not depend on each other through it. An
-// order of elimination that made a clique of them would need minutes and gigabytes.
+// A node with one choice must not connect its many neighbours. An elimination order that made a
+// clique of them would need minutes and gigabytes.
 static void one_choice_connects_nothing(void **state)
 {
     struct bench *b = *state;
@@ -58,17 +58,17 @@ static void one_choice_connects_nothing(void **state)
     assert_int_equal(tsr__program_cost(&b->p, r.choice), r.cost);
 }
 
-// Two times of which neither proves the least: an answer that is near enough ends the search.
+// No single time proves the least: a solution that is near enough ends the search.
 static void near_enough_is_found_sooner(void **state)
 {
     struct bench *b = *state;
     enum { NODES = 12, CHOICES = 4 };
     static const int64_t cost[CHOICES];
-    static int64_t one[NODES][CHOICES], other[NODES][CHOICES]; // a program reads them to the end
+    static int64_t one[NODES][CHOICES], other[NODES][CHOICES];
     struct program_least exact, near;
     struct program_options about = {.work = UINT64_C(4000000000), .near = 0.5};
     uint32_t m = tsr__program_limit(&b->p, STR("memory"), 0, 2);
-    for (uint32_t i = 0; i < NODES; i++) { // what is little at one time is much at the other
+    for (uint32_t i = 0; i < NODES; i++) { // little at one time is much at the other
         for (uint32_t c = 0; c < CHOICES; c++) {
             one[i][c] = 1000 * c + (i * 7919 + c * 1047) % 977;
             other[i][c] = 1000 * (CHOICES - c) + (i * 104729 + c * 31) % 977;
@@ -84,7 +84,7 @@ static void near_enough_is_found_sooner(void **state)
     assert_true(near.work < exact.work);
 }
 
-// A limit that binds at two times, each with choices of its own.
+// A limit that binds at two times, each with its own choices.
 static void two_times_bind(void **state)
 {
     struct bench *b = *state;
@@ -149,12 +149,12 @@ static void planted_answers_are_found(void **state)
         assert_true(r.feasible && r.optimal);
         assert_int_equal(r.cost, 0);
         assert_int_equal(tsr__program_solve(&b->p, &o, &b->arena, &again), TSR_OK);
-        assert_int_equal(r.work, again.work); // the same, to the last cell
+        assert_int_equal(r.work, again.work); // deterministic
         assert_memory_equal(r.choice, again.choice, b->p.nodes.n * sizeof(uint32_t));
     }
 }
 
-// Random wide programs: what is said holds, and little work says less, never something wrong.
+// Random wide programs: with little work results are weaker but valid.
 static void bounds_hold_when_work_ends(void **state)
 {
     struct bench *b = *state;
@@ -202,7 +202,7 @@ static void decoders_are_proved(void **state)
     assert_int_equal(r.cost, last);
 }
 
-// Each allocation fails in turn, until none does: no crash, no leak, and an answer or its lack.
+// Each allocation fails in turn: no crash, no leak, a valid result or TSR_NOMEM.
 static void failing_memory_is_reported(void **state)
 {
     struct bench *b = *state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_program.c - the 0-1 program: checks, evaluation, small answers, refusals.
+// test_program.c - the 0-1 program: checks, evaluation, small solutions, errors.
 #include "common.h"
 
 // The example of solver.h.
@@ -33,7 +33,7 @@ static void small_program_is_solved(void **state)
     assert_true(r.infeasible && !r.feasible);
 }
 
-// Node 1 and its edge count 5 halves, node 0 counts 1.
+// Node 1 and its edge have the weight 5 / 2, node 0 has 1.
 static struct program_weight test_weight(const void *context, uint32_t a, uint32_t b)
 {
     (void)context;
@@ -97,7 +97,7 @@ static void wrong_programs_are_refused(void **state)
     assert_int_equal(tsr__program_check(&b->p), TSR_INVALID);
     b->p.limits.at[0].uses.at[0].usage = (int64_t[]){1, 1};
     b->p.nodes.at[0].cost = (int64_t[]){PROGRAM_MOST, 0};
-    assert_int_equal(tsr__program_check(&b->p), TSR_INVALID); // 9 of the edge more
+    assert_int_equal(tsr__program_check(&b->p), TSR_INVALID); // with the 9 of the edge
 }
 
 static void peaks_and_times(void **state)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_solve.c - the solver against trying everything, on thousands of small random programs.
-// Bounds in whole numbers: never above the answer, seldom below those of doubles.
-// Arguments: number of programs, first seed.
+// test_solve.c - the solver against enumeration, on thousands of small random programs. Integer
+// bounds are never above the optimum, and rarely below those in doubles. Arguments: number of
+// programs, first seed.
 #include "random_program.h"
 #include "solve_dual.h"
 
@@ -84,7 +84,7 @@ static void equals_trying_everything(void **state)
     tsr_session_free(session);
 }
 
-// Right after a pass: what is said of each choice of node 0 is no more than the best answer with it costs.
+// Right after a pass: the bound of each choice of node 0 is at most the best cost with it.
 static void bounds_through_choices_hold(const struct core *c, const struct dual *d,
                                         const struct truth *t)
 {
@@ -100,7 +100,7 @@ static void bounds_through_choices_hold(const struct core *c, const struct dual 
     }
 }
 
-// Messages and prices as they come; 1: the bound of doubles is had to the unit.
+// With arbitrary messages and multipliers; 1: the integer bound equals that in doubles.
 static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const struct truth *t)
 {
     struct wide w;
@@ -145,8 +145,8 @@ static void bounds_in_whole_numbers_hold(void **state)
     tsr_session_free(session);
 }
 
-// A grid whose neighbours like to be near: too wide for elimination, and its bound is its answer. What doubles cannot tell
-// apart at such costs, whole numbers do.
+// A grid whose neighbours prefer near choices: too wide for elimination, and the bound is tight.
+// Integers distinguish costs that doubles cannot.
 static void large_costs_are_proved_to_the_unit(void **state)
 {
     enum { SIDE = 20, K = 8 };
@@ -180,7 +180,8 @@ static void large_costs_are_proved_to_the_unit(void **state)
     tsr_session_free(session);
 }
 
-// Five nodes that all meet: messages leave a gap, and tables are too large for an elimination before choices are ruled out.
+// A clique of five nodes: messages leave a gap, and tables are too large for elimination before
+// choices are ruled out.
 static void draw_clique(struct program *p, struct arena *arena, uint64_t seed)
 {
     enum { N = 5, K = 30 };
@@ -200,7 +201,7 @@ static void draw_clique(struct program *p, struct arena *arena, uint64_t seed)
         }
 }
 
-// The least cost by elimination, whatever it takes.
+// The optimum by elimination, without limits on size.
 static int64_t eliminated(const struct program *p, tsr_session *session)
 {
     struct core core;

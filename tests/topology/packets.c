@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// packets.c - one algorithm's schedule carried out packet by packet: the witness of the prices.
+// packets.c - simulates a schedule packet by packet, to check the predicted times.
 //
-// A message leaves when its sender has all that earlier steps brought it, in packets; each packet waits
-// at each link until that is free and holds it for as long as its bytes take. Nothing waits for a whole
-// step to end, so this is finer than the line that price.c works out.
+// A message is sent in packets when its sender has everything from earlier steps. Each packet waits
+// at each link until it is free, and occupies it while its bytes pass. Packets do not wait for a
+// step to end, so this is finer than the linear model of price.c.
 //
-// Example: a message over two links that take 1 ns for a packet. Its 16 packets are on the second link
-// while others are on the first: the last one arrives after 17 ns and two latencies, not after 32 ns.
+// Example: a message over two links that take 1 ns per packet. Its 16 packets are on the second
+// link while others are on the first: the last one arrives after 17 ns and two latencies, not after
+// 32 ns.
 #include "packets.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@
 #define PACKETS 16
 
 struct packet {
-    double time; // when it is at the beginning of its next link
+    double time; // arrival at its next link
     double bytes;
     int from, to, hop;
 };
@@ -22,7 +23,7 @@ struct events {
     tsr_topology *topology;
     struct arena *arena;
     double *free_at;         // by link and port
-    double *ready, *coming;  // by device: what it has so far; with what is on its way in this step
+    double *ready, *coming;  // by device: end of what it received; the same with this step
     VEC(struct packet) heap; // earliest first
     double end, scale;
     bool unreachable;
@@ -61,7 +62,7 @@ static struct packet pop(struct events *events)
     return first;
 }
 
-// The route is found again at every hop (travel): a packet carries its ends only.
+// The route is looked up at every hop.
 static void send(void *data, int from, int to, double bytes)
 {
     struct events *events = data;
@@ -73,9 +74,8 @@ static void send(void *data, int from, int to, double bytes)
                                          to, 0});
 }
 
-// One hop of one packet, or its arrival. Each of out-port, link and in-port is held for as long as
-// the packet's bytes take it; the packet is through when the slowest of them is, and a latency
-// later it is at the next device.
+// One hop of one packet, or its arrival. It occupies out-port, link and in-port while its bytes
+// pass; it leaves when the slowest of them is done, and arrives a latency later.
 static void travel(struct events *events, struct packet packet)
 {
     int n = tsr__topology_path(events->topology, packet.from, packet.to, events->path,
@@ -85,13 +85,12 @@ static void travel(struct events *events, struct packet packet)
         events->end = fmax(events->end, packet.time);
         return;
     }
-    int k = events->path[n - 1 - packet.hop]; // paths are listed from their end
+    int k = events->path[n - 1 - packet.hop]; // paths start at their end
     const struct topology_link *link = &events->topology->links.at[k];
     int shared[3] = {tsr__topology_out(events->topology, link), k,
                      tsr__topology_in(events->topology, link)};
     double start = packet.time, end = 0;
-    for (int i = 0; i < 3;
-         i++) { // it enters each as soon as that is free and it has entered the one before
+    for (int i = 0; i < 3; i++) {
         if (shared[i] < 0)
             continue;
         start = fmax(start, events->free_at[shared[i]]);
@@ -107,17 +106,17 @@ static void travel(struct events *events, struct packet packet)
 static void step_ends(void *data, int times)
 {
     struct events *events = data;
-    (void)times; // always 1 for who does not take exchanges: told message by message
+    (void)times; // 1 for listeners without `exchange`
     while (events->heap.n && !events->arena->failed)
         travel(events, pop(events));
-    // Only what has arrived by the end of a step may be sent on in the next.
+    // Only what has arrived by the end of a step may be forwarded in the next one.
     memcpy(events->ready, events->coming, (size_t)events->topology->n * sizeof *events->ready);
 }
 
 static int64_t carry_out(struct events *events, const struct algorithm *algorithm,
                          const struct topology_groups *groups, int64_t bytes)
 {
-    // Schedules are heard with one byte; bytes of a message are its share times `scale`.
+    // Schedules run with one byte; a message has its share times `scale`.
     events->scale = (double)bytes;
     if (!algorithm->schedule(events->topology, groups, 1,
                              &(struct listener){events, send, step_ends, NULL}) ||

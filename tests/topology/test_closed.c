@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_closed.c - prices of all-reduces against the formulas of textbooks, from 8 to 10,000 devices: rings, trees, hosts.
+// test_closed.c - predicted times of all-reduces against textbook formulas, from 8 to 10,000
+// devices: rings, trees, hosts.
 //
 // alpha is the latency of a link, beta the seconds per byte; n devices, V bytes on each.
 #include "packets.h"
@@ -11,12 +12,12 @@
 
 #include <cmocka.h>
 
-#define ALPHA     5e-6  // the table's: inside of a host
+#define ALPHA     5e-6  // default inside a host
 #define BETA      2e-10 // 5 GB/s
 #define NET_ALPHA 20e-6
 #define NET_BETA  8e-10 // 10 Gbit/s
 
-// Devices that copy in no time: what is left is the links.
+// Devices with unlimited memory bandwidth: only links count.
 static tsr_topology *machine(tsr_session *session, const char *text)
 {
     tsr_topology *topology = NULL;
@@ -26,7 +27,7 @@ static tsr_topology *machine(tsr_session *session, const char *text)
     return topology;
 }
 
-// Seconds of an all-reduce over all devices, and the algorithm that is the cheapest.
+// Seconds of an all-reduce over all devices, and the fastest algorithm.
 static double all_reduce(tsr_topology *topology, double bytes, const char **algorithm)
 {
     struct topology_way way;
@@ -47,7 +48,7 @@ static void near(double got, double wanted)
         fail_msg("%g s, wanted %g s", got, wanted);
 }
 
-// Both ways round at once: n - 1 steps of V / 2n each way, to scatter the sums and to gather them.
+// Both directions at once: n - 1 steps of V / 2n each, for the reduce-scatter and the all-gather.
 static void rings(void **state)
 {
     static const struct {
@@ -67,8 +68,9 @@ static void rings(void **state)
     }
 }
 
-// Two hosts of 4: scattered inside (3 steps both ways round), halves of that between the hosts, and back. 128 hosts of 8: every
-// device to every other at once, V/8 over each link of a host, and a message crosses one of those and the network.
+// Two hosts of 4: reduce-scatter inside (3 steps in both directions), halves between the hosts, and
+// back. 128 hosts of 8: every device to every other at once, V/8 over each link of a host; a
+// message crosses one of those and the network.
 static void hosts(void **state)
 {
     const char *algorithm = "";
@@ -86,7 +88,7 @@ static void hosts(void **state)
     tsr_session_free(session);
 }
 
-// Up a binary tree and down again: log2 n steps of V each way, message by message.
+// Up and down a binary tree: log2 n steps of V each.
 static void trees(void **state)
 {
     static const struct {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published lists, the generators, and prices against closed forms, cuts and the simulation.
+// test_topology.c - published examples, generators, and predicted times against closed forms, lower
+// bounds and the simulation.
 #include "packets.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ static size_t count_code(tsr_session *s, const char *code)
     return n;
 }
 
-// The eight published examples as they stand: devices, links, and what is odd in them.
+// The eight published examples: devices, links, and warnings.
 static void test_published(void **state)
 {
     static const struct {
@@ -128,7 +129,7 @@ static void test_refused(void **state)
     }
 }
 
-// The finding names the same limit as the code keeps.
+// The message names the limit that the code uses.
 static void test_too_few_devices(void **state)
 {
     char limit[16];
@@ -157,7 +158,7 @@ static void test_unreachable(void **state)
     tsr_session_free(s);
 }
 
-// Times that were measured are the price, on the line between their neighbours, and come back from JSON.
+// Measured times take precedence, are interpolated, and survive JSON.
 static void test_measured(void **state)
 {
     static const char text[] =
@@ -239,7 +240,7 @@ static void test_json_again(void **state)
     tsr_session_free(s);
 }
 
-// ---- what was seen of a model's nodes
+// ---- profiles
 
 #define SEEN_ENTRY(words) "{\"devices\":[{}],\"seen\":[{" words "}]}"
 #define SEEN_SIZES        "\"op\":\"Add\",\"type\":\"float32\",\"work\":[1],\"bytes\":[2]"
@@ -250,7 +251,7 @@ static void damaged_sightings_are_refused(void **state)
     static const char *const bad[] = {
         "{\"devices\":[{}],\"seen\":{}}",
         "{\"devices\":[{}],\"sizes\":3}",
-        "{\"devices\":[{}],\"sizes\":[{" SEEN_SIZES ",\"times\":[1]}]}", // an operator, no kind
+        "{\"devices\":[{}],\"sizes\":[{" SEEN_SIZES ",\"times\":[1]}]}", // an operator, not a kind
         SEEN_ENTRY("\"op\":\"Add\""),
         SEEN_ENTRY(SEEN_SIZES),
         SEEN_ENTRY(SEEN_SIZES ",\"times\":[0]"),
@@ -273,8 +274,8 @@ static void damaged_sightings_are_refused(void **state)
     tsr_session_free(s);
 }
 
-// What was seen of the nearest sizes counts; the document has every digit of it; choices of fewer devices have it too; other
-// speeds make it void.
+// The nearest sizes count; JSON keeps every digit; smaller choices keep the profiles; other speeds
+// drop them.
 static void sightings_are_kept(void **state)
 {
     (void)state;
@@ -282,7 +283,7 @@ static void sightings_are_kept(void **state)
     tsr_topology *t = read_ok(s, "full:2");
     assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e9, 1e6, 3}));
     assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e6, 1e4, 1}));
-    for (int i = 0; i < 100; i++) // more than there is room for
+    for (int i = 0; i < 100; i++) // more than the limit
         assert_true(tsr__topology_add_seen(t, "Add", "int8", &(struct seen_point){i, 7 * i, 1.1}));
     assert_true(tsr__topology_add_size(t, "softmax", "float32", &(struct seen_point){9, 9, 0.5}));
     tsr__topology_set_wait(t, 1e-5 / 3);
@@ -304,7 +305,7 @@ static void sightings_are_kept(void **state)
     assert_true(fabs(tsr__seen_times(tsr__topology_seen(t, "Add", "int8"), 9, 9) - 1.1) < 1e-9);
     assert_int_equal(tsr__topology_choose(again), TSR_OK);
     assert_int_equal(again->choices.at[0]->seen.n, 3);
-    assert_null(tsr__topology_seen(again, "softmax", "float32")); // a kind is no operator
+    assert_null(tsr__topology_seen(again, "softmax", "float32")); // a kind is not an operator
     assert_true(tsr__topology_sizes(again, "softmax", "float32")->times[0] == 0.5);
     tsr_topology_set_device(again, 0, &(tsr_topology_device){.flops = 1});
     assert_int_equal(again->seen.n, 0);
@@ -326,7 +327,7 @@ static int64_t price_of(tsr_topology *t, tsr_collective what, int64_t bytes)
     return p.picoseconds;
 }
 
-// Through a switch a device gathers no faster than its port takes things in; what a box says survives JSON.
+// A device behind a switch gathers no faster than its port; predefined machines survive JSON.
 static void test_boxes(void **state)
 {
     (void)state;
@@ -379,7 +380,7 @@ static void test_network(void **state)
     tsr_session_free(s);
 }
 
-// Two devices behind one port each share it: a ring of four takes no longer than before, an all-to-all does.
+// Devices behind one port share it: a ring of four takes the same time, an all-to-all takes longer.
 static void test_ports(void **state)
 {
     (void)state;
@@ -419,7 +420,7 @@ static void test_ports(void **state)
     tsr_session_free(s);
 }
 
-// ---- prices
+// ---- predicted times
 
 #define ALPHA 1e-6
 #define BETA  1e-9 // seconds per byte
@@ -428,7 +429,7 @@ static tsr_topology *plain(tsr_session *s, const char *text)
 {
     tsr_topology *t = read_ok(s, text);
     tsr_topology_set_links(t, ALPHA, 1 / BETA);
-    for (int i = 0; i < tsr_topology_devices(t); i++) // folding costs nothing
+    for (int i = 0; i < tsr_topology_devices(t); i++) // reductions take no time
         tsr_topology_set_device(t, i, &(tsr_topology_device){.bandwidth = 1e29});
     return t;
 }
@@ -480,7 +481,7 @@ static void test_closed_forms(void **state)
     tsr_session_free(s);
 }
 
-// Two hosts with a slow network: by sides, the network carries a share only.
+// Two hosts with a slow network: by sides, the network carries only a share.
 static void test_hosts(void **state)
 {
     (void)state;
@@ -516,8 +517,8 @@ static void assert_priced_as_fewer(tsr_topology *many, tsr_topology *few)
     assert_true(tsr__topology_repeats(many, 16, 625) && !tsr__topology_repeats(many, 16, 626));
 }
 
-// Of very many hosts the links of the first are listed: prices are those of fewer hosts, and what cannot be priced is said. A file
-// says so too.
+// With very many hosts only the links of the first are listed: times equal those of fewer hosts,
+// and groups without a predicted time are reported. A file can say so too.
 static void test_many_hosts(void **state)
 {
     static const char *const texts[][2] = {{"hosts:1250x8", "hosts:16x8"},
@@ -542,8 +543,8 @@ static void test_many_hosts(void **state)
     }
 }
 
-// Every algorithm on every shape: the price is what the simulation takes, or more because its steps
-// wait for each other; never below the cut.
+// Every algorithm on every shape: the predicted time is the simulated one or more, because steps
+// wait for each other; never below the lower bound.
 static void test_simulated(void **state)
 {
     static const char *const shapes[] = {
@@ -612,8 +613,9 @@ static int64_t carried(const char *shape, tsr_collective what, const int *group,
     return (int64_t)(sum + 0.5);
 }
 
-// What links carry, from closed forms: a ring of 4 all-reduces 64 MiB by 2 * 3/4 of it over each of its links in one direction or
-// half of that in both; a message over a line of 4 devices loads 3 links; other orders of a ring carry no more.
+// Loads of links from closed forms: a ring of 4 all-reduces 64 MiB with 2 * 3/4 of it over each
+// link in one direction, or half of that in both; a message over a line of 4 devices loads 3 links;
+// other ring orders carry no more.
 static void test_load(void **state)
 {
     const int64_t bytes = 64 << 20;
@@ -636,7 +638,7 @@ static void test_load(void **state)
     assert_int_equal(carried("full:4", TSR_ALL_REDUCE, (int[]){2}, 1, bytes, &links, &fullest), 0);
 }
 
-// Groups that run at once share links; those of separate links do not.
+// Groups that run at the same time share links, unless their links are separate.
 static void test_together(void **state)
 {
     (void)state;
@@ -660,7 +662,7 @@ static tsr_topology *unnamed(tsr_session *s, const char *name, double between)
     tsr_topology *t = NULL, *out = NULL;
     assert_int_equal(tsr_topology_parse(s, name, &t), TSR_OK);
     for (size_t i = 0; between > 0 && i < t->links.n;
-         i++) // of all pairs, those between hosts of 4 are so fast
+         i++) // links between hosts of 4 get another speed
         if (t->links.at[i].from / 4 != t->links.at[i].to / 4)
             t->links.at[i].bandwidth = between;
     t->n_grid = 0;
@@ -702,7 +704,8 @@ static void grids_are_recognised(void **state)
     tsr_session_free(s);
 }
 
-// Racks of hosts: a device is linked with its host, its place in the other hosts of the rack, and in the other racks.
+// Racks of hosts: a device is linked with its host, its index in the other hosts of the rack, and
+// in the other racks.
 static void racks_of_hosts(void **state)
 {
     (void)state;
@@ -729,7 +732,7 @@ static void racks_of_hosts(void **state)
 
 // ---- many devices
 
-// The fullest link and the longest way if everybody sends a byte to everybody, pair by pair.
+// The most loaded link and the longest latency of an all-to-all, pair by pair.
 static void all_pairs(tsr_topology *t, double *latency, double *seconds)
 {
     int n = tsr_topology_devices(t), path[TOPOLOGY_MAX_HOPS];
@@ -751,8 +754,8 @@ static void all_pairs(tsr_topology *t, double *latency, double *seconds)
     free(load);
 }
 
-// Messages between all pairs of many devices are counted by trees of routes: the same price as pair by pair, whether
-// links are all alike (torus, star) or not (hosts).
+// All-to-all of many devices is computed from routing trees: the same time as pair by pair, with
+// equal links (torus, star) and unequal ones (hosts).
 static void many_are_priced_as_few(void **state)
 {
     static const char *const names[] = {"torus:18x16", "grid:2x140", "hosts:20x15", "star:300@7",
@@ -769,7 +772,7 @@ static void many_are_priced_as_few(void **state)
             all[d] = d;
         all_pairs(t, &latency, &seconds);
         struct topology_groups g = {1, n, all};
-        int64_t bytes = (int64_t)1 << 40; // so many that all at once is the fastest
+        int64_t bytes = (int64_t)1 << 40; // so large that the direct algorithm is the fastest
         int64_t cost = tsr__topology_way(t, TSR_ALL_TO_ALL, &g, bytes, &way);
         double expected = latency + seconds * (double)bytes / n / n;
         if (strcmp(way.algorithm, "direct") != 0 ||
@@ -783,7 +786,7 @@ static void many_are_priced_as_few(void **state)
     tsr_session_free(s);
 }
 
-// Read without routes, and priced over all devices in a moment: routes from each device are one look at its links.
+// Read without routes, and evaluated over all devices quickly.
 static void a_torus_of_4096(void **state)
 {
     (void)state;
@@ -807,7 +810,7 @@ static void a_torus_of_4096(void **state)
     tsr_session_free(s);
 }
 
-// Every device against the rest, and the first against the last, looked at one by one.
+// Against bisections computed one by one.
 static void bounds_are_of_the_worst_cut(void **state)
 {
     static const char *const names[] = {"ring:8", "star:5@1", "hosts:2x3", "tree:2x3", "h100:4"};
@@ -826,12 +829,12 @@ static void bounds_are_of_the_worst_cut(void **state)
         }
         tsr_topology_free(t);
     }
-    // Out of the one device that a broadcast begins at, over its two links of 5 GB/s.
+    // Out of the root of a broadcast, over its two links of 5 GB/s.
     tsr_topology *ring = read_ok(s, "ring:8");
     int eight[8] = {0, 1, 2, 3, 4, 5, 6, 7}, twice[3] = {0, 0, 1};
     struct topology_groups g = {1, 8, eight}, doubled = {1, 3, twice};
     assert_int_equal(tsr__topology_bound(ring, TSR_BROADCAST, &g, 1000000), 100000000);
-    // Two tiles on device 0 and one on device 1: one third of the bytes, over both links between them.
+    // Two members on device 0 and one on device 1: one third of the bytes, over both links.
     assert_int_equal(tsr__topology_bound(ring, TSR_ALL_TO_ALL, &doubled, 900000), 20000000);
     tsr_topology_free(ring);
     tsr_session_free(s);
