@@ -138,8 +138,7 @@ static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
         if (c > PROGRAM_MOST || c < (usage ? 0 : -PROGRAM_MOST))
             return false;
         int64_t magnitude = c < 0 ? -c : c;
-        if (magnitude > most)
-            most = magnitude;
+        most = int64_max(most, magnitude);
     }
     return add_ok(*sum, most, sum) && *sum <= PROGRAM_MOST;
 }
@@ -193,9 +192,7 @@ tsr_status tsr__program_check(const struct program *program)
     if (program->nodes.n > PROGRAM_MAX_NODES || program->edges.n > UINT32_MAX / 4 ||
         program->limits.n > UINT32_MAX / 4)
         return TSR_INVALID;
-    if (costs_ok(program) && limits_ok(program))
-        return TSR_OK;
-    return TSR_INVALID;
+    return costs_ok(program) && limits_ok(program) ? TSR_OK : TSR_INVALID;
 }
 
 // ---- evaluating

@@ -217,7 +217,7 @@ static void search_round(struct search *search, double fraction, int passes, int
     tsr__effort_slice(search->effort, 0);
 }
 
-// Rules out choices that no better solution can have. True: so many that a new solve is worth it.
+// Rules out choices that no better solution can have. True: enough of them to solve again.
 // Not used with a time limit: its result must not depend on the clock.
 static bool prune_by_bound(struct solver *solver)
 {
@@ -317,17 +317,6 @@ static void tune_row(struct solver *solver, double *lambda, uint32_t row)
         line_of(solver, lambda, row);
 }
 
-// Returns the row with the largest violation, or NONE.
-static uint32_t worst_row(const struct wide *wide, const int64_t *load)
-{
-    uint32_t worst = NONE;
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        if (load[row] > wide->bound[row] &&
-            (worst == NONE || load[row] - wide->bound[row] > load[worst] - wide->bound[worst]))
-            worst = row;
-    return worst;
-}
-
 // Finds multipliers for a few rows: repeatedly adds the row that is violated most.
 static void tune_multipliers(struct solver *solver, struct front *front, double *lambda)
 {
@@ -335,7 +324,7 @@ static void tune_multipliers(struct solver *solver, struct front *front, double 
     for (int i = 0; i < FRONT_ROWS - 1; i++) {
         if (is_settled(solver) || tsr__effort_over(&solver->effort))
             break;
-        uint32_t row = worst_row(&solver->wide, solver->search.load);
+        uint32_t row = tsr__wide_worst(&solver->wide, solver->search.load);
         for (uint32_t j = 0; j < front->n_rows && row != NONE; j++)
             if (front->rows[j] == row)
                 row = NONE;

@@ -36,8 +36,7 @@ static bool keep_times(const struct core *core, const struct program_limit *limi
         const struct program_use *use = &limit->uses.at[i];
         int64_t largest = 0;
         for (uint32_t j = 0; j < core->program->nodes.at[use->node].k; j++)
-            if (use->usage[j] > largest)
-                largest = use->usage[j];
+            largest = int64_max(largest, use->usage[j]);
         most[use->begin] += largest;
         most[use->end] -= largest;
     }
@@ -103,8 +102,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
 {
     int64_t least = COST_FORBIDDEN;
     for (size_t i = 0; i < n; i++)
-        if (cell[i] < least)
-            least = cell[i];
+        least = int64_min(least, cell[i]);
     if (least == COST_FORBIDDEN)
         core->infeasible = true;
     else

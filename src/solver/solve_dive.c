@@ -21,7 +21,7 @@ struct dive {
     uint32_t cursor;
 };
 
-// Rates the choices of v: by what they use, or by the messages.
+// Rates the choices of v: by usage, or by the messages.
 static void find_guide(struct dive *dive, uint32_t v)
 {
     const struct wide *wide = dive->wide;

@@ -79,8 +79,7 @@ static bool find_least(struct core *core, const struct core_node *node, const st
             int64_t low = NEVER;
             const int64_t *at = x.at + (size_t)a * x.k;
             for (uint32_t j = 0; j < x.k; j++)
-                if (at[j] < low)
-                    low = at[j];
+                low = int64_min(low, at[j]);
             // A choice without an allowed partner is removed by visit_edge.
             if (low >= NEVER)
                 return false;

@@ -62,9 +62,7 @@ static double paid(const struct dual *dual, const struct wide_use *use, uint32_t
 
 static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
 {
-    if (edge->a == v)
-        return edge->b;
-    return edge->a;
+    return edge->a == v ? edge->b : edge->a;
 }
 
 // Sums up the messages to v: those of later nodes are the integer ones of this pass, those of
@@ -94,8 +92,7 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];
     for (uint32_t choice = 1; choice < k; choice++)
-        if (m[choice] < least)
-            least = m[choice];
+        least = int64_min(least, m[choice]);
     for (uint32_t choice = 0; choice < k; choice++)
         m[choice] = clamp(exact, (integer)m[choice] - least);
     exact->bound += least;

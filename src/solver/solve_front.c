@@ -636,16 +636,11 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
 }
 
 // Activates the row that is violated most; false: none is, or there are too many.
-static bool activate(struct run *run, const int64_t *load, bool *broken)
+static bool activate(struct run *run, const int64_t *load, bool *violated)
 {
-    const struct wide *wide = run->front->wide;
-    uint32_t worst = NONE;
-    for (uint32_t i = 0; i < wide->n_rows; i++)
-        if (load[i] > wide->bound[i] &&
-            (worst == NONE || load[i] - wide->bound[i] > load[worst] - wide->bound[worst]))
-            worst = i;
-    *broken = worst != NONE;
-    if (!*broken || run->n_rows == FRONT_ROWS)
+    uint32_t worst = tsr__wide_worst(run->front->wide, load);
+    *violated = worst != NONE;
+    if (!*violated || run->n_rows == FRONT_ROWS)
         return false;
     run->rows[run->n_rows++] = worst;
     return true;
@@ -659,7 +654,7 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
     struct run run = {.front = front, .n_rows = front->n_rows};
     memcpy(run.rows, front->rows, sizeof(run.rows));
     enum front_end end;
-    bool broken = false, again;
+    bool violated = false, again;
     size_t bytes = ((size_t)wide->n_rows + 1) * sizeof(int64_t);
     int64_t *load = tsr__alloc(wide->heap->session, bytes);
     if (!load)
@@ -670,9 +665,9 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
         again = false;
         if (end == FRONT_FOUND) {
             tsr__wide_load(wide, x, load);
-            again = activate(&run, load, &broken);
+            again = activate(&run, load, &violated);
             // The solution violates a row that cannot be activated.
-            if (!again && broken)
+            if (!again && violated)
                 end = FRONT_OVER;
         }
         tsr__arena_free(&run.arena);

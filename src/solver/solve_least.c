@@ -26,43 +26,17 @@ struct least {
     struct program_least *out;
 };
 
-static const int64_t *only_forbidden(struct arena *arena, const int64_t *cost, size_t n)
+static struct program_weight zero_weight(const void *context, uint32_t a, uint32_t b)
 {
-    int64_t *out = ARENA_ARRAY(arena, int64_t, n);
-    for (size_t i = 0; out && i < n; i++)
-        out[i] = cost[i] == COST_FORBIDDEN ? COST_FORBIDDEN : 0;
-    return out;
+    (void)context, (void)a, (void)b;
+    return (struct program_weight){0, 1};
 }
 
-// Copies the program with costs 0. Uses are shared; `ask` sets the bounds of the limits.
-static bool copy(struct least *least)
+// Copies the program with costs 0, except for those that are forbidden.
+static bool copy_without_costs(struct least *least)
 {
-    const struct program *program = least->program;
-    const int64_t *last = NULL, *made = NULL; // equal tables often follow each other
     tsr__program_init(&least->q, least->arena);
-    for (size_t i = 0; i < program->nodes.n; i++) {
-        const struct program_node *node = &program->nodes.at[i];
-        tsr__program_node(&least->q, node->name, node->k,
-                          only_forbidden(least->arena, node->cost, node->k));
-    }
-    for (size_t i = 0; i < program->edges.n; i++) {
-        const struct program_edge *edge = &program->edges.at[i];
-        if (edge->cost != last)
-            made =
-                only_forbidden(least->arena, edge->cost,
-                               (size_t)program->nodes.at[edge->a].k * program->nodes.at[edge->b].k);
-        last = edge->cost;
-        tsr__program_edge(&least->q, edge->a, edge->b, made);
-    }
-    for (size_t i = 0; i < program->limits.n; i++) {
-        uint32_t id = tsr__program_limit(&least->q, program->limits.at[i].name, 0,
-                                         program->limits.at[i].n_times);
-        if (id != UINT32_MAX)
-            least->q.limits.at[id].uses.at = program->limits.at[i].uses.at;
-        if (id != UINT32_MAX)
-            least->q.limits.at[id].uses.n = program->limits.at[i].uses.n;
-    }
-    return !least->arena->failed;
+    return tsr__program_add(&least->q, least->program, zero_weight, NULL) != UINT32_MAX;
 }
 
 // Takes an assignment whose peak is below the best so far.
@@ -216,7 +190,7 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
     tsr_status st = tsr__program_check(program);
     if (st != TSR_OK)
         return st;
-    if (!copy(&least))
+    if (!copy_without_costs(&least))
         return TSR_NOMEM;
     st = ask(&least, PROGRAM_MOST, &result); // any solution
     for (int i = 0; i < 4; i++) {

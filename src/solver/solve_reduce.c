@@ -337,8 +337,7 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
     // f(i) = table(i, 0), g(j) = table(0, j) - table(0, 0), raised so that none is negative.
     int64_t least = 0;
     for (uint32_t j = 0; j < table->cols; j++)
-        if (cell[j] - cell[0] < least)
-            least = cell[j] - cell[0];
+        least = int64_min(least, cell[j] - cell[0]);
     for (uint32_t i = 0; i < table->rows; i++)
         core->nodes[a].cost[i] =
             plus(core->nodes[a].cost[i], cell[(size_t)i * table->cols] + least);
@@ -391,10 +390,8 @@ static void trim_uses(struct core *core, uint32_t v)
         struct core_use *use = &node->uses.at[i];
         int64_t least = use->usage[0], most = use->usage[0];
         for (uint32_t k = 1; k < node->k; k++) {
-            if (use->usage[k] < least)
-                least = use->usage[k];
-            if (use->usage[k] > most)
-                most = use->usage[k];
+            least = int64_min(least, use->usage[k]);
+            most = int64_max(most, use->usage[k]);
         }
         for (uint32_t k = 0; k < node->k; k++)
             use->usage[k] -= least;
@@ -562,8 +559,7 @@ static bool sweep_init(struct core *core, struct sweep *sweep)
             const struct core_use *use = &core->nodes[v].uses.at[i];
             int64_t largest = 0;
             for (uint32_t k = 0; k < core->nodes[v].k; k++)
-                if (use->usage[k] > largest)
-                    largest = use->usage[k];
+                largest = int64_max(largest, use->usage[k]);
             sweep->most[use->begin] += largest;
             sweep->most[use->end] -= largest;
             sweep->mark[use->begin] |= BEGINS;
@@ -692,8 +688,7 @@ static bool mark_violating(struct core *core, uint32_t v, uint8_t *dead)
         const struct core_use *use = &node->uses.at[i];
         int64_t least = INT64_MAX;
         for (uint32_t row = use->begin; row < use->end; row++)
-            if (core->row_bound[row] < least)
-                least = core->row_bound[row];
+            least = int64_min(least, core->row_bound[row]);
         for (uint32_t k = 0; k < node->k; k++)
             dead[k] |= use->usage[k] > least;
         core->effort->work += node->k + (use->end - use->begin) / 8;

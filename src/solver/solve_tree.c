@@ -293,9 +293,7 @@ static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *buc
 static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_edge *edge)
 {
     uint32_t a = tree->position[edge->a], b = tree->position[edge->b];
-    bool first = a < b;
-    if (has_constant_end(tree, edge))
-        first = tree->k[edge->b] == 1;
+    bool first = has_constant_end(tree, edge) ? tree->k[edge->b] == 1 : a < b;
     return &tree->buckets[first ? a : b];
 }
 

@@ -89,8 +89,7 @@ bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *hea
     tsr__heap_free(heap, dense);
     wide->scale = 1;
     for (uint32_t row = 0; row < wide->n_rows; row++)
-        if (wide->bound[row] > wide->scale)
-            wide->scale = wide->bound[row];
+        wide->scale = int64_max(wide->scale, wide->bound[row]);
     return fill_touch(wide) && fill_uses(wide);
 }
 
@@ -120,12 +119,21 @@ void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load)
         load[row] += load[row - 1];
 }
 
+uint32_t tsr__wide_worst(const struct wide *wide, const int64_t *load)
+{
+    uint32_t worst = NONE;
+    for (uint32_t row = 0; row < wide->n_rows; row++)
+        if (load[row] > wide->bound[row] &&
+            (worst == NONE || load[row] - wide->bound[row] > load[worst] - wide->bound[worst]))
+            worst = row;
+    return worst;
+}
+
 // Returns INT64_MIN if there are no rows.
 int64_t tsr__wide_excess(const struct wide *wide, const int64_t *load)
 {
     int64_t most = INT64_MIN;
     for (uint32_t row = 0; row < wide->n_rows; row++)
-        if (load[row] - wide->bound[row] > most)
-            most = load[row] - wide->bound[row];
+        most = int64_max(most, load[row] - wide->bound[row]);
     return most;
 }

@@ -30,6 +30,8 @@ bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *hea
 int64_t tsr__wide_cost(const struct wide *wide, const uint32_t *x);
 // Sums up the usages by row.
 void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load);
+// Returns the row that is violated most, or NONE.
+uint32_t tsr__wide_worst(const struct wide *wide, const int64_t *load);
 // Returns the largest violation of a row; <= 0: feasible.
 int64_t tsr__wide_excess(const struct wide *wide, const int64_t *load);
 
