@@ -42,9 +42,7 @@ static const json_t *decoder_of(const tsr_folder *folder)
     const json_t *decoder = NULL;
     if (model)
         decoder = json_object_get(model, "decoder");
-    if (decoder)
-        return decoder;
-    return folder->config;
+    return decoder ? decoder : folder->config;
 }
 
 // Searches from the innermost object outwards. Numbers that are not positive count as absent.
@@ -53,9 +51,7 @@ int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
     const json_t *model = json_object_get(folder->config, "model");
     const json_t *places[] = {decoder_of(folder), model, folder->config};
     for (size_t i = 0; i < TSR_COUNT(places); i++) {
-        const json_t *number = NULL;
-        if (places[i])
-            number = json_object_get(places[i], key);
+        const json_t *number = places[i] ? json_object_get(places[i], key) : NULL;
         if (json_is_integer(number) && json_integer_value(number) > 0)
             return json_integer_value(number);
     }
@@ -100,9 +96,7 @@ static tsr_status check_sizes(tsr_folder *folder, const char *path)
 // heads. 0: unknown.
 static tsr_status read_config(tsr_folder *folder)
 {
-    const char *name = OPTIMUM_CONFIG;
-    if (folder->is_genai)
-        name = GENAI_CONFIG;
+    const char *name = folder->is_genai ? GENAI_CONFIG : OPTIMUM_CONFIG;
     const char *path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, name).p;
     struct str text;
     json_error_t error;
@@ -133,18 +127,14 @@ static tsr_status read_config(tsr_folder *folder)
 // The model's file must be in the folder itself: a plain name.
 static tsr_status find_model(tsr_folder *folder)
 {
-    const json_t *name = NULL;
-    if (folder->is_genai)
-        name = json_object_get(decoder_of(folder), "filename");
+    const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
     const char *file = "model.onnx";
     if (json_is_string(name))
         file = json_string_value(name);
     if (strchr(file, '/') || strcmp(file, "..") == 0)
         return refuse(folder, folder->path, "the model file name must not contain a path");
     folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;
-    if (folder->model_path)
-        return TSR_OK;
-    return TSR_NOMEM;
+    return folder->model_path ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- caches ------------------------------------------------------------------------------------
@@ -163,9 +153,7 @@ static const char *renamed(tsr_folder *folder, const char *name, const char *fro
 
 static bool is_output(const tsr_graph *graph, const char *name)
 {
-    tsr_value *value = NULL;
-    if (name)
-        value = tsr_graph_value(graph, name);
+    tsr_value *value = name ? tsr_graph_value(graph, name) : NULL;
     return value && tsr_value_is_output(value);
 }
 
@@ -208,9 +196,7 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder)
         return 0;
     const tsr_graph *graph = tsr_model_graph(folder->model);
     tsr_dim heads = tsr_value_dim(tsr_graph_value(graph, folder->caches.at[0].past), 1);
-    if (heads.value > 0)
-        return heads.value;
-    return folder->kv_heads;
+    return heads.value > 0 ? heads.value : folder->kv_heads;
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
@@ -290,9 +276,7 @@ tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **
     *folder = (tsr_folder){.session = session, .is_genai = is_file(path, GENAI_CONFIG)};
     tsr__arena_init(&folder->arena, session);
     folder->path = tsr__arena_str(&folder->arena, str_of(path)).p;
-    tsr_status st = TSR_NOMEM;
-    if (folder->path)
-        st = read_config(folder);
+    tsr_status st = folder->path ? read_config(folder) : TSR_NOMEM;
     if (st == TSR_OK)
         st = find_model(folder);
     if (st == TSR_OK)
@@ -316,14 +300,12 @@ const char *tsr_folder_model(const tsr_folder *folder)
 int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 {
     const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");
-    int rank = 0;
-    if (logits)
-        rank = tsr_value_rank(logits);
+    int rank = logits ? tsr_value_rank(logits) : 0;
     if (folder->vocabulary > 0)
         return folder->vocabulary;
-    if (rank > 0 && tsr_value_dim(logits, rank - 1).value > 0)
-        return tsr_value_dim(logits, rank - 1).value;
-    return 256;
+    return rank > 0 && tsr_value_dim(logits, rank - 1).value > 0
+               ? tsr_value_dim(logits, rank - 1).value
+               : 256;
 }
 
 tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,

@@ -260,9 +260,7 @@ static tsr_status no_logits(tsr_generator *generator)
 static tsr_status read_logits(tsr_generator *generator)
 {
     int64_t at = tsr_tensors_find(generator->outputs, "logits");
-    int rank = 0;
-    if (at >= 0)
-        rank = tsr_tensors_rank(generator->outputs, (size_t)at);
+    int rank = at >= 0 ? tsr_tensors_rank(generator->outputs, (size_t)at) : 0;
     if (rank < 1)
         return no_logits(generator);
     const int64_t *dims = tsr_tensors_dims(generator->outputs, (size_t)at);
@@ -353,9 +351,7 @@ static int by_logit(const void *a, const void *b)
     const struct candidate *x = a, *y = b;
     if (x->logit != y->logit)
         return x->logit < y->logit ? 1 : -1;
-    if (x->token < y->token)
-        return -1;
-    return 1;
+    return x->token < y->token ? -1 : 1;
 }
 
 // Samples among the top_k most likely tokens that together have probability top_p, at that
@@ -370,8 +366,8 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
         all[i] = (struct candidate){generator->logits[i], i};
     qsort(all, (size_t)generator->vocabulary, sizeof *all, by_logit);
     int64_t n = generator->vocabulary;
-    if (generator->options.top_k > 0 && generator->options.top_k < n)
-        n = generator->options.top_k;
+    if (generator->options.top_k > 0)
+        n = int64_min(n, generator->options.top_k);
     double total = 0, kept = 0, limit = generator->options.top_p > 0 ? generator->options.top_p : 1;
     // Relative to the largest, so that exp does not overflow.
     for (int64_t i = 0; i < n; i++)

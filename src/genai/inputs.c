@@ -66,9 +66,7 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
         return st;
     void *data = (void *)(uintptr_t)tsr_tensors_data(tensors, (size_t)at, NULL);
     for (int64_t i = 0; i < n; i++) {
-        int64_t number = first + step * i;
-        if (limit)
-            number = number % limit;
+        int64_t number = limit ? (first + step * i) % limit : first + step * i;
         if (type == TSR_INT64)
             ((int64_t *)data)[i] = number;
         else

@@ -136,9 +136,7 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
 // One token in the middle of the context; after 128 tokens if the context length is unknown.
 static tsr_status decode_sizes(tsr_folder *folder, tsr_plan_options *plan)
 {
-    int64_t past = 128;
-    if (folder->context > 2)
-        past = folder->context / 2;
+    int64_t past = folder->context > 2 ? folder->context / 2 : 128;
     return tsr__genai_sizes(folder, 1, past, &plan->sizes, &plan->n_sizes);
 }
 
@@ -167,9 +165,7 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     tsr__diag_back(folder->session, &mark, false);
     if (st != TSR_OK)
         return 0;
-    if (machine->topology && planned.devices > 1)
-        return planned.one_device;
-    return planned.cost;
+    return machine->topology && planned.devices > 1 ? planned.one_device : planned.cost;
 }
 
 // Adds the configuration with sharded caches.
@@ -470,9 +466,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
         failed |= json_object_set_new(decoder, "session_options", options);
     }
     failed |= json_object_set_new(options, "custom_ops_library", json_string(PLUGIN));
-    char *text = NULL;
-    if (!failed && path)
-        text = json_dumps(config, JSON_INDENT(4) | JSON_PRESERVE_ORDER);
+    char *text = !failed && path ? json_dumps(config, JSON_INDENT(4) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(config);
     if (!text)
         return TSR_NOMEM;

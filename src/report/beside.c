@@ -89,9 +89,7 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
     if (text.n)
         tsr__text_add(&text, STR("<br>"));
     tsr__node_specs_text(page, node, true, &text);
-    const char *kept = "";
-    if (text.p)
-        kept = tsr__arena_str(arena, (struct str){text.p, text.n}).p;
+    const char *kept = text.p ? tsr__arena_str(arena, (struct str){text.p, text.n}).p : "";
     tsr__text_free(&text);
     return kept;
 }

@@ -66,7 +66,6 @@ static int by_number(const void *a, const void *b)
 static void write_numbers(struct text *text, const struct folded *names, size_t n_names, size_t k,
                           int64_t *sorted)
 {
-    static const char *const signs[] = {"{", ","};
     size_t n = 0;
     for (size_t i = 0; i < n_names; i++)
         sorted[i] = names[i].numbers[k];
@@ -83,7 +82,7 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
         return;
     }
     for (size_t i = 0; i < size_min(n, MAX_LISTED); i++)
-        tsr__text_printf(text, "%s%lld", signs[i > 0], (long long)sorted[i]);
+        tsr__text_printf(text, "%s%lld", i > 0 ? "," : "{", (long long)sorted[i]);
     tsr__text_printf(text, "%s}", n > MAX_LISTED ? ",&#8230;" : "");
 }
 

@@ -212,9 +212,7 @@ static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
     const tsr_node_config *entry = tsr__node_entry(page, node);
-    if (entry && tsr_node_config_stage(entry, &stage))
-        return stage;
-    return -1;
+    return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
 }
 
 // Key of the nodes that are grouped.

@@ -21,7 +21,7 @@
 #define MAX_RANK     16
 
 // One sharding of one shape.
-struct cut {
+struct layout {
     const char *sharding; // "": replicated
     int rank;
     int64_t shape[MAX_RANK];
@@ -34,16 +34,16 @@ struct cut {
 struct tensor_row {
     const char *kind;
     tsr_dtype type;
-    const struct cut *cut;
+    const struct layout *layout;
     int64_t elements;
     int64_t first; // in the order of the model
     VEC(struct folded) names;
 };
-// cuts and rows are indices of all_cuts and list.
+// layouts and rows are indices of all_layouts and list.
 struct tensors {
     struct page *page;
-    struct map cuts, rows;
-    VEC(struct cut *) all_cuts;
+    struct map layouts, rows;
+    VEC(struct layout *) all_layouts;
     VEC(struct tensor_row *) list;
 };
 
@@ -117,7 +117,7 @@ static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
 }
 
 // Most elements on one device, over all of its boxes.
-static int64_t most_elements(struct page *page, const struct cut *cut)
+static int64_t most_elements(struct page *page, const struct layout *layout)
 {
     int64_t most = 0, devices = devices_of(page);
     if (devices <= 0)
@@ -125,12 +125,12 @@ static int64_t most_elements(struct page *page, const struct cut *cut)
     int64_t *sums = ARENA_ARRAY(page->arena, int64_t, (size_t)devices);
     if (!sums)
         return 0;
-    for (size_t i = 0; i < cut->n; i++) {
-        const tsr_box *box = &cut->boxes[i];
+    for (size_t i = 0; i < layout->n; i++) {
+        const tsr_box *box = &layout->boxes[i];
         if (box->device < 0 || box->device >= devices)
             continue;
         int64_t *sum = &sums[box->device];
-        *sum += volume(box->start, box->stop, cut->rank);
+        *sum += volume(box->start, box->stop, layout->rank);
         if (*sum > most)
             most = *sum;
     }
@@ -138,9 +138,9 @@ static int64_t most_elements(struct page *page, const struct cut *cut)
 }
 
 // tsr_tiles keeps its result only until the next call.
-static void keep_boxes(struct page *page, struct cut *cut, const tsr_box *boxes, size_t n)
+static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *boxes, size_t n)
 {
-    size_t rank = (size_t)cut->rank;
+    size_t rank = (size_t)layout->rank;
     tsr_box *kept = ARENA_ARRAY(page->arena, tsr_box, n + 1);
     int64_t *numbers = ARENA_ARRAY(page->arena, int64_t, 2 * n * rank + 1);
     if (!kept || !numbers)
@@ -151,55 +151,55 @@ static void keep_boxes(struct page *page, struct cut *cut, const tsr_box *boxes,
         memcpy(stop, boxes[i].stop, rank * sizeof *stop);
         kept[i] = (tsr_box){boxes[i].device, start, stop};
     }
-    cut->boxes = kept;
-    cut->n = n;
+    layout->boxes = kept;
+    layout->n = n;
 }
 
 // If the sharding does not fit the shape, the full tensor is assumed on every device.
-static void work_out(struct page *page, struct cut *cut, int64_t elements)
+static void work_out(struct page *page, struct layout *layout, int64_t elements)
 {
     const tsr_box *boxes;
     size_t n;
-    cut->most = elements;
-    if (!cut->sharding[0])
+    layout->most = elements;
+    if (!layout->sharding[0])
         return;
     struct diag_mark before = tsr__diag_mark(page->session);
-    tsr_status status = tsr_tiles(page->session, cut->sharding, cut->rank, cut->shape,
+    tsr_status status = tsr_tiles(page->session, layout->sharding, layout->rank, layout->shape,
                                   devices_of(page), &boxes, &n);
     tsr__diag_back(page->session, &before, false); // reported elsewhere
     if (status != TSR_OK)
         return;
-    keep_boxes(page, cut, boxes, n);
-    if (cut->boxes)
-        cut->most = most_elements(page, cut);
+    keep_boxes(page, layout, boxes, n);
+    if (layout->boxes)
+        layout->most = most_elements(page, layout);
 }
 
 // Returns the sharding of that shape, computed on first use. NULL: out of memory.
-static const struct cut *cut_of(struct tensors *tensors, const char *sharding, int rank,
-                                const int64_t *shape, int64_t elements)
+static const struct layout *layout_of(struct tensors *tensors, const char *sharding, int rank,
+                                      const int64_t *shape, int64_t elements)
 {
     struct page *page = tensors->page;
     struct str key = tsr__arena_printf(page->arena, "%s", sharding);
     for (int d = 0; d < rank; d++)
         key = tsr__arena_printf(page->arena, STR_FMT " %lld", STR_ARG(key), (long long)shape[d]);
-    void **at = slot_at(&tensors->cuts, key);
+    void **at = slot_at(&tensors->layouts, key);
     if (!at)
         return NULL;
     if (*at)
         return *at;
-    struct cut *cut = ARENA_NEW(page->arena, struct cut);
-    if (!cut)
+    struct layout *layout = ARENA_NEW(page->arena, struct layout);
+    if (!layout)
         return NULL;
-    struct cut **listed = vec_push(page->arena, &tensors->all_cuts);
+    struct layout **listed = vec_push(page->arena, &tensors->all_layouts);
     if (!listed)
         return NULL;
-    cut->sharding = tsr__arena_str(page->arena, str_of(sharding)).p;
-    cut->rank = rank;
-    cut->number = tensors->all_cuts.n - 1;
-    memcpy(cut->shape, shape, (size_t)rank * sizeof *shape);
-    *at = *listed = cut;
-    work_out(page, cut, elements);
-    return cut;
+    layout->sharding = tsr__arena_str(page->arena, str_of(sharding)).p;
+    layout->rank = rank;
+    layout->number = tensors->all_layouts.n - 1;
+    memcpy(layout->shape, shape, (size_t)rank * sizeof *shape);
+    *at = *listed = layout;
+    work_out(page, layout, elements);
+    return layout;
 }
 
 // ---- all tensors
@@ -234,7 +234,7 @@ static int64_t shape_of(const tsr_value *value, int64_t *shape)
 
 // Returns the row at that slot, creating it on first use. NULL: out of memory.
 static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_value *value,
-                                 const struct cut *cut, int64_t elements)
+                                 const struct layout *layout, int64_t elements)
 {
     struct page *page = tensors->page;
     if (!at)
@@ -249,7 +249,7 @@ static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_v
         return NULL;
     fresh->kind = kind_of(value);
     fresh->type = tsr_value_dtype(value);
-    fresh->cut = cut;
+    fresh->layout = layout;
     fresh->elements = elements;
     fresh->first = (int64_t)tensors->list.n;
     *at = *listed = fresh;
@@ -266,13 +266,14 @@ static void add_value(struct tensors *tensors, const tsr_value *value)
     if (elements < 2)
         return;
     const char *sharding = tsr__tensor_sharding(page, value);
-    const struct cut *cut = cut_of(tensors, sharding, tsr_value_rank(value), shape, elements);
+    const struct layout *layout =
+        layout_of(tensors, sharding, tsr_value_rank(value), shape, elements);
     struct folded name = tsr__fold_name(page->arena, tsr_value_name(value));
-    if (!cut)
+    if (!layout)
         return;
     struct str key = tsr__arena_printf(page->arena, "%s\n%d\n%zu\n%s", kind_of(value),
-                                       (int)tsr_value_dtype(value), cut->number, name.pattern);
-    struct tensor_row *row = row_at(tensors, slot_at(&tensors->rows, key), value, cut, elements);
+                                       (int)tsr_value_dtype(value), layout->number, name.pattern);
+    struct tensor_row *row = row_at(tensors, slot_at(&tensors->rows, key), value, layout, elements);
     if (!row)
         return;
     struct folded *member = vec_push(page->arena, &row->names);
@@ -290,7 +291,8 @@ static int by_size(const void *a, const void *b)
 {
     const struct tensor_row *x = *(struct tensor_row *const *)a,
                             *y = *(struct tensor_row *const *)b;
-    int64_t p = tsr_dtype_bytes(x->type, x->cut->most), q = tsr_dtype_bytes(y->type, y->cut->most);
+    int64_t p = tsr_dtype_bytes(x->type, x->layout->most),
+            q = tsr_dtype_bytes(y->type, y->layout->most);
     if (p != q)
         return (p < q) - (p > q);
     if (row_bytes(x) != row_bytes(y))
@@ -305,7 +307,7 @@ static bool collect(struct page *page, struct tensors *tensors)
     if (!page->sized)
         return false;
     const tsr_graph *graph = tsr_model_graph(page->sized);
-    tsr__map_init(&tensors->cuts, page->arena, 64);
+    tsr__map_init(&tensors->layouts, page->arena, 64);
     tsr__map_init(&tensors->rows, page->arena, 256);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
         add_value(tensors, tsr_graph_initializer(graph, i));
@@ -326,9 +328,9 @@ static bool collect(struct page *page, struct tensors *tensors)
 static void write_shape(struct page *page, const struct tensor_row *row)
 {
     tsr__text_printf(page->out, "%s ", tsr_dtype_name(row->type));
-    for (int d = 0; d < row->cut->rank; d++)
+    for (int d = 0; d < row->layout->rank; d++)
         tsr__text_printf(page->out, "%s%lld", between((size_t)d, "&#215;"),
-                         (long long)row->cut->shape[d]);
+                         (long long)row->layout->shape[d]);
 }
 
 // number: index of the tensor for page.js.
@@ -346,9 +348,9 @@ static void write_row(struct page *page, const struct tensor_row *row, size_t nu
     PUT(page, "<td class=\"n\">");
     tsr__html_bytes(page->out, row_bytes(row));
     PUT(page, "<td class=\"n\">");
-    tsr__html_bytes(page->out, tsr_dtype_bytes(row->type, row->cut->most));
+    tsr__html_bytes(page->out, tsr_dtype_bytes(row->type, row->layout->most));
     PUT(page, "<td class=\"name\"><code>");
-    tsr__html_text(page->out, or_replicated(row->cut->sharding));
+    tsr__html_text(page->out, or_replicated(row->layout->sharding));
     PUT(page, "</code></tr>\n");
 }
 
@@ -374,20 +376,20 @@ void tsr__tensors_largest(struct page *page)
 
 // For page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8,
 // 0,6]]}. A box is its device, then start and stop of each dimension.
-static void write_cut(struct page *page, const struct cut *cut)
+static void write_layout(struct page *page, const struct layout *layout)
 {
     PUT(page, "{\"cut\":");
-    tsr__html_json(page->out, cut->sharding);
+    tsr__html_json(page->out, layout->sharding);
     PUT(page, ",\"shape\":[");
-    for (int d = 0; d < cut->rank; d++)
-        tsr__text_printf(page->out, "%s%lld", between((size_t)d, ","), (long long)cut->shape[d]);
-    size_t shown = size_min(cut->n, MAX_BOXES);
-    tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[", cut->n - shown);
+    for (int d = 0; d < layout->rank; d++)
+        tsr__text_printf(page->out, "%s%lld", between((size_t)d, ","), (long long)layout->shape[d]);
+    size_t shown = size_min(layout->n, MAX_BOXES);
+    tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[", layout->n - shown);
     for (size_t i = 0; i < shown; i++) {
-        tsr__text_printf(page->out, "%s[%lld", between(i, ","), (long long)cut->boxes[i].device);
-        for (int d = 0; d < cut->rank; d++)
-            tsr__text_printf(page->out, ",%lld,%lld", (long long)cut->boxes[i].start[d],
-                             (long long)cut->boxes[i].stop[d]);
+        tsr__text_printf(page->out, "%s[%lld", between(i, ","), (long long)layout->boxes[i].device);
+        for (int d = 0; d < layout->rank; d++)
+            tsr__text_printf(page->out, ",%lld,%lld", (long long)layout->boxes[i].start[d],
+                             (long long)layout->boxes[i].stop[d]);
         PUT(page, "]");
     }
     PUT(page, "]}");
@@ -414,7 +416,7 @@ void tsr__tensors_picture(struct page *page)
     if (!collect(page, &tensors))
         return;
     size_t n = size_min(tensors.list.n, MAX_PICTURES);
-    bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_cuts.n + 1);
+    bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_layouts.n + 1);
     if (!wanted)
         return;
     tsr__html_section(page, "picture", "How a tensor is sharded",
@@ -424,17 +426,17 @@ void tsr__tensors_picture(struct page *page)
     // [number of its sharding, bits of an element, type]; then the shardings in use.
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors.list.at[i];
-        wanted[row->cut->number] = true;
-        tsr__text_printf(page->out, "%s[%zu,%d,\"%s\"]", between(i, ","), row->cut->number,
+        wanted[row->layout->number] = true;
+        tsr__text_printf(page->out, "%s[%zu,%d,\"%s\"]", between(i, ","), row->layout->number,
                          tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
     }
     PUT(page, "],\"cuts\":{");
     size_t written = 0;
-    for (size_t i = 0; i < tensors.all_cuts.n; i++) {
+    for (size_t i = 0; i < tensors.all_layouts.n; i++) {
         if (!wanted[i])
             continue;
         tsr__text_printf(page->out, "%s\"%zu\":", between(written++, ",\n"), i);
-        write_cut(page, tensors.all_cuts.at[i]);
+        write_layout(page, tensors.all_layouts.at[i]);
     }
     PUT(page, "}}</script>\n");
     tsr__html_section_end(page);

@@ -38,9 +38,7 @@ static void add_link(struct width *width, const struct topology_link *link)
 
 static double narrower(const struct width *width)
 {
-    if (width->ports < width->links)
-        return width->ports;
-    return width->links;
+    return width->ports < width->links ? width->ports : width->links;
 }
 
 // Bandwidth out of the marked devices.
@@ -91,9 +89,7 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, bool *side)
 {
     size_t each = (size_t)topology->n + topology->links.n, cuts = CUT_WORK / each;
-    int apart = 1;
-    if ((size_t)topology->n > cuts)
-        apart = (int)((size_t)topology->n / (cuts + 1)) + 1;
+    int apart = (size_t)topology->n > cuts ? (int)((size_t)topology->n / (cuts + 1)) + 1 : 1;
     double worst = 0;
     for (int k = apart; k < topology->n; k += apart)
         for (int last = 0; last < 2; last++) {
@@ -189,7 +185,5 @@ int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
     }
     tsr__arena_free(&scratch);
     double picoseconds = worst * (double)bytes * 1e12;
-    if (picoseconds < (double)TOPOLOGY_NEVER)
-        return (int64_t)picoseconds;
-    return TOPOLOGY_NEVER;
+    return picoseconds < (double)TOPOLOGY_NEVER ? (int64_t)picoseconds : TOPOLOGY_NEVER;
 }

@@ -112,9 +112,8 @@ static size_t find(struct str text, char what)
 // Returns the text after index i; empty at the end.
 static struct str after(struct str text, size_t i)
 {
-    if (i < text.n)
-        return (struct str){text.p + i + 1, text.n - i - 1};
-    return (struct str){text.p + text.n, 0};
+    return i < text.n ? (struct str){text.p + i + 1, text.n - i - 1}
+                      : (struct str){text.p + text.n, 0};
 }
 
 // False: not a predefined machine.
@@ -216,9 +215,7 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
     }
     topology->text =
         tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
-    tsr_status status = TSR_NOMEM;
-    if (ok)
-        status = tsr__topology_finish(topology, false);
+    tsr_status status = ok ? tsr__topology_finish(topology, false) : TSR_NOMEM;
     if (status == TSR_OK)
         *out = topology;
     else

@@ -29,9 +29,7 @@ static int sides(struct str text, int *out, int *product)
             return -1;
     }
     *product = (int)all;
-    if (n)
-        return n;
-    return -1;
+    return n ? n : -1;
 }
 
 static void both(tsr_topology *topology, int a, int b)
@@ -126,9 +124,7 @@ static void link_hosts(tsr_topology *topology, const int *side, int n)
 // Number of links of a generator, before they are made.
 static size_t count_links(struct str kind, const int *side, int n, int devices)
 {
-    size_t each = 0;
-    if (str_is(kind, "full") || str_is(kind, "cpu"))
-        each = (size_t)devices - 1;
+    size_t each = str_is(kind, "full") || str_is(kind, "cpu") ? (size_t)devices - 1 : 0;
     for (int d = 0; str_is(kind, "hosts") && d < n; d++)
         each += (size_t)side[d] - 1;
     return each * (size_t)devices;

@@ -129,9 +129,7 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 static double positive(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));
-    if (v > 0 && v < 1e30)
-        return v;
-    return 0;
+    return v > 0 && v < 1e30 ? v : 0;
 }
 
 // A value that is present must be a number: "16GiB" is an error.
@@ -155,9 +153,7 @@ static int64_t bytes_of(const json_t *value)
     if (json_is_integer(value))
         return json_integer_value(value);
     double real = json_number_value(value);
-    if (real < 0x1p62)
-        return (int64_t)real;
-    return 0;
+    return real < 0x1p62 ? (int64_t)real : 0;
 }
 
 static bool is_among(const char *key, const char *const *known)

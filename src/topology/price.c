@@ -140,9 +140,7 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     struct meter *meter = data;
     struct topology_way *one = all_pairs_of(meter->topology, groups);
     if (one && !one->algorithm) {
-        double latency = INFINITY;
-        if (load_all_pairs(meter, groups))
-            latency = meter->longest;
+        double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
         *one = (struct topology_way){"all pairs", latency, unload(meter), false};
     }
     if (!one || isinf(one->latency)) {
@@ -191,9 +189,7 @@ static double distance(tsr_topology *topology, int a, int b, int *path)
     int n = tsr__topology_path(topology, a, b, path, TOPOLOGY_MAX_HOPS);
     for (int i = 0; i < n; i++)
         sum += topology->links.at[path[i]].latency + 65536 / topology->links.at[path[i]].bandwidth;
-    if (n < 0)
-        return INFINITY;
-    return sum;
+    return n < 0 ? INFINITY : sum;
 }
 
 // Nearest neighbour order, depth first: a ring if there is one, else the tour of a tree, which uses
@@ -279,9 +275,9 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
     if (ok) {
         memset(meter.load, 0, links * sizeof *meter.load);
         price_order(&meter, what, groups, p);
-        const int *near = NULL;
-        if (groups->size > 2 && groups->size <= 256)
-            near = tsr__near_groups(topology, groups, meter.path);
+        const int *near = groups->size > 2 && groups->size <= 256
+                              ? tsr__near_groups(topology, groups, meter.path)
+                              : NULL;
         if (near && what != TSR_BROADCAST && what != TSR_SEND &&
             memcmp(near, groups->device,
                    (size_t)groups->count * (size_t)groups->size * sizeof *near) != 0) {
@@ -405,9 +401,7 @@ int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
         if (time < least)
             least = time, *way = p->way[i];
     }
-    if (least * 1e12 < (double)TOPOLOGY_NEVER)
-        return (int64_t)ceil(least * 1e12);
-    return TOPOLOGY_NEVER;
+    return least * 1e12 < (double)TOPOLOGY_NEVER ? (int64_t)ceil(least * 1e12) : TOPOLOGY_NEVER;
 }
 
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,

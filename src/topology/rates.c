@@ -24,14 +24,12 @@ static const char *const move_names[TSR_MOVE_COUNT] = {
 
 const char *tsr__kind_word(int rate, int move)
 {
-    if (rate >= 0)
-        return names[rate];
-    return move_names[move];
+    return rate >= 0 ? names[rate] : move_names[move];
 }
 
 // ---- rates -------------------------------------------------------------------------------------
 
-// Writes the rates that are set; omits the member if there are none.
+// Writes the rates that are set, if there are any.
 static void add_speeds(tsr_json *json, const char *member, const char *const *words,
                        const double *speeds, int n)
 {

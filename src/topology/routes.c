@@ -232,9 +232,7 @@ static bool find_routes(tsr_topology *topology, int from)
     if (topology->route[from])
         return true;
     struct topology_work *work = work_of(topology);
-    int *last = NULL;
-    if (work)
-        last = ARENA_ARRAY(&topology->arena, int, (size_t)topology->n);
+    int *last = work ? ARENA_ARRAY(&topology->arena, int, (size_t)topology->n) : NULL;
     if (!last)
         return false;
     for (int i = 0; i < topology->n; i++)

@@ -28,17 +28,13 @@ static int levels(int n) // log2 of a power of two, else -1
     int k = 0;
     while ((1 << k) < n)
         k++;
-    if ((1 << k) == n)
-        return k;
-    return -1;
+    return (1 << k) == n ? k : -1;
 }
 
 // Repetitions of a step: all at once for listeners that compute times, else 1.
 static int alike(const struct listener *to, int steps)
 {
-    if (to->exchange)
-        return steps;
-    return 1;
+    return to->exchange ? steps : 1;
 }
 
 // mirrored: the message goes in the other direction.

@@ -194,7 +194,7 @@ void tsr__json_numbers(tsr_json *json, const char *key, const double *numbers, i
     tsr_json_end(json);
 }
 
-// Writes the profiles of operators or those of kinds; omits the member if there are none.
+// Writes the profiles of operators or those of kinds, if there are any.
 static void add_entries(const tsr_topology *topology, bool kinds, tsr_json *json)
 {
     static const char *const members[2] = {"seen", "sizes"}, *const names[2] = {"op", "kind"};

@@ -164,9 +164,7 @@ tsr_status tsr__topology_add_shares(tsr_topology *topology)
         bool seen = false;
         for (int k = 0; k < i; k++)
             seen = seen || topology->device[k].flops == topology->device[i].flops;
-        tsr_status status = TSR_OK;
-        if (!seen)
-            status = add_shares(topology, topology->device[i].flops);
+        tsr_status status = !seen ? add_shares(topology, topology->device[i].flops) : TSR_OK;
         if (status != TSR_OK)
             return status;
     }

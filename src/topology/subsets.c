@@ -147,9 +147,7 @@ static int next_count(const tsr_topology *topology, int n)
 {
     if (topology->n <= EACH_UP_TO)
         return n + 1;
-    if (n < topology->n && 2 * n > topology->n)
-        return topology->n;
-    return 2 * n;
+    return n < topology->n && 2 * n > topology->n ? topology->n : 2 * n;
 }
 
 // Does nothing if there are choices already. With a window only full hosts can be taken.
@@ -187,7 +185,5 @@ tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out)
 
 const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i)
 {
-    if (i < topology->choices.n)
-        return topology->choices.at[i];
-    return topology;
+    return i < topology->choices.n ? topology->choices.at[i] : topology;
 }

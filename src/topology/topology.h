@@ -121,8 +121,8 @@ void tsr__topology_recognise(tsr_topology *topology);
 // (parse.c)
 tsr_status tsr__topology_read(tsr_session *session, const char *path,
                               tsr_topology **out) TSR_MUST_USE;
-// Adds choices: smaller topologies with its fastest devices, of which a plan takes the best. For the
-// speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the second. (subsets.c)
+// Adds choices: smaller topologies with its fastest devices, of which a plan takes the best. For
+// the speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the second. (subsets.c)
 tsr_status tsr__topology_choose(tsr_topology *topology) TSR_MUST_USE;
 // Calls tsr__topology_choose and returns the topology in *out; frees it on failure. (subsets.c)
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
