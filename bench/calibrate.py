@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""calibrate - operator by operator: what the measured topology of this machine predicts for one node, against runs of it, one rank with one
-thread. Measuring and running take turns, and the least of all rounds counts on both sides. Prints one line per figure: name, predicted,
+"""calibrate - time of single nodes, operator by operator: prediction from the measured topology of this machine against runs with one rank and
+one thread. Measurements and runs alternate, and the best round counts on both sides. Prints one line per figure: name, predicted,
 measured, ratio, goal, ok or short. Options: folder of the build, rounds, seconds of each run."""
 import json, os, sys, tempfile
 
@@ -12,7 +12,7 @@ if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]):
     figures.TESSERA = os.path.join(sys.argv.pop(1), "tessera")
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
 SECONDS = sys.argv[2] if len(sys.argv) > 2 else "0.5"
-TIME = 0.15  # how far a prediction may be off
+TIME = 0.15  # largest relative error of a prediction
 
 MAKE = r'''
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What predict and calibrate share: the program beside them, and a figure's line."""
+"""Shared by predict and calibrate: running tessera, and printing a figure."""
 import importlib.util, os, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -7,7 +7,7 @@ TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench 
 
 
 def make(*words):
-    """Runs a script that makes models, in this Python if it has onnx, else in the witnesses'."""
+    """Runs a script that makes models, with this Python if it has onnx, else with that of the tests."""
     python = [sys.executable] if importlib.util.find_spec("onnx") else [ROOT + "/tests/run-script"]
     made = subprocess.run([*python, *words], capture_output=True, text=True)
     if made.returncode:

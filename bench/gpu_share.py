@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpu_share - what ranks that share a GPU lose by their smaller products alone: the matrix products of 4 layers of 1024 x 4096 whole,
-and in 2 and 4 parts on a stream and a thread each, in torch, without a word between them. No cut of such a layer can be faster.
+"""gpu_share - cost of smaller matrix products for ranks that share a GPU: the products of 4 layers of 1024 x 4096, unsharded and in 2 and 4
+shards with one stream and thread each, in torch, without communication. A lower bound for any sharding of such a layer.
 
-usage: gpu_share.py     prints milliseconds for float32, TF32 and float16; says what it left out without torch or a GPU"""
+usage: gpu_share.py     prints milliseconds for float32, TF32 and float16; skipped without torch or a GPU"""
 import sys, threading, time
 
 try:
@@ -14,12 +14,12 @@ if not torch.cuda.is_available():
     sys.exit("gpu_share: left out: torch sees no GPU")
 
 ROWS, WIDTH, LAYERS, ROUNDS = 1024, 4096, 4, 8
-# Rows and columns of a layer's weights, and which of both a part has a share of.
+# Rows and columns of a layer's weights, and which of them is sharded.
 WEIGHTS = ((WIDTH, 3 * WIDTH, 1), (WIDTH, WIDTH, 0), (WIDTH, 4 * WIDTH, 1), (4 * WIDTH, WIDTH, 0))
 
 
 def products(parts, dtype):
-    """Inputs and weights of one part: a product for each weight of a layer."""
+    """Inputs and weights of one shard: one product per weight of a layer."""
     out = []
     for rows, columns, cut in WEIGHTS:
         rows, columns = (rows // parts, columns) if cut == 0 else (rows, columns // parts)
@@ -28,7 +28,7 @@ def products(parts, dtype):
 
 
 def run(work, stream, barrier, times):
-    """One part: all layers again and again, each round begun together and ended when the GPU is done."""
+    """One shard: all layers, repeated. Rounds start together and end with a synchronization."""
     results = [torch.empty(x.shape[0], w.shape[1], device="cuda", dtype=x.dtype) for x, w in work]
     for _ in range(ROUNDS):
         barrier.wait()

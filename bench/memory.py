@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""memory - the memory that tessera simulate predicts for a process (peak), against what tessera bench measures of the fullest rank, for models that take
-memory for different reasons. Needs no idle machine. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short.
+"""memory - peak memory predicted by tessera simulate against that of the fullest rank measured by tessera bench, for models that use memory
+for different reasons. Needs no idle machine. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short.
 
 usage: memory [BUILD] [--devices cpu:2|cuda:2@0] [--only NAME,...] [--sample]
-Ranks on CPUs are processes, ranks that share a GPU are threads. --sample: few models, for a test, which fails where one is off by more than the goal
-and a megabyte."""
+Ranks on CPUs are processes, ranks that share a GPU are threads. --sample: few models, for a test that fails if one is off by more than the goal
+plus a megabyte."""
 import argparse, json, os, shutil, sys, tempfile
 
 import figures

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for memory.py, each with another reason to take memory: memory_nets.py NAME FOLDER writes FOLDER/model.onnx. Weights are
+"""Models for memory.py, each using memory for another reason: memory_nets.py NAME FOLDER writes FOLDER/model.onnx. Weights are
 random, sizes are fixed."""
 import sys
 
@@ -9,7 +9,7 @@ from nets import MAKERS, Net, conv, rng
 
 
 def products(folder, kind="f4", rows=64, width=1024, layers=6, wide=4):
-    """MatMul and Gelu in turn: weights that the engine packs."""
+    """MatMul and Gelu, alternating: weights that the engine packs."""
     net = Net(kind)
     x = net.input("x", rows, width)
     for _ in range(layers):
@@ -30,7 +30,7 @@ def gemms(folder, transposed=1):
 
 
 def activations(folder):
-    """Large values and no weights to speak of."""
+    """Large activations, small weights."""
     net = Net()
     x = net.input("x", 8, 1024, 1024)
     for _ in range(4):
@@ -54,14 +54,14 @@ def scores(folder, tokens=1024, heads=16, hidden=512):
 
 
 def rows_of(net, x, table, words):
-    """The mean of many rows, so that all pages of the table are read, as they are after many tokens. Which ones is known at run time alone."""
+    """The mean of many rows, so that all pages of the table are read, as after many tokens. The indices are inputs."""
     zero = net.node("Cast", [net.node("Mul", [net.node("ReduceMean", [x], keepdims=0), net.constant(np.float32(0))])], to=7)
     ids = net.node("Add", [net.constant(rng.integers(0, words, (1, 4096))), zero])
     return net.node("ReduceMean", [net.node("Gather", [table, ids])], axes=[1], keepdims=1)
 
 
 def embedding(folder, words=50000, width=512):
-    """A table that Gather reads and, turned, the last product too."""
+    """A table that Gather and, transposed, the last product read."""
     net = Net()
     table = net.weight(words, width)
     x = net.input("x", 1, 32, width)
@@ -71,7 +71,7 @@ def embedding(folder, words=50000, width=512):
 
 
 def table(folder, words=50000, width=512):
-    """A table that is read by rows, and a product of its own."""
+    """A table that is read by rows, and a separate last product."""
     net = Net()
     x = net.input("x", 1, 64, width)
     x = net.node("Add", [rows_of(net, x, net.weight(words, width), words), x])
@@ -90,7 +90,7 @@ def recurrent(folder, op="LSTM", size=512, gates=4):
 
 
 def vgg(folder):
-    """Wide 3 x 3 convolutions, large values, a large product at the end."""
+    """Wide 3 x 3 convolutions, large activations, a large product at the end."""
     net = Net()
     x, width = net.input("x", 1, 3, 128, 128), 3
     for out in (64, 128, 256, 512):
@@ -113,7 +113,7 @@ def groups(folder):
 
 
 def unet(folder):
-    """Down by convolutions, up by transposed ones, with values that wait for the way up."""
+    """U-Net: convolutions down, transposed ones up, with skip connections."""
     net = Net()
     x, kept, width = net.input("x", 1, 16, 128, 128), [], 16
     for out in (64, 128, 256):

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""predict - what the measured topology of this machine says of made models, against runs of them: time, and the memory of the fullest
-rank; whole and cut. Measuring and running take turns, and the best of all rounds counts on both sides: what else the
-machine does then hurts both. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short; then, operator by
-operator, what was predicted and what the engine's profile says.
+"""predict - time and peak memory of synthetic models, unsharded and sharded: prediction from the measured topology of this machine against
+runs. Measurements and runs alternate, and the best round counts on both sides, so that other load affects both. Prints one line
+per figure: name, predicted, measured, ratio, goal, ok or short; then predicted time and the engine's profile by operator.
 
 usage: predict [BUILD] [--quick] [--seen [only]] [--budget S] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out FOLDER]
---seen: each model once more, with a topology for which it was run before (topology measure --model); --seen only: not without it.
---budget S: begin no model after so many seconds.
+--seen: each model again with a topology profiled on it (topology measure --model); --seen only: only that.
+--budget S: start no model after S seconds.
 Ranks on CPUs are processes, ranks that share a GPU are threads. --quick: one round, fewer models."""
 import argparse, copy, json, os, shutil, tempfile, time
 
 import figures
 from figures import ROOT, say, tessera
 
-TIME, MEMORY, AGREE = 0.15, 0.05, 0.03  # how far predictions may be off; plan and simulation from each other
-SHORTEST_MS = 1.0  # shorter runs are not promised
+TIME, MEMORY, AGREE = 0.15, 0.05, 0.03  # largest relative errors; difference of plan and simulation
+SHORTEST_MS = 1.0  # shorter runs have no goal
 BLOCKS = {  # tokens, hidden, heads, layers
     "block 256 x 1024": (256, 1024, 16, 2),
     "block 1024 x 512": (1024, 512, 8, 2),
@@ -37,7 +36,7 @@ def make(folder, name):
 
 
 class Machine:
-    """The ranks of one number: their topology, measured anew each round."""
+    """A number of ranks: their topology is measured in each round."""
 
     def __init__(self, devices, ranks, folder, seconds):
         self.gpu = devices.startswith("cuda")
@@ -57,7 +56,7 @@ class Machine:
 
 
 def by_operator(events, named):
-    """Milliseconds by operator on device 0; of repeated runs the least of each node."""
+    """Milliseconds by operator on device 0; the least of repeated runs for each node."""
     nodes = {}
     for e in events:
         if e.get("ph") != "X" or e.get("pid") or not named(e):
@@ -92,7 +91,7 @@ def operators(name, planned, parts, machine, folder):
 
 
 def figure(name, model, machine, rounds, seconds, folder):
-    """Of one model on so many ranks: the least of all rounds on both sides."""
+    """One model on that number of ranks: the best round on both sides."""
     planned, parts = folder + "/planned.onnx", folder + "/parts%d" % machine.ranks
     plans, sims, runs = [], [], []
     for i in range(rounds):
@@ -101,7 +100,7 @@ def figure(name, model, machine, rounds, seconds, folder):
         plans.append(json.loads(tessera("plan", model, "--devices", machine.here, "-o", planned, "--json")))
         sims.append(json.loads(tessera("simulate", planned, "--json")))
         tessera("partition", planned, "-o", parts, "--force")
-        for _ in range(2):  # memory lies better in one process than in another
+        for _ in range(2):  # memory placement differs between processes
             runs.append(json.loads(tessera("bench", parts, *machine.transport, "--seconds", seconds, "--json")))
     name = "%s, %d rank%s" % (name, machine.ranks, "s" * (machine.ranks > 1))
     said, took = min(p["cost"] / 1e9 for p in plans), min(r["run_ms"]["min"] for r in runs)
@@ -133,7 +132,7 @@ def main(args, folder):
         for machine in machines:
             if args.seen != "only":
                 known = figure(name, made + "/model.onnx", machine, args.rounds, args.seconds, made)
-                if not gpu:  # there the profile has times of launching, not of kernels
+                if not gpu:  # GPU profiles have launch times, not kernel times
                     operators(*known, machine, made)
             if args.seen:
                 figure(name + ", seen", made + "/model.onnx", machine.seen(made + "/model.onnx", folder), 1, args.seconds, made)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""run - a model planned and cut for two ranks of one thread, against one ONNX Runtime with two threads on the whole of it.
+"""run - a model sharded over two ranks with one thread each, against unsharded ONNX Runtime with two threads.
 
-The model is that of docs/measured.md (tools/block). Both sides take turns, best run of all rounds: what else the machine
-does then hurts both. Prints one line per figure: name, ours, peer, ratio, goal, ok or short. Options: rounds, seconds of each."""
+The model is that of docs/measured.md (tools/block). Both sides alternate, best run of all rounds, so that other load affects
+both. Prints one line per figure: name, ours, peer, ratio, goal, ok or short. Options: rounds, seconds of each."""
 import json, os, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
