@@ -66,7 +66,7 @@ struct round {
 // Nodes of one operator, type and size, on all ranks.
 struct alike {
     const char *op, *type;
-    struct seen_point point;
+    struct profile_point point;
     double price, seen; // seconds, summed; price: as if nothing had been seen
 };
 
@@ -89,10 +89,11 @@ static void scale_seen(struct sim_device *device, double times)
 // Seconds of the task without what was seen so far.
 static double plain_price(const struct sim *sim, const struct sim_task *task)
 {
-    const struct topology_seen *seen = tsr__topology_seen(sim->topology, task->op, task->type);
+    const struct topology_profile *seen =
+        tsr__topology_profile(sim->topology, task->op, task->type);
     double price = (double)task->ps / 1e12;
     if (seen)
-        return price / tsr__seen_times(seen, task->work, task->bytes);
+        return price / tsr__profile_ratio(seen, task->work, task->bytes);
     return price;
 }
 
@@ -224,7 +225,7 @@ static tsr_status add_points(struct sim *sim)
     for (size_t i = 0; i < list.n; i++) {
         struct alike *alike = list.at[i];
         alike->point.times = fmax(alike->seen / alike->price, LEAST_TIMES);
-        if (!tsr__topology_add_seen(sim->topology, alike->op, alike->type, &alike->point))
+        if (!tsr__topology_add_profile(sim->topology, alike->op, alike->type, &alike->point))
             return TSR_NOMEM;
     }
     return TSR_OK;

@@ -75,9 +75,9 @@ static bool set_sizes(tsr_topology *topology, const struct measured *measured)
         double price = (double)tsr__price_kind(kind, size->type, size->work, size->bytes,
                                                &topology->device[0]) /
                        1e12;
-        struct seen_point point = {size->work, size->bytes, size->seconds / price};
-        if (price > 0 && !tsr__topology_add_size(topology, tsr__size_word(kind),
-                                                 tsr_dtype_name(size->type), &point))
+        struct profile_point point = {size->work, size->bytes, size->seconds / price};
+        if (price > 0 && !tsr__topology_add_kind_profile(topology, tsr__size_word(kind),
+                                                         tsr_dtype_name(size->type), &point))
             return false;
     }
     return true;

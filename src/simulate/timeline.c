@@ -533,7 +533,7 @@ static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
     for (int i = 1; i < all->n; i++)
         if (all->device[i].flops > (*out)->device[0].flops)
             (*out)->device[0] = all->device[i];
-    (*out)->seen = all->seen; // lives longer
+    (*out)->profiles = all->profiles; // lives longer
     return TSR_OK;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// price.c - predicted time of collectives: the minimum over algorithms and ring orders, never below
-// the lower bound of bound.c.
+// collective_time.c - predicted time of collectives: the minimum over algorithms and ring orders,
+// never below the lower bound of bound.c.
 //
 // Each schedule is run once with one byte. A step takes the longest latency of its messages plus
 // the time of its most loaded link. The sum over the steps is linear in the bytes; it is cached by

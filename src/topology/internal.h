@@ -50,11 +50,11 @@ bool tsr__rates_read(const struct json_t *device, tsr_topology_device *out, cons
 // The links must be sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 
-// seen.c: profiles in JSON. False: malformed, *what says why; *what NULL: out of memory.
-void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json);
+// profiles.c: profiles in JSON. False: malformed, *what says why; *what NULL: out of memory.
+void tsr__profiles_add_json(const tsr_topology *topology, tsr_json *json);
 void tsr__json_numbers(tsr_json *json, const char *key, const double *numbers, int n);
-bool tsr__seen_read(tsr_topology *topology, const struct json_t *root, const char **what);
-bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from) TSR_MUST_USE;
+bool tsr__profiles_read(tsr_topology *topology, const struct json_t *root, const char **what);
+bool tsr__topology_copy_profiles(tsr_topology *to, const tsr_topology *from) TSR_MUST_USE;
 
 // shares.c: adds choices with more ranks on faster devices.
 tsr_status tsr__topology_add_shares(tsr_topology *topology) TSR_MUST_USE;
@@ -73,7 +73,7 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
 // Links of the route, last first; returns their number, -1: no route, -2: out of memory.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room);
 // Returns the groups, each ordered from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS.
-// NULL: out of memory. (price.c)
+// NULL: out of memory. (collective_time.c)
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
                             int *path);
 #define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // load.c - bytes that each link carries during a collective with the fastest algorithm.
 //
-// Runs the schedule as price.c does, but sums up bytes by link and not by step. Example: two halves
-// of a host that send 1 MiB to each other over a switch load four links with 1 MiB each.
+// Runs the schedule as collective_time.c does, but sums up bytes by link and not by step. Example:
+// two halves of a host that send 1 MiB to each other over a switch load four links with 1 MiB each.
 #include "topology/internal.h"
 
 struct carried {

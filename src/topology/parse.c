@@ -368,7 +368,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
     if (topology && status == TSR_OK)
         status = json_window(topology, json_object_get(root, "window"));
     const char *what = NULL;
-    if (topology && status == TSR_OK && !tsr__seen_read(topology, root, &what))
+    if (topology && status == TSR_OK && !tsr__profiles_read(topology, root, &what))
         status = what ? refuse(session, "`tessera topology measure --model` writes such numbers",
                                "%s", what)
                       : TSR_NOMEM;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// seen.c - profiles: measured time of nodes divided by their predicted time, by operator, type and
-// size; and the time that ranks lose per synchronization. In the JSON of a topology:
+// profiles.c - profiles: measured time of nodes divided by their predicted time, by operator, type
+// and size; and the time that ranks lose per synchronization. In the JSON of a topology:
 //
 //     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9],
 //               "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
@@ -38,87 +38,87 @@ struct profile_key {
     const char *op, *type;
 };
 
-static struct topology_seen *find_entry(const tsr_topology *topology, struct profile_key key)
+static struct topology_profile *find_entry(const tsr_topology *topology, struct profile_key key)
 {
-    for (size_t i = 0; i < topology->seen.n; i++) {
-        struct topology_seen *seen = &topology->seen.at[i];
-        if (seen->kind == key.kind && strcmp(seen->op, key.op) == 0 &&
-            strcmp(seen->type, key.type) == 0)
-            return seen;
+    for (size_t i = 0; i < topology->profiles.n; i++) {
+        struct topology_profile *profile = &topology->profiles.at[i];
+        if (profile->kind == key.kind && strcmp(profile->op, key.op) == 0 &&
+            strcmp(profile->type, key.type) == 0)
+            return profile;
     }
     return NULL;
 }
 
-const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
-                                               const char *type)
+const struct topology_profile *tsr__topology_profile(const tsr_topology *topology, const char *op,
+                                                     const char *type)
 {
     return find_entry(topology, (struct profile_key){false, op, type});
 }
 
-const struct topology_seen *tsr__topology_sizes(const tsr_topology *topology, const char *word,
-                                                const char *type)
+const struct topology_profile *tsr__topology_kind_profile(const tsr_topology *topology,
+                                                          const char *word, const char *type)
 {
     return find_entry(topology, (struct profile_key){true, word, type});
 }
 
 // Example: points 1.2 at distance 0.1 and 2.0 at 1 have the weights 1 / 0.011^2 and 1 / 1.001^2:
 // nearly 1.2.
-double tsr__seen_times(const struct topology_seen *seen, double work, double bytes)
+double tsr__profile_ratio(const struct topology_profile *profile, double work, double bytes)
 {
     double sum = 0, weights = 0;
-    for (int i = 0; i < seen->n; i++) {
-        double far = squared_distance(work, bytes, seen->work[i], seen->bytes[i]) + SAME;
+    for (int i = 0; i < profile->n; i++) {
+        double far = squared_distance(work, bytes, profile->work[i], profile->bytes[i]) + SAME;
         double weight = 1 / (far * far);
-        sum += weight * log(seen->times[i]);
+        sum += weight * log(profile->times[i]);
         weights += weight;
     }
     return exp(sum / weights);
 }
 
 // Merges two points into their geometric mean.
-static void merge(struct topology_seen *seen, int at, int from)
+static void merge(struct topology_profile *profile, int at, int from)
 {
-    seen->work[at] = sqrt((1 + seen->work[at]) * (1 + seen->work[from])) - 1;
-    seen->bytes[at] = sqrt((1 + seen->bytes[at]) * (1 + seen->bytes[from])) - 1;
-    seen->times[at] = sqrt(seen->times[at] * seen->times[from]);
-    int last = --seen->n;
-    seen->work[from] = seen->work[last];
-    seen->bytes[from] = seen->bytes[last];
-    seen->times[from] = seen->times[last];
+    profile->work[at] = sqrt((1 + profile->work[at]) * (1 + profile->work[from])) - 1;
+    profile->bytes[at] = sqrt((1 + profile->bytes[at]) * (1 + profile->bytes[from])) - 1;
+    profile->times[at] = sqrt(profile->times[at] * profile->times[from]);
+    int last = --profile->n;
+    profile->work[from] = profile->work[last];
+    profile->bytes[from] = profile->bytes[last];
+    profile->times[from] = profile->times[last];
 }
 
 // Makes room for one more point: merges the two nearest ones.
-static void merge_nearest(struct topology_seen *seen)
+static void merge_nearest(struct topology_profile *profile)
 {
     int first = 0, second = 1;
     double least = INFINITY;
-    for (int i = 0; i < seen->n; i++)
-        for (int k = i + 1; k < seen->n; k++) {
-            double far =
-                squared_distance(seen->work[i], seen->bytes[i], seen->work[k], seen->bytes[k]);
+    for (int i = 0; i < profile->n; i++)
+        for (int k = i + 1; k < profile->n; k++) {
+            double far = squared_distance(profile->work[i], profile->bytes[i], profile->work[k],
+                                          profile->bytes[k]);
             if (far >= least)
                 continue;
             least = far;
             first = i;
             second = k;
         }
-    merge(seen, first, second);
+    merge(profile, first, second);
 }
 
 // Returns the profile of that key, adding it if new. NULL: out of memory, or too many.
-static struct topology_seen *entry_for(tsr_topology *topology, struct profile_key key)
+static struct topology_profile *entry_for(tsr_topology *topology, struct profile_key key)
 {
-    struct topology_seen *known = find_entry(topology, key);
+    struct topology_profile *known = find_entry(topology, key);
     if (known)
         return known;
-    if (topology->seen.n >= MOST_KINDS)
+    if (topology->profiles.n >= MOST_KINDS)
         return NULL;
     const char *own_op = tsr__arena_str(&topology->arena, str_of(key.op)).p;
     const char *own_type = tsr__arena_str(&topology->arena, str_of(key.type)).p;
-    struct topology_seen *fresh = vec_push(&topology->arena, &topology->seen);
+    struct topology_profile *fresh = vec_push(&topology->arena, &topology->profiles);
     if (!own_op || !own_type || !fresh)
         return NULL;
-    *fresh = (struct topology_seen){.kind = key.kind, .op = own_op, .type = own_type};
+    *fresh = (struct topology_profile){.kind = key.kind, .op = own_op, .type = own_type};
     return fresh;
 }
 
@@ -131,33 +131,34 @@ static double bounded(double value, double least, double most)
 
 // A size that exists already gets the mean. Profiles beyond the limit are dropped.
 static bool add_point(tsr_topology *topology, struct profile_key key,
-                      const struct seen_point *point)
+                      const struct profile_point *point)
 {
-    struct topology_seen *seen = entry_for(topology, key);
+    struct topology_profile *profile = entry_for(topology, key);
     double times = bounded(point->times, LEAST_TIMES, MOST_TIMES);
-    if (!seen)
+    if (!profile)
         return !topology->arena.failed;
-    for (int i = 0; i < seen->n; i++)
-        if (squared_distance(point->work, point->bytes, seen->work[i], seen->bytes[i]) < SAME) {
-            seen->times[i] = sqrt(seen->times[i] * times);
+    for (int i = 0; i < profile->n; i++)
+        if (squared_distance(point->work, point->bytes, profile->work[i], profile->bytes[i]) <
+            SAME) {
+            profile->times[i] = sqrt(profile->times[i] * times);
             return true;
         }
-    if (seen->n == TOPOLOGY_SEEN_POINTS)
-        merge_nearest(seen);
-    seen->work[seen->n] = bounded(point->work, 0, 1e30);
-    seen->bytes[seen->n] = bounded(point->bytes, 0, 1e30);
-    seen->times[seen->n++] = times;
+    if (profile->n == TOPOLOGY_PROFILE_POINTS)
+        merge_nearest(profile);
+    profile->work[profile->n] = bounded(point->work, 0, 1e30);
+    profile->bytes[profile->n] = bounded(point->bytes, 0, 1e30);
+    profile->times[profile->n++] = times;
     return true;
 }
 
-bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
-                            const struct seen_point *point)
+bool tsr__topology_add_profile(tsr_topology *topology, const char *op, const char *type,
+                               const struct profile_point *point)
 {
     return add_point(topology, (struct profile_key){false, op, type}, point);
 }
 
-bool tsr__topology_add_size(tsr_topology *topology, const char *word, const char *type,
-                            const struct seen_point *point)
+bool tsr__topology_add_kind_profile(tsr_topology *topology, const char *word, const char *type,
+                                    const struct profile_point *point)
 {
     return add_point(topology, (struct profile_key){true, word, type}, point);
 }
@@ -167,19 +168,19 @@ void tsr__topology_set_wait(tsr_topology *topology, double seconds)
     topology->wait = bounded(seconds, 0, MOST_WAIT);
 }
 
-bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from)
+bool tsr__topology_copy_profiles(tsr_topology *to, const tsr_topology *from)
 {
     to->wait = from->wait;
-    for (size_t i = 0; i < from->seen.n; i++) {
-        const struct topology_seen *other = &from->seen.at[i];
-        struct topology_seen *seen =
+    for (size_t i = 0; i < from->profiles.n; i++) {
+        const struct topology_profile *other = &from->profiles.at[i];
+        struct topology_profile *profile =
             entry_for(to, (struct profile_key){other->kind, other->op, other->type});
-        if (!seen)
+        if (!profile)
             return false;
-        const char *op = seen->op, *type = seen->type;
-        *seen = *other;
-        seen->op = op;
-        seen->type = type;
+        const char *op = profile->op, *type = profile->type;
+        *profile = *other;
+        profile->op = op;
+        profile->type = type;
     }
     return true;
 }
@@ -197,28 +198,27 @@ void tsr__json_numbers(tsr_json *json, const char *key, const double *numbers, i
 // Writes the profiles of operators or those of kinds, if there are any.
 static void add_entries(const tsr_topology *topology, bool kinds, tsr_json *json)
 {
-    static const char *const members[2] = {"seen", "sizes"}, *const names[2] = {"op", "kind"};
     bool begun = false;
-    for (size_t i = 0; i < topology->seen.n; i++) {
-        const struct topology_seen *seen = &topology->seen.at[i];
-        if (seen->kind != kinds)
+    for (size_t i = 0; i < topology->profiles.n; i++) {
+        const struct topology_profile *profile = &topology->profiles.at[i];
+        if (profile->kind != kinds)
             continue;
         if (!begun)
-            tsr_json_begin(json, members[kinds], '[');
+            tsr_json_begin(json, kinds ? "sizes" : "seen", '[');
         begun = true;
         tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, names[kinds], seen->op);
-        tsr_json_string(json, "type", seen->type);
-        tsr__json_numbers(json, "work", seen->work, seen->n);
-        tsr__json_numbers(json, "bytes", seen->bytes, seen->n);
-        tsr__json_numbers(json, "times", seen->times, seen->n);
+        tsr_json_string(json, kinds ? "kind" : "op", profile->op);
+        tsr_json_string(json, "type", profile->type);
+        tsr__json_numbers(json, "work", profile->work, profile->n);
+        tsr__json_numbers(json, "bytes", profile->bytes, profile->n);
+        tsr__json_numbers(json, "times", profile->times, profile->n);
         tsr_json_end(json);
     }
     if (begun)
         tsr_json_end(json);
 }
 
-void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json)
+void tsr__profiles_add_json(const tsr_topology *topology, tsr_json *json)
 {
     if (topology->wait > 0)
         tsr_json_number(json, "wait", topology->wait);
@@ -246,7 +246,7 @@ static bool read_numbers(const json_t *list, double least, double most, int n, d
 static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, const char **what)
 {
     struct profile_key key = {kind, NULL, json_string_value(json_object_get(entry, "type"))};
-    struct topology_seen read = {.kind = kind};
+    struct topology_profile read = {.kind = kind};
     size_t n = json_array_size(json_object_get(entry, "times"));
     if (kind)
         key.op = json_string_value(json_object_get(entry, "kind"));
@@ -259,7 +259,7 @@ static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, c
     if (find_entry(topology, key))
         return false;
     *what = ENTRY "has no \"times\", or more than 32";
-    if (n < 1 || n > TOPOLOGY_SEEN_POINTS)
+    if (n < 1 || n > TOPOLOGY_PROFILE_POINTS)
         return false;
     read.n = (int)n;
     *what = ENTRY "has \"times\" that are not numbers from 0.0001 to 10000";
@@ -270,15 +270,15 @@ static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, c
         !read_numbers(json_object_get(entry, "bytes"), 0, 1e30, read.n, read.bytes))
         return false;
     *what = "too many entries in \"seen\" or \"sizes\"";
-    if (topology->seen.n >= MOST_KINDS)
+    if (topology->profiles.n >= MOST_KINDS)
         return false;
     *what = NULL;
-    struct topology_seen *seen = entry_for(topology, key);
-    if (!seen)
+    struct topology_profile *profile = entry_for(topology, key);
+    if (!profile)
         return false;
-    read.op = seen->op;
-    read.type = seen->type;
-    *seen = read;
+    read.op = profile->op;
+    read.type = profile->type;
+    *profile = read;
     return true;
 }
 
@@ -294,7 +294,7 @@ static bool read_list(tsr_topology *topology, const json_t *list, bool kinds, co
 }
 
 // *what NULL: out of memory. On failure the caller frees the topology.
-bool tsr__seen_read(tsr_topology *topology, const json_t *root, const char **what)
+bool tsr__profiles_read(tsr_topology *topology, const json_t *root, const char **what)
 {
     const json_t *wait = json_object_get(root, "wait");
     if (wait && !json_is_null(wait)) {

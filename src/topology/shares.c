@@ -123,7 +123,7 @@ static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
     to->memory_assumed = from->memory_assumed;
     to->assumed = from->assumed;
     tsr_status status = TSR_NOMEM;
-    if (!tsr__topology_copy_seen(to, from))
+    if (!tsr__topology_copy_profiles(to, from))
         goto free_topology;
     struct diag_mark before = tsr__diag_mark(from->session);
     status = tsr__topology_finish(to, false);

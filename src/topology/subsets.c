@@ -95,7 +95,7 @@ static tsr_status take(const tsr_topology *from, const int *devices, int n, tsr_
     copy_links(to, from, place, made);
     copy_times(to, from);
     copy_window(to, from);
-    if (!tsr__topology_copy_seen(to, from))
+    if (!tsr__topology_copy_profiles(to, from))
         goto free_topology;
     struct diag_mark before = tsr__diag_mark(from->session);
     status = tsr__topology_finish(to, false);

@@ -147,7 +147,7 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         topology->text = STR("");
     if (rates || moves || near || topology_device->flops > 0 || topology_device->bandwidth > 0 ||
         topology_device->overhead > 0)
-        topology->seen.n = 0; // measured with other speeds
+        topology->profiles.n = 0; // measured with other speeds
 }
 
 static bool crosses_hosts(const tsr_topology *topology, const struct topology_link *link)

@@ -37,17 +37,17 @@ struct topology_times {
 };
 
 // Profile of the nodes of one operator, or of one kind of work, with one type: measured time
-// divided by predicted time, by size (seen.c).
-#define TOPOLOGY_SEEN_POINTS 32
-struct topology_seen {
+// divided by predicted time, by size (profiles.c).
+#define TOPOLOGY_PROFILE_POINTS 32
+struct topology_profile {
     bool kind;             // `op` is the name of a kind of work: "softmax"
     const char *op, *type; // type: of its first input
     int n;
-    double work[TOPOLOGY_SEEN_POINTS];  // operations
-    double bytes[TOPOLOGY_SEEN_POINTS]; // read and written
-    double times[TOPOLOGY_SEEN_POINTS];
+    double work[TOPOLOGY_PROFILE_POINTS];  // operations
+    double bytes[TOPOLOGY_PROFILE_POINTS]; // read and written
+    double times[TOPOLOGY_PROFILE_POINTS];
 };
-struct seen_point {
+struct profile_point {
     double work, bytes, times;
 };
 
@@ -64,8 +64,8 @@ struct tsr_topology {
     bool memory_assumed; // the memory is the default
     int n_grid;          // sides of the grid that the devices form, row-major; 0: unknown
     int grid[8];
-    VEC(struct topology_times) times; // measured collectives
-    VEC(struct topology_seen) seen;   // profiles of operators and kinds of work
+    VEC(struct topology_times) times;      // measured collectives
+    VEC(struct topology_profile) profiles; // profiles of operators and kinds of work
     double wait;     // seconds that ranks lose per synchronization, in addition to the collective
     struct str text; // its generator ("ring:4"); empty: none, or changed since
     size_t *first;   // by device: its first link (links are sorted), one more at the end
@@ -130,18 +130,18 @@ tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
 // Adds measured times, made monotonic. Must be called before any time is predicted.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
-// Returns the profile of an operator with that type; NULL: none. (seen.c)
-const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
-                                               const char *type);
-double tsr__seen_times(const struct topology_seen *seen, double work, double bytes);
+// Returns the profile of an operator with that type; NULL: none. (profiles.c)
+const struct topology_profile *tsr__topology_profile(const tsr_topology *topology, const char *op,
+                                                     const char *type);
+double tsr__profile_ratio(const struct topology_profile *profile, double work, double bytes);
 // Adds a point, clamped to the allowed range. False: out of memory.
-bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
-                            const struct seen_point *point) TSR_MUST_USE;
+bool tsr__topology_add_profile(tsr_topology *topology, const char *op, const char *type,
+                               const struct profile_point *point) TSR_MUST_USE;
 // The same for a kind of work, by its name (rates.c): sizes at which it is slower or faster.
-const struct topology_seen *tsr__topology_sizes(const tsr_topology *topology, const char *word,
-                                                const char *type);
-bool tsr__topology_add_size(tsr_topology *topology, const char *word, const char *type,
-                            const struct seen_point *point) TSR_MUST_USE;
+const struct topology_profile *tsr__topology_kind_profile(const tsr_topology *topology,
+                                                          const char *word, const char *type);
+bool tsr__topology_add_kind_profile(tsr_topology *topology, const char *word, const char *type,
+                                    const struct profile_point *point) TSR_MUST_USE;
 // Returns the name of a tsr_rate, or of the tsr_move if rate is -1.
 const char *tsr__kind_word(int rate, int move);
 void tsr__topology_set_wait(tsr_topology *topology, double seconds);

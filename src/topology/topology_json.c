@@ -68,7 +68,7 @@ void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
         tsr__ports_add_json(topology, json);
     if (topology->times.n)
         add_times(topology, json);
-    tsr__seen_add_json(topology, json);
+    tsr__profiles_add_json(topology, json);
     if (!topology->n_grid)
         return;
     tsr_json_begin(json, "grid", '[');

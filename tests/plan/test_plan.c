@@ -121,10 +121,10 @@ static void sightings_count(void **state)
     const tsr_node *abs = tsr_value_producer(node(t, "Abs", (tsr_value *)x, NULL, "z"));
     struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
     struct node_price plain = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device);
-    struct seen_point twice = {plain.work, plain.bytes, 2};
+    struct profile_point twice = {plain.work, plain.bytes, 2};
     assert_true(plain.work == 1 << 20 && plain.bytes == 8 << 20);
     assert_string_equal(plain.type, "float32");
-    assert_true(tsr__topology_add_seen(t->o.topology, "Neg", plain.type, &twice));
+    assert_true(tsr__topology_add_profile(t->o.topology, "Neg", plain.type, &twice));
     int64_t seen = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device).ps;
     assert_true(llabs(seen - 2 * plain.ps) < 4);
     int64_t other = tsr__price_node(&t->arena, abs, shapes, t->o.topology, &device).ps;
@@ -161,12 +161,13 @@ static void sizes_count(void **state)
     struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
     struct node_price plain = tsr__price_node(&t->arena, neg, shapes, NULL, &device);
     int64_t curve = tsr__price_node(&t->arena, tanh, shapes, NULL, &device).ps;
-    struct seen_point twice = {plain.work, plain.bytes, 2}, half = {plain.work, plain.bytes, 0.5};
-    assert_true(tsr__topology_add_size(t->o.topology, "stream", plain.type, &twice));
+    struct profile_point twice = {plain.work, plain.bytes, 2},
+                         half = {plain.work, plain.bytes, 0.5};
+    assert_true(tsr__topology_add_kind_profile(t->o.topology, "stream", plain.type, &twice));
     int64_t sized = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device).ps;
     assert_true(llabs(sized - 2 * plain.ps) < 4);
     assert_int_equal(tsr__price_node(&t->arena, tanh, shapes, t->o.topology, &device).ps, curve);
-    assert_true(tsr__topology_add_seen(t->o.topology, "Neg", plain.type, &half));
+    assert_true(tsr__topology_add_profile(t->o.topology, "Neg", plain.type, &half));
     int64_t both = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device).ps;
     assert_true(llabs(both - plain.ps) < 4);
     net_free(t);

@@ -3,7 +3,7 @@
 //
 // A message is sent in packets when its sender has everything from earlier steps. Each packet waits
 // at each link until it is free, and occupies it while its bytes pass. Packets do not wait for a
-// step to end, so this is finer than the linear model of price.c.
+// step to end, so this is finer than the linear model of collective_time.c.
 //
 // Example: a message over two links that take 1 ns per packet. Its 16 packets are on the second
 // link while others are on the first: the last one arrives after 17 ns and two latencies, not after

@@ -281,34 +281,39 @@ static void sightings_are_kept(void **state)
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
     tsr_topology *t = read_ok(s, "full:2");
-    assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e9, 1e6, 3}));
-    assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e6, 1e4, 1}));
+    assert_true(
+        tsr__topology_add_profile(t, "MatMul", "float32", &(struct profile_point){1e9, 1e6, 3}));
+    assert_true(
+        tsr__topology_add_profile(t, "MatMul", "float32", &(struct profile_point){1e6, 1e4, 1}));
     for (int i = 0; i < 100; i++) // more than the limit
-        assert_true(tsr__topology_add_seen(t, "Add", "int8", &(struct seen_point){i, 7 * i, 1.1}));
-    assert_true(tsr__topology_add_size(t, "softmax", "float32", &(struct seen_point){9, 9, 0.5}));
+        assert_true(
+            tsr__topology_add_profile(t, "Add", "int8", &(struct profile_point){i, 7 * i, 1.1}));
+    assert_true(tsr__topology_add_kind_profile(t, "softmax", "float32",
+                                               &(struct profile_point){9, 9, 0.5}));
     tsr__topology_set_wait(t, 1e-5 / 3);
     tsr_json *json = tsr_json_new(s);
     tsr_json_begin(json, NULL, '{');
     tsr_topology_add_json(t, json);
     tsr_json_end(json);
     tsr_topology *again = read_ok(s, tsr_json_text(json));
-    assert_true(again->wait == t->wait && again->seen.n == 3);
+    assert_true(again->wait == t->wait && again->profiles.n == 3);
     for (size_t i = 0; i < 3; i++)
-        assert_memory_equal(again->seen.at[i].times, t->seen.at[i].times,
-                            sizeof t->seen.at[i].times);
-    const struct topology_seen *seen = tsr__topology_seen(again, "MatMul", "float32");
-    assert_null(tsr__topology_seen(again, "MatMul", "float16"));
-    assert_true(fabs(tsr__seen_times(seen, 1e9, 1e6) - 3) < 1e-3);
-    assert_true(fabs(tsr__seen_times(seen, 1e6, 1e4) - 1) < 1e-3);
-    double between = tsr__seen_times(seen, sqrt(1e9 * 1e6), sqrt(1e6 * 1e4));
+        assert_memory_equal(again->profiles.at[i].times, t->profiles.at[i].times,
+                            sizeof t->profiles.at[i].times);
+    const struct topology_profile *seen = tsr__topology_profile(again, "MatMul", "float32");
+    assert_null(tsr__topology_profile(again, "MatMul", "float16"));
+    assert_true(fabs(tsr__profile_ratio(seen, 1e9, 1e6) - 3) < 1e-3);
+    assert_true(fabs(tsr__profile_ratio(seen, 1e6, 1e4) - 1) < 1e-3);
+    double between = tsr__profile_ratio(seen, sqrt(1e9 * 1e6), sqrt(1e6 * 1e4));
     assert_true(fabs(between - sqrt(3)) < 1e-2);
-    assert_true(fabs(tsr__seen_times(tsr__topology_seen(t, "Add", "int8"), 9, 9) - 1.1) < 1e-9);
+    assert_true(fabs(tsr__profile_ratio(tsr__topology_profile(t, "Add", "int8"), 9, 9) - 1.1) <
+                1e-9);
     assert_int_equal(tsr__topology_choose(again), TSR_OK);
-    assert_int_equal(again->choices.at[0]->seen.n, 3);
-    assert_null(tsr__topology_seen(again, "softmax", "float32")); // a kind is not an operator
-    assert_true(tsr__topology_sizes(again, "softmax", "float32")->times[0] == 0.5);
+    assert_int_equal(again->choices.at[0]->profiles.n, 3);
+    assert_null(tsr__topology_profile(again, "softmax", "float32")); // a kind is not an operator
+    assert_true(tsr__topology_kind_profile(again, "softmax", "float32")->times[0] == 0.5);
     tsr_topology_set_device(again, 0, &(tsr_topology_device){.flops = 1});
-    assert_int_equal(again->seen.n, 0);
+    assert_int_equal(again->profiles.n, 0);
     tsr_json_free(json);
     tsr_topology_free(again);
     tsr_topology_free(t);

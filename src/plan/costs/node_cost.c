@@ -59,9 +59,10 @@ struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shape
     struct work_kind work = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
     if (!topology)
         return work;
-    work.seen = tsr__topology_seen(topology, tsr_node_op(node), tsr_dtype_name(type));
+    work.seen = tsr__topology_profile(topology, tsr_node_op(node), tsr_dtype_name(type));
     if (kind.move != NODE_MOVES_NOTHING)
-        work.sizes = tsr__topology_sizes(topology, tsr__size_word(kind), tsr_dtype_name(type));
+        work.sizes =
+            tsr__topology_kind_profile(topology, tsr__size_word(kind), tsr_dtype_name(type));
     return work;
 }
 
@@ -75,9 +76,9 @@ struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan
         if (tsr_dtype_bits((tsr_dtype)type) != value->bits)
             continue;
         if (!kind.seen)
-            kind.seen = tsr__topology_seen(topology, RULE_SLICE, name);
+            kind.seen = tsr__topology_profile(topology, RULE_SLICE, name);
         if (!kind.sizes)
-            kind.sizes = tsr__topology_sizes(topology, word, name);
+            kind.sizes = tsr__topology_kind_profile(topology, word, name);
     }
     return kind;
 }
@@ -153,9 +154,9 @@ static int64_t as_seen(double seconds, struct work_kind kind, double work, doubl
 {
     double times = 1;
     if (kind.sizes)
-        times = tsr__seen_times(kind.sizes, work, bytes);
+        times = tsr__profile_ratio(kind.sizes, work, bytes);
     if (kind.seen)
-        times *= tsr__seen_times(kind.seen, work, bytes);
+        times *= tsr__profile_ratio(kind.seen, work, bytes);
     return whole_number(seconds * times * 1e12);
 }
 

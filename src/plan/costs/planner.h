@@ -85,10 +85,10 @@ static inline bool read_before(const tsr_node *node, size_t i)
 
 // What a node does, as devices have speeds for it: type and rate index rates of a device (-1: flops), move its moves.
 // sizes: of its kind; seen: what was seen of nodes like it; NULL: nothing.
-struct topology_seen;
+struct topology_profile;
 struct work_kind {
     int type, rate, move;
-    const struct topology_seen *sizes, *seen;
+    const struct topology_profile *sizes, *seen;
 };
 
 // The candidates of nodes that are alike.
