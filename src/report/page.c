@@ -151,9 +151,9 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     tsr__tensors_picture(page);
     tsr__html_section(
         page, "shardings", "Shardings",
-        "Inputs and outputs of each node. {1,4:0,1,2,3} splits the columns in four, one "
-        "part on each of the devices 0 to 3. Nodes without a sharding are replicated. "
-        "Identical layers are grouped.");
+        "Inputs and outputs of each node. {1,4:0,1,2,3} splits the columns in four, one part on "
+        "each of the devices 0 to 3; {1,1:0,1} is a copy on each of the devices 0 and 1. Nodes "
+        "without a sharding are replicated. Identical layers are grouped.");
     tsr__table_shardings(page);
     tsr__html_section_end(page);
     tsr__html_section(page, "findings", "Diagnostics", NULL);

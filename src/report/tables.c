@@ -128,9 +128,9 @@ void tsr__table_operators(struct page *page)
     PUT(page,
         "<h3>By operator, sum over all devices</h3>\n<div class=\"scroll\" tabindex=\"0\"><table "
         "class=\"stack\" id=\"operators\"><thead><tr><th>operator<th>kind<th class=\"n\">calls<th "
-        "class=\"n\">time<th class=\"n\">share");
+        "class=\"n\">predicted time<th class=\"n\">share");
     if (page->measured.lanes.devices)
-        PUT(page, "<th class=\"n\">measured");
+        PUT(page, "<th class=\"n\">measured time");
     PUT(page, "</tr></thead><tbody>\n");
     for (size_t i = 0; i < size_min(sums.list.n, MAX_ROWS); i++)
         operator_row(page, &sums.list.at[i], all);

@@ -105,15 +105,15 @@ static void write_sum(struct page *page)
     int64_t carried = 0;
     for (size_t i = 0; i < simulation->n_comms; i++)
         carried += simulation->comms[i].carried;
-    tsr__text_printf(page->out, "<p class=\"lead\">%zu communications in one run",
-                     simulation->n_comms);
+    tsr__text_printf(page->out, "<p class=\"lead\">%zu communication%s in one run",
+                     simulation->n_comms, simulation->n_comms == 1 ? "" : "s");
     if (page->plan && page->plan->n_collectives) {
         PUT(page, ": ");
         for (size_t i = 0; i < page->plan->n_collectives; i++)
             tsr__text_printf(page->out, "%s%zu %s", between(i, ", "),
                              page->plan->collectives[i].count, page->plan->collectives[i].op);
     }
-    PUT(page, ". They send ");
+    PUT(page, ". ");
     tsr__html_bytes(page->out, carried);
     PUT(page, " over links in total.</p>\n");
 }

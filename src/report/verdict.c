@@ -229,8 +229,11 @@ static void write_measured(struct page *page, const struct verdict *verdict)
         tsr__text_printf(page->out, ": the run took %.3g times as long as predicted", ratio);
     else
         tsr__text_printf(page->out, ": the run was %.3g times as fast as predicted", 1 / ratio);
-    tsr__text_printf(page->out, ".<span> Median of %zu run%s.</span></p>\n", page->measured.runs,
-                     page->measured.runs == 1 ? "" : "s");
+    if (page->measured.runs > 1)
+        tsr__text_printf(page->out, ".<span> Median of %zu runs.</span></p>\n",
+                         page->measured.runs);
+    else
+        PUT(page, ".<span> One run.</span></p>\n");
 }
 
 // ---- tiles -------------------------------------------------------------------------------------
