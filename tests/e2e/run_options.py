@@ -122,9 +122,9 @@ def rank_by_option(d):
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     places = [["--rank", r, "--ranks", 2] for r in (1, 0)]
     good("run", parts, "--shape", "x:4x16", "--outputs", d + "/threads.npz")
-    for name, words in (("out.npz", None), ("out", None), ("out.txt", "written as an .npz")):
+    for name, words in (("out.npz", None), ("out", None), ("out.txt", "written in .npz format")):
         rc, _, err = tessera("run", parts, "--shape", "x:4x16", "--outputs", d + "/" + name)
-        assert rc == 0 and (words or "") in err and ("written as" in err) == bool(words), (name, err)
+        assert rc == 0 and (words or "") in err and ("written in" in err) == bool(words), (name, err)
     rc, _, err = tessera("run", parts, "--shape", "x:4x16", "--outputs", d + "/out")
     assert rc == 8 and "output-exists" in err and "choose another name or remove it" in err, (rc, err)
     said = apart(["run", parts, "--shape", "x:4x16", "--outputs", d + "/apart.npz"], places)
