@@ -6,6 +6,8 @@ no longer have.
 usage: check_codes.py TESSERA [--update]"""
 import json, os, re, subprocess, sys, tempfile
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "check_codes.json")
@@ -270,14 +272,8 @@ def check(m, path):
 
 
 def main():
-    failed, golden = 0, {}
+    golden, tell = {}, lambda good, name, why="": harness.check(name, good, why)
     wanted = {} if "--update" in sys.argv else json.load(open(GOLDEN))
-
-    def tell(ok, name, why=""):
-        nonlocal failed
-        failed += not ok
-        print("%s %s%s" % ("ok" if ok else "not ok", name, "" if ok else ": %s" % (why,)))
-
     sources = codes_of_sources()
     for code in sorted(sources - set(CASES) - set(ELSEWHERE)):
         tell(False, code, "no case")
@@ -299,7 +295,7 @@ def main():
         with open(GOLDEN, "w") as f:
             json.dump(golden, f, indent=1, sort_keys=True)
             f.write("\n")
-    sys.exit(1 if failed else 0)
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import sys
 import tempfile
 import time
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-failed = 0
+check = harness.check
 try:
     import onnx
     from onnx import TensorProto, helper
@@ -21,7 +23,8 @@ except ImportError:
     sys.exit(0)
 
 F = TensorProto.FLOAT
-LIMIT_S = 60
+LIMIT_S = harness.HANG_S
+MODELS = 60 if harness.ALL else 15  # that shrink while they are read
 
 
 def call(*args, **how):
@@ -31,12 +34,6 @@ def call(*args, **how):
     except subprocess.TimeoutExpired:
         return 124, "", "no answer in %d s" % LIMIT_S
     return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
-
-
-def check(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("ok %s" % name if ok else "not ok %s: %s" % (name, str(why)[:600]))
 
 
 def info(name, shape):
@@ -340,7 +337,7 @@ def shrinking(d):
     graph = helper.make_graph(nodes, "g", [info("x", [8, 8])], [info("y", [8, 8])], [weights])
     whole = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
     chance = random.Random(1)
-    for turn in range(60):
+    for turn in range(MODELS):
         with open(path, "wb") as f:
             f.write(whole)
         p = subprocess.Popen([TESSERA, "check", path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -350,18 +347,10 @@ def shrinking(d):
         told += "became shorter" in err
         if p.returncode not in (0, 3):
             deaths.append((p.returncode, err))
-    check("60 models that shrink while they are read (%d in the middle of it)" % told, not deaths, deaths[:3])
+    check("%d models that shrink while they are read (%d in the middle of it)" % (MODELS, told), not deaths, deaths[:3])
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as folder:
-    save(folder + "/plain.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")])
-    hostile_folder(folder)
-    functions(folder)
-    documents(folder)
-    memory(folder)
-    tiles(folder)
-    full(folder)
-    names(folder)
-    signals(folder)
-    shrinking(folder)
-sys.exit(failed > 0)
+with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as shared:
+    save(shared + "/plain.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")])
+    harness.run([hostile_folder, functions, documents, memory, tiles, full, names, signals, shrinking], folder=shared)
+harness.finish()

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+import harness
+
 TESSERA, PLUGIN = map(os.path.abspath, sys.argv[1:3])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL, DATA = ROOT + "/tests/models/bert_tiny/model.onnx", ROOT + "/tests/models/bert_tiny/test_data_set_0"
@@ -21,14 +23,7 @@ options.register_custom_ops_library(sys.argv[1])
 session = onnxruntime.InferenceSession(sys.argv[2], options)
 session.run(None, {v.name: np.ones((2, 9), np.int64) for v in session.get_inputs()})
 '''
-number, failed = 0, 0
-
-
-def case(what, ok, why=""):
-    global number, failed
-    number += 1
-    failed += not ok
-    print("%s %d - %s%s" % ("ok" if ok else "not ok", number, what, "" if ok else ": %s" % (why,)), flush=True)
+case = harness.check
 
 
 def run(words, tmp, **variables):
@@ -74,7 +69,7 @@ with tempfile.TemporaryDirectory() as d:
         case("run of %s writes no .ses" % name, ran.returncode == 0 and os.listdir(tmp) == [], (ran.stderr, os.listdir(tmp)))
     strace = shutil.which("strace") and run(["strace", "-o", d + "/trace", "true"], tmp).returncode == 0
     if not strace:
-        print("ok %d - what is opened and connected # SKIP strace is not installed or not allowed" % (number + 1))
+        harness.skip("what is opened and connected", "strace is not installed or not allowed")
     else:
         for name, words in runs.items():
             ran, lines = traced([TESSERA, "run", *words, "--inputs", DATA, "--outputs", d + "/out.npz"], tmp, d + "/trace")
@@ -83,4 +78,4 @@ with tempfile.TemporaryDirectory() as d:
         ranks = of_program(lines, "tessera-ranks")
         case("tessera-ranks looks up no host", ran.returncode == 0 and len(ranks) > 10 and not suspicious(ranks),
              (ran.stderr[-300:], len(ranks), suspicious(ranks)[:3]))
-sys.exit(failed > 0)
+harness.finish()

@@ -11,8 +11,10 @@ import sys
 import tempfile
 import time
 
+import harness
+
 TESSERA = os.path.abspath(sys.argv[1])
-failed = 0
+check = harness.check
 try:
     import onnx
     from onnx import TensorProto, helper
@@ -22,14 +24,7 @@ except ImportError:
 
 
 def call(*args, at=None):
-    p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=120, cwd=at)
-    return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
-
-
-def check(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("ok %s" % name if ok else "not ok %s: %s" % (name, str(why)[:600]))
+    return harness.call(TESSERA, *args, cwd=at)
 
 
 def read(path):
@@ -82,7 +77,7 @@ def annotate(d, *edits):
     return rc, err, out
 
 
-def test_help():
+def test_help(_):
     rc, out, _ = call("--help")
     commands = re.findall(r"^  (\w+)  ", out, re.M)
     check("help lists commands", rc == 0 and len(commands) >= 12, out)
@@ -98,6 +93,7 @@ def test_help():
 
 def test_examples(d):
     """Every example of the help texts works as typed in a folder that has the project's tests, in the order of the commands."""
+    d = with_tests(d, "examples")
     rc, out, _ = call("--help")
     for k in re.findall(r"^  (\w+)  ", out, re.M):
         example = call(k, "--help")[1].split("example:")[-1].strip()
@@ -106,14 +102,15 @@ def test_examples(d):
             words = words[: words.index(">")]
         rc, out, err = call(*words, at=d)
         if rc == 7:
-            print("ok example of %s # SKIP no ONNX Runtime here" % k)
+            harness.skip("example of %s" % k, "no ONNX Runtime here")
         else:
             check("example of %s" % k, rc == 0, (example, rc, err))
 
 
-def test_one_document(d, at):
+def test_one_document(d):
     """--json gives one versioned document whatever comes: a result, a mistake on the command line, a file that is not there. But for scripts, and for `launch`,
     whose stdout is the command's."""
+    at = with_tests(d, "documents")
     for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
         example = shlex.split(call(k, "--help")[1].split("example:")[-1].strip())[1:]
         example = example[: example.index(">")] if ">" in example else example
@@ -348,7 +345,7 @@ def test_completion(d):
     check("bash completes", got == ["annotate", "--config"], got)
 
 
-def test_reshard():
+def test_reshard(_):
     rc, out, err = call("reshard", "--shape", "8x6", "--from", "{2,1:0,1}", "--to", "{1,2:0,1}")
     check("reshard says the step", rc == 0 and re.search(r"all-to-all 0 to 1 +48 B +96 B +{1,2:0,1} +0,1", out), out + err)
     rc, out, err = call("reshard", "--shape", "800x600", "--from", "{1,1:0,1,2,3}", "--to", "{2,1:(0,1),(2,3)}", "--partial", "sum", "--json")
@@ -436,7 +433,7 @@ def test_shapes(d):
     check("the input is not overwritten", call("shapes", path, "-o", path)[0] in (1, 8), call("shapes", path, "-o", path))
 
 
-def test_rules():
+def test_rules(_):
     rc, out, _ = call("rules", "MatMul")
     check("a rule in words", rc == 0 and "red k:sum" in out and "partial result" in out, out)
     rc, out, _ = call("rules", "LSTM")
@@ -981,47 +978,21 @@ def test_plan_document(d):
         check("plan usage %s" % words[0], call("plan", *words)[0] == 2)
 
 
+def with_tests(d, name):
+    """A folder for the files that the help's examples write, with a link to the project's tests."""
+    folder = os.path.join(d, name)
+    os.mkdir(folder)
+    os.symlink(os.path.abspath("tests"), os.path.join(folder, "tests"))
+    return folder
+
+
+CASES = [
+    test_help, test_usage, test_one_document, test_guard, test_annotate, test_refused, test_info, test_notation, test_formalism,
+    test_model_topology, test_check_and_explain, test_completion, test_tensor, test_reshard, test_shapes, test_rules, test_topology,
+    test_other_kinds, test_random_sizes, test_sizes_beyond_counting, test_topology_slips, test_newcomer, test_topology_measured, test_plan,
+    test_plan_sizes, test_dims, test_no_tensors, test_words, test_plan_stages, test_plan_advice, test_devices_auto, test_plan_with,
+    test_plan_document, test_external, test_data_missing, test_damaged, test_examples]
 with tempfile.TemporaryDirectory() as d:
-    at = [os.path.join(d, k) for k in ("documents", "examples")]  # private folders for what the help's examples write
-    for folder in at:
-        os.mkdir(folder)
-        os.symlink(os.path.abspath("tests"), os.path.join(folder, "tests"))
     make(os.path.join(d, "m.onnx"))
-    test_help()
-    test_usage(d)
-    test_one_document(d, at[0])
-    test_guard(d)
-    test_annotate(d)
-    test_refused(d)
-    test_info(d)
-    test_notation(d)
-    test_formalism(d)
-    test_model_topology(d)
-    test_check_and_explain(d)
-    test_completion(d)
-    test_tensor(d)
-    test_reshard()
-    test_shapes(d)
-    test_rules()
-    test_topology(d)
-    test_other_kinds(d)
-    test_random_sizes(d)
-    test_sizes_beyond_counting(d)
-    test_topology_slips(d)
-    test_newcomer(d)
-    test_topology_measured(d)
-    test_plan(d)
-    test_plan_sizes(d)
-    test_dims(d)
-    test_no_tensors(d)
-    test_words(d)
-    test_plan_stages(d)
-    test_plan_advice(d)
-    test_devices_auto(d)
-    test_plan_with(d)
-    test_plan_document(d)
-    test_external(d)
-    test_data_missing(d)
-    test_damaged(d)
-    test_examples(at[1])
-sys.exit(failed > 0)
+    harness.run(CASES, folder=d)
+harness.finish()

@@ -14,21 +14,14 @@ import onnx
 from onnx import TensorProto, helper
 
 import tessera
-from tessera import _api
 from tessera._library import Session, library
 from tessera.tensors import Tensors
 
+import harness
+
 CUDA, CPU = 2, 1
-failed = 0
+case = harness.check
 driver = ctypes.CDLL(STANDIN)
-
-
-def case(name, ok, why=""):
-    global failed
-    print("%s %s" % ("ok" if ok else "not ok", name), flush=True)
-    if not ok:
-        failed += 1
-        print("# " + str(why).replace("\n", "\n# "))
 
 
 class DLTensor(ctypes.Structure):
@@ -211,4 +204,4 @@ with tempfile.TemporaryDirectory() as d:
     case("what is closed last leaves nothing behind", p.returncode == 0 and left == [], (p.stderr, left))
 y = run(["CPU", "CPU"], x)
 case("results go out by DLPack", np.from_dlpack(y).ctypes.data == y.ctypes.data)
-sys.exit(failed > 0)
+harness.finish()

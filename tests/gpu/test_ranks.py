@@ -5,24 +5,18 @@ communicate, threads and processes, mixed with the host; what is refused, and wh
 import functools, json, os, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+import harness
+
 BUILD, STANDIN = sys.argv[1], sys.argv[2]
 ROOT = os.getcwd()
 BERT = ROOT + "/tests/models/bert_tiny"
-failed = 0
+case = harness.check
 
 
 def call(*words, **more):
     env = {**os.environ, "TESSERA_CUDA": STANDIN, "TESSERA_NCCL": STANDIN, **more}
     p = subprocess.run([BUILD + "/tessera", *words], capture_output=True, text=True, env=env, timeout=170)
     return p.returncode, p.stdout, p.stderr
-
-
-def case(name, ok, why=""):
-    global failed
-    print("%s %s" % ("ok" if ok else "not ok", name), flush=True)
-    if not ok:
-        failed += 1
-        print("# " + str(why).replace("\n", "\n# "))
 
 
 def verify(devices, *more, **env):
@@ -66,7 +60,6 @@ passes("the CPU as reference", "cuda:2", "--reference", "cpu")
 for way in ("own", "nccl", "host"):
     passes("way " + way, "cuda:3@0", "--random", "2", "--seed", "4", "--gpu-way", way, STANDIN_LAG="30")
 passes("a device without a name", "2", "--map-device", "CPU=CUDA:0", "--random", "1")
-
 
 
 # What each rank was, and how its groups communicate.
@@ -153,4 +146,4 @@ rc, out, err = call("doctor")
 case("doctor lists GPUs", "GPU 1: Stand-in 1, 8.0 GiB, 6.0 GiB free; NCCL 2.30.7" in out, out)
 rc, out, err = call("topology", "show", "cuda:2@1")
 case("topology show", rc == 0 and "CUDA:1" in out, "exit %d %s %s" % (rc, out, err))
-sys.exit(failed > 0)
+harness.finish()

@@ -306,8 +306,11 @@ def run(tessera, options):
     coverage(hunt, os.path.join(os.path.dirname(tessera), "libtessera.so"))
     if options["SHRINK"] and hunt.finds:
         subprocess.run([sys.executable, "-B", os.path.join(HERE, "shrink.py"), tessera] + [f[0] for f in hunt.finds[:20]])
-    print("%d graphs, %d finds" % (hunt.counts["graphs"], len(hunt.finds)))
-    return 1 if hunt.finds or hunt.counts["mistakes of the hunter"] else 0
+    import harness
+    harness.check("no wrong result", not hunt.finds, hunt.finds)
+    harness.check("the generator works", not hunt.counts["mistakes of the hunter"], hunt.counts)
+    print("# %d graphs, %d finds" % (hunt.counts["graphs"], len(hunt.finds)))
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nodes inside of a model compute: functions are put in place of their calls, and bodies of If, Loop and Scan are run step by step as
-models of their own, so that the judge knows the values of every node, wherever it stands."""
+models of their own, so that the comparison knows the values of every node, wherever it stands."""
 import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hunter's judge makes of results that differ: what docs/numbers.md does not promise is no find, all else is.
+"""How the search compares results that differ: what docs/numbers.md does not promise is no find, all else is.
 
 usage: test_compare.py"""
-import sys
 import types
 
 import numpy as np
@@ -15,6 +14,8 @@ import make
 import promises
 import refusals
 import terms
+
+import harness
 
 CUT = dict(level=0)
 NAN, INF = np.nan, np.inf
@@ -30,7 +31,7 @@ def case_of(nodes, inputs, outputs, constants=(), opset=18):
 
 
 def verdict(case, **changed):
-    """The judge's word where these outputs are others."""
+    """The verdict where these outputs are others."""
     return compare.compare(case, CUT, [{**case.wanted[0], **changed}]).kind
 
 
@@ -579,15 +580,19 @@ def letters_of_one():
     assert not refusals.engine_mistake(case.model, text)
 
 
-failed = 0
-for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
-              sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, deviations_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place, branches_put_in_bodies, splits_taken_for_one,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, wide_integers_moved, pads_put_into_windows, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
-    try:
-        check()
-        print("ok - " + check.__name__)
-    except Exception as why:
-        failed += 1
-        print("not ok - %s: %r" % (check.__name__, why))
-sys.exit(1 if failed else 0)
+CHECKS = [
+    products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares,
+    statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides,
+    sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan,
+    means_of_infinities, sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside,
+    letters_summed_before, sets_after_an_excuse, scales_of_nothing, deviations_of_nothing, inside_of_bodies,
+    inside_of_functions, outputs_quantised_too, laws, laws_in_functions, operators_of_later_sets,
+    products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep,
+    turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes,
+    mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place, branches_put_in_bodies,
+    splits_taken_for_one, rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped,
+    wide_integers_moved, pads_put_into_windows, shapes_of_four_bits, windows_too_many, spaces_left_out,
+    sizes_wanted_early, zeros_beside_open_sizes, letters_of_one,
+]
+harness.run([(check.__name__, lambda _, check: check(), check) for check in CHECKS])
+harness.finish()

@@ -18,6 +18,8 @@ import children
 import partly
 import prove
 
+import harness
+
 SECONDS = 10
 NEUTRAL = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf}
 # Negative axes of an empty tensor are misread; partition counts them from the front (tsr__rule_front_axes).
@@ -151,11 +153,11 @@ def main(printer, *only):
         print("%s: the row wants elements of %s, and every case runs without" % (domain + ":" + op if domain else op, letter))
     ran = sum(r is not None for r in results)
     bad = lacking + len(needless)
-    print("%s - %d runs without elements, %d of them wrong, %d rows differ" % ("not ok" if bad else "ok", ran, sum(bool(r) for r in results), bad))
-    return 1 if bad or (ran < 500 and not only) else 0
+    harness.check("rows say where kernels need elements", not bad and (ran >= 500 or only), "%d runs without elements, %d rows differ" % (ran, bad))
+    harness.finish()
 
 
 if __name__ == "__main__":
     if not os.environ.get("MALLOC_PERTURB_"):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "MALLOC_PERTURB_": "90"})
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

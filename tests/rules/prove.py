@@ -12,6 +12,8 @@ from onnx import TensorProto as T, helper, numpy_helper
 import cases_net
 import cases_norm
 
+import harness
+
 OPSET = 21  # rows that are younger use their own
 rng = np.random.default_rng(7)
 
@@ -532,7 +534,7 @@ def main(printer, only):
     cases = all_cases()
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     known = {full(r) for r in rows}
-    rows = [r for r in rows if not only or full(r) in only]
+    rows = [r for r in rows if (not only or full(r) in only) and harness.matches(full(r))]
     jobs = []  # each case with the row that its opset has
     for name in dict.fromkeys(full(r) for r in rows):
         sinces = [r["since"] for r in rows if full(r) == name]
@@ -547,7 +549,7 @@ def main(printer, only):
             onnx.save(node_model(op, since, c, True, domain), files[-1])
         rules = [json.loads(line) for line in subprocess.run([printer] + files, check=True, capture_output=True, text=True).stdout.splitlines()]
     assert len(rules) == len(jobs), "a rule is missing"
-    proved, bad, cut_rows = 0, 0, set()
+    proved, wrong_of, cut_rows = 0, {full(r): [] for r in rows}, set()
     for (op, since, domain, c), rule in zip(jobs, rules):
         try:
             n, wrong = prove_case(op, since, domain, c, rule)
@@ -560,20 +562,17 @@ def main(printer, only):
         if n or not wrong and all(f["kind"] == "stat" for f in rule["factors"]):  # what is cut by expansion alone
             cut_rows.add((op, since, domain))
         if wrong:
-            bad += 1
             shapes = [None if v is None else list((v.value if isinstance(v, Host) else v).shape) for v in c["inputs"]]
-            print("%s %s %s: %s" % (op, shapes, c["attributes"], wrong))
+            wrong_of[full(dict(op=op, domain=domain))].append("%s %s: %s" % (shapes, c["attributes"], wrong))
     for r in rows:
         if (r["op"], r["since"], r["domain"]) not in cut_rows and not r["whole"] and r["op"] not in ELSEWHERE:
-            bad += 1
-            print("%s from opset %d: no cut was proved" % (full(r), r["since"]))
-    unknown = set(cases) - known
-    if unknown:
-        bad += 1
-        print("cases without a row: %s" % sorted(unknown))
-    print("%d rows, %d nodes, %d cuts proved, %d wrong" % (len(rows), len(jobs), proved, bad))
-    return 1 if bad else 0
+            wrong_of[full(r)].append("from opset %d: no sharding was proved" % r["since"])
+    for name, wrong in wrong_of.items():
+        harness.check(name, not wrong, "\n".join(wrong))
+    harness.check("every case has a row", not set(cases) - known, sorted(set(cases) - known))
+    print("# %d rows, %d nodes, %d shardings proved" % (len(rows), len(jobs), proved))
+    harness.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    main(sys.argv[1], sys.argv[2:])

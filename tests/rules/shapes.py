@@ -5,8 +5,10 @@ declares or what onnx.shape_inference finds, and know at least as much. A slice 
 
 Usage: shapes.py TESSERA [all]
 """
-import glob, os, re, subprocess, sys, tempfile
+import glob, os, re, subprocess, sys
 import onnx
+
+import harness
 
 STEP = 12  # every so many of the node tests
 
@@ -33,7 +35,7 @@ def disagree(ours, theirs):
         a is not None and b is not None and a != b for a, b in zip(ours[1], theirs[1]))
 
 
-def judge(tessera, path, folder):
+def inference_wrong(tessera, path, folder):
     """What is wrong with the shapes of one model, or None."""
     model = onnx.load(path, load_external_data=False)
     declared, src, out = table(model), os.path.join(folder, "in.onnx"), os.path.join(folder, "out.onnx")
@@ -71,7 +73,7 @@ def value(size, names):
     return eval(size, {"min": min, "max": max}, names) if isinstance(size, str) else size
 
 
-def judge_export(tessera, path, folder):
+def export_wrong(tessera, path, folder):
     """An exporter's model without its stored shapes: every size that it had is found again, expressions included."""
     model = onnx.load(path)
     kept = {y for n in model.graph.node for y in n.output}
@@ -89,16 +91,14 @@ def main(tessera, every):
     data = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data")
     models = sorted(glob.glob(data + "/node/*/model.onnx"))[::1 if every else STEP] + sorted(glob.glob(data + "/light/*.onnx"))[::1 if every else 3]
     exports = sorted(glob.glob(os.path.join(os.path.dirname(__file__), "../models/*/model.onnx")))
-    bad = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for path in models + exports:
-            wrong = judge(tessera, path, folder) or path in exports and judge_export(tessera, path, folder)
-            if wrong:
-                bad += 1
-                print("%s: %s" % ("/".join(path.split("/")[-3:]), wrong))
-    print("%s - shapes of %d models" % ("not ok" if bad else "ok", len(models) + len(exports)))
-    return 1 if bad else 0
+
+    def same(folder, path):
+        wrong = inference_wrong(tessera, path, folder) or path in exports and export_wrong(tessera, path, folder)
+        assert not wrong, wrong
+
+    harness.run([(path.split("/")[-2] if path.endswith("/model.onnx") else os.path.basename(path), same, path) for path in models + exports])
+    harness.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], len(sys.argv) > 2 and sys.argv[2] == "all"))
+    main(sys.argv[1], harness.ALL)

@@ -24,6 +24,8 @@ import onnxruntime
 import cases
 import trial
 
+import harness
+
 WORDS = [w for w in sys.argv[1:] if "=" not in w]
 GIVEN = dict(w.split("=", 1) for w in sys.argv[1:] if "=" in w)
 POINTS, JOBS = int(GIVEN.get("POINTS", 0)), int(GIVEN.get("JOBS", 2))
@@ -151,11 +153,11 @@ def main():
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for what in blind:
-        print("WRONG the judge did not find: %s" % what)
+        print("WRONG the comparison did not find: %s" % what)
     tally.show()
     bad = bool(tally.wrong or blind or not sum(tally.tried.values()))
-    print("%s torture" % ("not ok" if bad else "ok"))
-    sys.exit(1 if bad else 0)
+    harness.check("torture", not bad)
+    harness.finish()
 
 
 if __name__ == "__main__":
