@@ -4,7 +4,7 @@ finding word for word, and the same model repaired, without it. A code without a
 no longer have.
 
 usage: check_codes.py TESSERA [--update]"""
-import json, os, re, subprocess, sys, tempfile
+import glob, json, os, re, subprocess, sys, tempfile
 
 import harness
 
@@ -258,7 +258,7 @@ case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))
 def codes_of_sources():
     found = set()
     for name in ("check", "examine", "agree", "flow", "flow_body", "flow_model", "stage_devices", "spec_layout"):
-        with open(os.path.join(ROOT, "src", "sharding", name + ".c")) as f:
+        with open(*glob.glob(os.path.join(ROOT, "src", "sharding", "**", name + ".c"), recursive=True)) as f:
             text = f.read()
         found |= set(re.findall(r"\bDIAG_([a-z]\w+)", text)) | set(re.findall(r"\b(?:ERROR|REMARK)\(sc, \w+, (\w+)", text)) - {"code"}
     return {c.replace("_", "-") for c in found}
