@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks facts that the documents state about the source: test_documents.py BUILD
+"""Checks facts that the documents state about the source: test_documents.py
 
 Files that they name exist; ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short enough to
 be read; every environment variable of the command is in the man page; C programs in the documents compile.
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging"
 MAX_LINES, MAX_COLUMNS = 150, 120  # of ARCHITECTURE.md
@@ -59,7 +60,7 @@ def rows(page, heading):
 
 
 def wrong_modules(page):
-    """The table has each module once, and a module only uses those above it. Its order may differ from that of tools/lint."""
+    """The table has the modules of tools/lint in the same order, and src/ has no others."""
     listed = [row[0].strip("`") for row in rows(page, "Modules")]
     known = lint_table()
     folders = {os.path.basename(os.path.dirname(path)) for path in glob.glob("src/*/")}
