@@ -13,8 +13,6 @@
 
 #include <stdlib.h>
 
-#define FEW_NODES                                                                                  \
-    100000 // ranges by ranges by nodes: of more, open ranges are not solved by themselves
 #define LINE_NODES 4000  // nodes of all lines that are solved
 #define MOST_LINES 50000 // that are looked at
 
@@ -264,7 +262,6 @@ tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *
         st = tsr__line_solve(staging, line, &line->answer);
     if (st != TSR_OK || !line->answer.feasible)
         return st;
-    staging->large = staging->n_ranges * staging->n_ranges * nodes > FEW_NODES;
     struct line_trial trial = {
         .best = *line, .least = line->answer.bound, .left = INT64_MAX, .most = LINE_NODES / nodes};
     // For throughput the first line is looked at once more, with what it takes at least.

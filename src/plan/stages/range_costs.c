@@ -332,7 +332,7 @@ static struct front *front_of(struct staging *staging, struct kind *kind, size_t
     if (!*f) {
         *f = ARENA_NEW(&kind->planner.arena, struct front);
         if (*f)
-            (*f)->least = (*f)->ends = -1;
+            (*f)->least = -1;
     }
     return *f;
 }
@@ -403,20 +403,6 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
     return TSR_OK;
 }
 
-// Of large models ranges are not solved once more: a range that is open saves at most what its ends cost.
-static tsr_status less_ends(struct staging *staging, struct range_solve *solve, struct front *front,
-                            struct point *out)
-{
-    tsr_status st =
-        tsr__front_at(staging, solve->kind, solve->begin, solve->end, solve->memory, out);
-    if (st != TSR_OK || !out->feasible)
-        return st;
-    if (front->ends < 0)
-        front->ends = tsr__range_ends(staging, solve->kind, solve->begin, solve->end);
-    out->bound = int64_max(out->bound - front->ends, 0);
-    return TSR_OK;
-}
-
 tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out)
 {
@@ -425,8 +411,6 @@ tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i,
     bool late = false;
     if (!front)
         return TSR_NOMEM;
-    if (staging->large)
-        return less_ends(staging, &solve, front, out);
     const struct point *point = find_point(front->open.at, front->open.n, memory);
     if (point) {
         *out = *point;

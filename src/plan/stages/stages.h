@@ -30,7 +30,6 @@ struct front {
     VEC(struct point) at;
     VEC(struct point) open; // where what crosses costs nothing
     int64_t least;          // bytes without which nothing fits; -1: not asked for
-    int64_t ends;           // what crosses costs at most as it is priced whole; -1: not asked for
 };
 struct kind {
     struct planner planner; // devices are those of the first block of the kind
@@ -89,7 +88,6 @@ struct staging {
     VEC(struct kind *) all_kinds;
     struct map told; // strategies of kinds on the devices of a block (stage_line.c)
     double end;      // by tsr__clock: no range is solved any more; 0: it does not matter
-    bool large;      // ranges that are open are not solved by themselves (fronts.c)
     bool hasty;      // ranges were left out, as there was no time for them
     int64_t
         rival; // picoseconds that a plan without stages takes: no worse line is wanted; INT64_MAX: there is none
@@ -119,8 +117,6 @@ bool tsr__stages_over(const struct staging *staging);
 // NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
-// range_ends.c: picoseconds.
-int64_t tsr__range_ends(struct staging *staging, struct kind *kind, size_t i, size_t j);
 // The number of the structure that a key tells; UINT32_MAX: out of memory.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key);
 // The best time of a range on a block of the kind under a limit.
