@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// collectives.c - collectives that are made of exchanges, for all transports alike.
+// collectives.c - collectives built from exchanges, for all transports.
 //
-// Who is root and how a tensor is divided must agree like everything else, so it goes into the
-// fingerprint of the call. Buffers of small groups live on the stack.
+// The root and the division of a tensor must agree as well, so they are part of the call's
+// fingerprint. Buffers of small groups are on the stack.
 //
-// A reduce to rank 2 of {0, 2, 5} is an exchange in which everybody sends its tensor to 2 and
+// A reduce to rank 2 of {0, 2, 5} is an exchange in which all members send their tensor to 2 and
 // nothing to the others; 2 folds the three in the order 0, 2, 5. A broadcast from 2 sends the same
-// memory to 0 and 5. All of these wait like an exchange: nobody returns before all members have
-// come.
+// memory to 0 and 5. All of them wait like an exchange: no call returns before all members have
+// arrived.
 #include "transport/common/internal.h"
 
 #include <stdlib.h>
 
 #define FEW 32
 
-// Buffers for every member: send, then recv.
-// send and recv are n entries each, zeroed: a member that is not named sends and gets nothing.
+// Buffers for every member: send, then recv, n zeroed entries each. A member that is not set sends
+// and receives nothing.
 struct parts {
     struct comm_buffer few[2 * FEW];
     struct comm_buffer *send, *recv;
     bool allocated;
 };
 
-// A rank without memory fails the job: the others are about to wait for it.
+// A rank without memory fails the job, since the others are about to wait for it.
 static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *call,
                              struct parts *parts, struct comm_trouble *why)
 {
@@ -47,7 +47,7 @@ static void parts_close(struct parts *parts)
         free(parts->send);
 }
 
-// The hash of what must agree, over what the caller's own detail is.
+// Adds to the caller's detail a hash of what must agree.
 static struct comm_call with_detail(const struct comm_call *call, const void *p, size_t bytes)
 {
     struct comm_call d = *call;
@@ -109,8 +109,8 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
     if (st != TSR_OK)
         return st;
     parts.send[at] = (struct comm_buffer){.p = (void *)in, .bytes = bytes};
-    // Only the root folds. The others give &parts as `folded`, which marks the call as a fold and
-    // is never written, as they get 0 bytes.
+    // Only the root folds. The others pass &parts as `folded`: this marks the call as a fold, and
+    // it is never written since they receive 0 bytes.
     parts.recv[0].bytes = at == self ? bytes : 0;
     struct comm_call d = with_detail(call, &root, sizeof root);
     struct comm_exchange x = {
@@ -152,9 +152,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 
 // ---- two ranks ---------------------------------------------------------------------------------
 
-// The call as the two of them see it; group has room for 2.
-// Two ranks, in ascending order whoever sends; the direction is in the detail, so that two who both
-// send find out.
+// The call as both ranks see it; group has room for 2. Ranks are in ascending order; the direction
+// is part of the detail, so that two ranks that both send detect it.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {
     int64_t way[2] = {from, to};
@@ -182,8 +181,7 @@ tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *cal
     return tsr__comm_exchange(endpoint, &d, &x, why);
 }
 
-// What a receiver's `arrived` needs of the exchange: where the sender is in the group of two, and
-// its buffer.
+// What a receiver's `arrived` needs: the sender's position in the group of two, and the buffer.
 struct taking {
     struct comm_incoming *in;
     struct comm_buffer *into;
@@ -218,7 +216,7 @@ tsr_status tsr__comm_recv(struct endpoint *endpoint, const struct comm_call *cal
     return tsr__comm_exchange(endpoint, &d, &x, why);
 }
 
-// ---- beside the calls --------------------------------------------------------------------------
+// ---- outside of the collective calls ------------------------------------------------------------
 
 tsr_status tsr__comm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                           size_t bytes, struct comm_trouble *why)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cores.c - the cores that this process may use, and which of them each rank of a host keeps to.
+// cores.c - the cores that this process may use, and those that each rank of a host is bound to.
 //
-// Ranks that are no more than the cores get equal shares of them, in the order of the machine's packages and cores, so
-// that the two threads of a core and the cores of a package stay together. A share has all cores that are a rank's by
-// count, not as many as it has threads: nothing is left idle, and two jobs side by side meet on a few cores at worst.
-// What a control group allows in time bounds the number of threads, not where they run.
+// If there are no more ranks than cores, ranks get equal shares, in the order of the machine's
+// packages and cores, so that hardware threads and packages stay together. A share contains all
+// cores of a rank, not only as many as it has threads: no core is idle, and two jobs on one host
+// share a few cores at worst. A control group's time limit bounds the number of threads, not where
+// they run.
 #include "transport/common/internal.h"
 
 #include <fcntl.h>
@@ -14,11 +15,11 @@
 #include <unistd.h>
 
 #define MAX_CORES 4096
-#define MAX_DEPTH 64 // of control groups in each other
+#define MAX_DEPTH 64 // of nested control groups
 
 // ---- time --------------------------------------------------------------------------------------
 
-// The first bytes of a small file as text; false: there is none.
+// Reads the first bytes of a small file as text; false: no such file.
 static bool read_text(const char *path, char *out, size_t cap)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -29,7 +30,7 @@ static bool read_text(const char *path, char *out, size_t cap)
     return n > 0;
 }
 
-// Whole cores that a quota amounts to; 0: it says nothing.
+// Number of cores that a quota amounts to; 0: no limit.
 static int quota_cores(double quota, double period)
 {
     if (quota <= 0 || period <= 0 || quota / period > MAX_CORES)
@@ -38,7 +39,7 @@ static int quota_cores(double quota, double period)
     return n < quota / period ? n + 1 : n;
 }
 
-// The quota of one group: "200000 100000" in cpu.max, or two files of the older kind.
+// The quota of one group: "200000 100000" in cpu.max, or two files of cgroup v1.
 static int group_cores(const char *folder)
 {
     char path[1200], text[128], *end;
@@ -57,7 +58,7 @@ static int group_cores(const char *folder)
     return 0;
 }
 
-// The least of a group and those around it, up to the root; 0: none has a limit.
+// The smallest limit of a group and its parents; 0: none has a limit.
 static int least_of(const char *root, const char *group)
 {
     char path[1024];
@@ -75,8 +76,8 @@ static int least_of(const char *root, const char *group)
     return least;
 }
 
-// Lines of /proc/self/cgroup: "0::/user.slice" (the newer kind), "4:cpu,cpuacct:/a" (the older
-// one). The least limit of all counts.
+// Lines of /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/a" (v1). The smallest limit
+// applies.
 int tsr__cores_quota(const char *root, const char *groups)
 {
     char folder[512];
@@ -115,7 +116,7 @@ static long place_of(int number, const char *what)
     return 0;
 }
 
-// Packages, then cores in them, then the threads of a core.
+// Packages, then their cores, then the threads of a core.
 static int by_place(const void *a, const void *b)
 {
     const struct core *x = a, *y = b;
@@ -126,7 +127,7 @@ static int by_place(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-// Cores that this process may run on, those of a package side by side.
+// Cores that this process may run on, sorted by package.
 static int allowed(struct core *out, int cap)
 {
     cpu_set_t set;

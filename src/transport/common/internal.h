@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the transports share: the header that travels before data, comparing, waiting.
+// internal.h - what the transports share: the header sent before data, comparing, waiting.
 #ifndef TSR_TRANSPORT_INTERNAL_H
 #define TSR_TRANSPORT_INTERNAL_H
 
@@ -8,7 +8,7 @@
 #define HEADER_MAGIC                                                                               \
     0x31525354u // "TSR1" on a little-endian host; another byte order does not match
 
-// A call as it is told to the others.
+// A call as it is sent to the other members.
 struct comm_header {
     uint32_t magic, kind, reduce, type;
     uint64_t plan;
@@ -21,18 +21,18 @@ struct comm_header {
     char op[16], node[COMM_NAME];
 };
 
-// Something can be read from fd before `until` (tsr__now_s).
+// True if fd becomes readable before `until` (tsr__now_s).
 bool tsr__wait_readable(int fd, double until);
 
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out);
-// TSR_OK if both say the same; else says how rank mine and rank theirs differ.
+// TSR_OK if both headers agree; else describes how rank mine and rank theirs differ.
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                const struct comm_header *theirs, int their_rank,
                                struct comm_trouble *why);
 // Fills why; returns status for `return tsr__trouble(...)`.
 tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
                         ...) TSR_PRINTF(4, 5);
-// Copies text into a field of n bytes, cut and terminated; keeps UTF-8 whole.
+// Copies text into a field of n bytes, truncated and terminated; keeps UTF-8 characters whole.
 void tsr__name_copy(char *out, size_t n, const char *text);
 
 // A wait that spins, then yields, then sleeps in short steps.
@@ -40,39 +40,39 @@ struct patience {
     unsigned rounds;
     double started_s, looked_s; // 0: not yet measured
 };
-// One step of waiting. True about every millisecond, when it is time to look around; started_s is
-// set then.
+// One step of waiting. True about every millisecond, when it is time to check for failures;
+// started_s is set then.
 bool tsr__patience(struct patience *patience, bool crowded);
 
-// Two ranks with little to add up hand two cells back and forth: each writes the one that it read last time, and reads
-// the one that the other wrote. A line so travels once per call, and whoever may write needs not ask. What the other is
-// at is told by a stamp beside the number of the meeting.
-#define DESK_BYTES 4096
+// Two ranks with a small reduction pass two cells back and forth: each writes the cell that it read
+// last time and reads the one that the other wrote. A cache line moves once per call, and no rank
+// waits for permission to write. A stamp beside the call number identifies the call.
+#define MAILBOX_BYTES 4096
 struct mailbox {
-    _Alignas(64) char cells[2][DESK_BYTES];
+    _Alignas(64) char cells[2][MAILBOX_BYTES];
 };
-static inline bool desk_fits(const struct comm_call *call, size_t bytes)
+static inline bool mailbox_fits(const struct comm_call *call, size_t bytes)
 {
-    return call->n_group == 2 && bytes <= DESK_BYTES && bytes > 0;
+    return call->n_group == 2 && bytes <= MAILBOX_BYTES && bytes > 0;
 }
-// The cell that the lower or the higher of both ranks writes at their turn of that number; the other reads it.
+// The cell that the lower or the higher rank writes in that turn; the other reads it.
 static inline char *mailbox_cell(struct mailbox *mailbox, bool higher, uint64_t turn)
 {
     return mailbox->cells[(turn + higher) & 1];
 }
-// Never 0: that is of a rank which is at something else.
+// Never 0, which marks a rank that is in another call.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting);
-// Says how two ranks differ whose stamps do.
+// Describes how two ranks with different stamps differ.
 tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
                                 const struct comm_header *theirs, int their_rank,
                                 struct comm_trouble *why);
-// The sum of what lies in both cells, in the order of the ranks.
+// The sum of both cells, in the order of the ranks.
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out);
 
-// Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: any processor has them; at most the
-// highest of this one); returns where it stopped, at once if there is no wide way (reduce_wide.c).
-// `large`: write outputs past the caches, where the processor can.
+// Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: every processor has
+// them; at most the highest level of this one). Returns where it stopped; returns `at` if there is
+// no vector code (reduce_wide.c). `large`: use non-temporal stores if the processor has them.
 int tsr__reduce_level(void);
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large);

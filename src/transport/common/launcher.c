@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// launcher.c - this process's place in a job, as its launcher wrote it into the environment.
+// launcher.c - reads this process's rank from the variables that its launcher set.
 //
-// One row per launcher; the first whose variables are all there counts. Slurm sets its variables
-// for batch scripts too, so only those of a job step are looked at; a step of one task may be a
-// shell, and is no launcher.
+// One row per launcher; the first row whose variables are all set applies. Slurm also sets its
+// variables for batch scripts, so only those of a job step are read. A step with one task may be an
+// interactive shell and does not count.
 #include "transport/common/internal.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static const struct launcher {
     const char *family, *rank, *size;
     const char *also;       // must be set too, or NULL
     enum speaks_mpi mpi;    // the same for all rows of a family
-    bool one_task_is_shell; // a job of one rank may be somebody's shell
+    bool one_task_is_shell; // a job of one rank may be an interactive shell
 } launchers[] = {
     {.family = "openmpi", .rank = "OMPI_COMM_WORLD_RANK", .size = "OMPI_COMM_WORLD_SIZE"},
     {.family = "mpich", .rank = "PMI_RANK", .size = "PMI_SIZE"},
@@ -51,14 +51,14 @@ static const struct launcher {
      .mpi = NEVER},
 };
 
-// False: not set, or no whole number.
+// False: not set, or not an integer.
 static bool number(const char *variable, int64_t *out)
 {
     const char *text = getenv(variable);
     return text && tsr__str_int(str_of(text), out);
 }
 
-// The place that a launcher gave this process; false: its variables are not there, or are no place.
+// The rank that a launcher gave this process; false: its variables are not set or are invalid.
 static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
 {
     int64_t number_of_rank, count;
@@ -74,8 +74,7 @@ static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
     return true;
 }
 
-// The rows are in the order of how sure they are: what mpirun sets comes before what Slurm sets
-// around it.
+// Rows are ordered by reliability: mpirun's variables come before Slurm's, which surround them.
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {
@@ -93,7 +92,7 @@ bool tsr_launcher(int *rank, int *ranks, const char **family)
     return false;
 }
 
-// A Slurm step on one host; false where it does not say.
+// True for a Slurm step on one host; false if Slurm does not say.
 static bool one_node(void)
 {
     static const char *const names[] = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES",
@@ -106,10 +105,10 @@ static bool one_node(void)
     return false;
 }
 
-// Slurm on one host needs no MPI: the ranks share memory.
+// Slurm on one host needs no MPI: the ranks use shared memory.
 bool tsr__launcher_is_mpi(const char *family)
 {
-    enum speaks_mpi speaks = ALWAYS; // a family that is in no row has a plug-in of its own
+    enum speaks_mpi speaks = ALWAYS; // families without a row have their own plug-in
     for (size_t i = 0; i < TSR_COUNT(launchers); i++)
         if (strcmp(launchers[i].family, family) == 0)
             speaks = launchers[i].mpi;

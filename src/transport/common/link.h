@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// link.h - messages between processes: what a plug-in (one per MPI family, one for UCX) gives, and all that it must know.
+// link.h - messages between processes: the interface of a plug-in (one per MPI family, one for
+// UCX).
 //
-// Messages between two ranks on one channel arrive in the order sent. Nothing blocks: requests are tested until
-// they are done. A plug-in is a library of its own, so this header is its whole ABI; it includes nothing of ours.
+// Messages between two ranks on one channel arrive in order. Nothing blocks: requests are tested
+// until they are done. A plug-in is a separate library, so this header is its complete ABI and
+// includes nothing of ours.
 #ifndef TSR_LINK_H
 #define TSR_LINK_H
 
@@ -13,46 +15,50 @@
 #define LINK_ABI         7
 #define LINK_SYMBOL      "tsr_link_open"
 #define LINK_WIRE_SYMBOL "tsr_link_wire"
-#define LINK_CARD        (32u << 10) // the most that a rank tells of itself when the ranks meet
+// most bytes that a rank publishes about itself when the ranks meet
+#define LINK_CARD (32u << 10)
 
 enum link_channel { LINK_DATA, LINK_BEAT, LINK_GIFT, LINK_CHANNELS };
 
 struct link {
     uint32_t abi; // LINK_ABI
     int rank, size;
-    int host_ranks, host_cores; // ranks on this host; cores they may use together
-    bool crowded;      // every host has more ranks than cores: all ranks have the same word on it
-    bool threads;      // functions may be called from several threads at a time
-    char library[128]; // "Open MPI v4.1.4", for messages
-    uint32_t jobs;     // opened over this link so far; counted by the user
+    int host_ranks, host_cores; // ranks on this host; cores that they share
+    bool crowded;               // every host has more ranks than cores; equal on all ranks
+    bool threads;               // functions may be called from several threads at a time
+    char library[128];          // "Open MPI v4.1.4", for messages
+    uint32_t jobs;              // jobs opened over this link so far; counted by the user
     void *state;
-    // A request is done with p only when test says so. False: the network failed.
+    // The buffer p is in use until test returns 1. False: the network failed.
     bool (*send)(struct link *link, int peer, int channel, const void *p, size_t bytes,
                  uint64_t *request);
     bool (*receive)(struct link *link, int peer, int channel, void *p, size_t bytes,
                     uint64_t *request);
-    // Moves messages along, of all channels at once. NULL: test does.
+    // Makes progress on all channels. NULL: test does it.
     void (*step)(struct link *link);
     // 1: done, and bytes (if not NULL) is what was received; 0: not yet; -1: failed.
     int (*test)(struct link *link, uint64_t *request, size_t *bytes);
-    void (*cancel)(struct link *link, uint64_t *request); // a receive that is not wanted any more
-    // The same for a receive into memory that is to be freed: it has ended when test says so (-1), or was too late to withdraw (1).
+    void (*cancel)(struct link *link, uint64_t *request); // a receive that is no longer wanted
+    // The same for a receive into memory that will be freed: test returns -1 once it has ended, or
+    // 1 if it was too late to cancel.
     void (*withdraw)(struct link *link, uint64_t *request);
-    // The job has failed: others may be gone, so the end of the process waits for nobody.
+    // The job has failed: other ranks may be gone, so the process must not wait for them at exit.
     void (*failed)(struct link *link);
-    // Of a network that belongs to one job (UCX); NULL where it is the process's (MPI). flush: takes a step, and says whether
-    // everything sent has left this process. close: frees the link; nothing may be under way.
+    // For a network that belongs to one job (UCX); NULL if it belongs to the process (MPI). flush:
+    // makes progress, and returns whether everything sent has left this process. close: frees the
+    // link; no request may be pending.
     bool (*flush)(struct link *link);
     void (*close)(struct link *link);
-    // Called before the network goes away (at exit): nothing may be sent afterwards. Set by the user.
+    // Called before the network is closed (at exit): nothing may be sent afterwards. Set by the
+    // user.
     void (*on_end)(void *data);
     void *on_end_data;
 };
 
-// What a plug-in exports: joins the job, or (again) gives the link it has. NULL: error says why.
+// Exported by a plug-in: joins the job, or returns the existing link. NULL: error says why.
 typedef struct link *(*link_open_fn)(char *error, size_t n);
 
-// Where a network has no launcher of its own, the ranks have met already. All call swap together.
+// For a network without a launcher: the ranks have met already. All ranks call swap together.
 struct link_card {
     size_t bytes;
     char data[LINK_CARD];
@@ -61,13 +67,14 @@ struct link_meeting {
     int rank, size;
     int host_ranks, host_cores;
     const char *interfaces; // network interfaces to use for TCP: "lo", "eth0,eth1"
-    uint64_t job;           // a number that all ranks of the job have, and those of another not
-    // Tells all others `mine`; then calls `take` with what each other rank told, in the order of the ranks. False: error says why.
+    uint64_t job;           // identifies the job: equal on all its ranks, different for other jobs
+    // Sends `mine` to all others, then calls `take` with the card of each other rank, in rank
+    // order. False: error says why.
     bool (*swap)(struct link_meeting *meeting, const struct link_card *mine,
                  bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                  char *error, size_t n);
 };
-// What the plug-in of such a network exports: a new link. NULL: error says why.
+// Exported by the plug-in of such a network: a new link. NULL: error says why.
 typedef struct link *(*link_wire_fn)(struct link_meeting *meeting, char *error, size_t n);
 
 #endif

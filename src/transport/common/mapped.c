@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// mapped.c - finds libraries and files by an address inside of them.
+// mapped.c - finds the library or file that contains an address.
 //
-// dladdr says the name that a library was loaded by. "build/libtessera_ops.so" means another file after a chdir, and what
-// lies there may be a stranger's; the kernel's list has the path of the file that was loaded.
+// dladdr returns the name by which a library was loaded. A relative name means another file after a
+// chdir, perhaps one of another user. The kernel's list has the path of the file that was mapped.
 #include "transport/transport.h"
 
 #include <limits.h>

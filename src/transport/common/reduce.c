@@ -214,7 +214,7 @@ static void fold_block(const struct kernel *kernel, enum comm_reduce op, const v
     kernel->store(acc, sum, n);
 }
 
-// Of its own, because its frame is large and small sums do without it.
+// A separate function: its stack frame is large, and small sums do not need it.
 static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, enum comm_reduce op,
                                                   const void *const *in, int n, void *const *out,
                                                   int n_out, size_t bytes, int64_t first,
@@ -230,13 +230,13 @@ static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, e
     }
 }
 
-// Bytes from which on outputs are written past the caches: of a slice, and of an output that is
-// written in pieces. Both are measured: below, the caches are faster.
+// Sizes from which outputs are written with non-temporal stores: of a slice, and of an output
+// written in pieces. Both were measured.
 #define LARGE_SLICE  ((size_t)4 << 20)
 #define LARGE_OUTPUT ((size_t)16 << 20)
 
-// Vectors do what they can from the start; the rest, and types without vectors, go through blocks.
-// in and out may be the same memory: each step reads all of its inputs before it writes.
+// Vector code handles the start; the rest, and types without vector code, go through blocks. in and
+// out may overlap: each step reads all its inputs before it writes.
 static void reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
                    void *const *out, int n_out, int64_t first, int64_t count, bool large)
 {

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce_wide.c - sums, largest and smallest of the types that models have, with the widest vectors of the processor.
+// reduce_wide.c - vectorized sum, maximum and minimum for common types, with the widest vectors of
+// the processor.
 //
-// One pass: all inputs of a few cache lines are read, folded in their order, then all outputs written. Vectors change no
-// bit: every element is folded as reduce.c folds it. Outputs that are too large for the caches are written past them, as
-// memcpy does. Sixteen-bit floats are folded as floats and rounded once.
+// One pass: reads a few cache lines of every input, folds them in order, writes all outputs.
+// Vectors change no bit: every element is folded as in reduce.c. Outputs larger than the caches are
+// written with non-temporal stores, as memcpy does. 16-bit floats are folded as float and rounded
+// once.
 #include "transport/common/internal.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#define LINES 256 // bytes of one step
+#define LINES 256 // bytes per step
 
-// Lanes of 64 bytes, and the same wherever they lie. Macros: functions that take vectors differ in how they are
-// called from processor to processor.
+// Vectors of 64 bytes with any alignment. Macros, because the calling convention of functions with
+// vector arguments depends on the processor.
 #define LANES(T, name)                                                                             \
     typedef T name __attribute__((vector_size(64)));                                               \
     typedef T name##_anywhere __attribute__((vector_size(64), aligned(1), may_alias))
@@ -30,7 +32,7 @@ LANES(uint64_t, u64);
 #define ADD(V, M, a, x)        ((a) + (x))
 #define MAX(V, M, a, x)        PICK(V, M, (M)((x) > (a)), x, a)
 #define MIN(V, M, a, x)        PICK(V, M, (M)((x) < (a)), x, a)
-// What is no number wins, as in reduce.c.
+// NaN wins, as in reduce.c.
 #define FMAX(V, M, a, x) PICK(V, M, (M)((x) > (a)) | ((M)((x) != (x)) & (M)((a) == (a))), x, a)
 #define FMIN(V, M, a, x) PICK(V, M, (M)((x) < (a)) | ((M)((x) != (x)) & (M)((a) == (a))), x, a)
 
@@ -42,7 +44,7 @@ LANES(uint64_t, u64);
             *(V##_anywhere *)(p) = (v);                                                            \
     } while (0)
 
-// The same text for every type, operation and kind of processor.
+// One body for every type, operation and processor.
 #define PASS(name, target, V, M, OP)                                                               \
     static target size_t name(const char *const *in, int n, char *const *out, int n_out,           \
                               size_t at, size_t end, bool past)                                    \
@@ -71,7 +73,7 @@ LANES(uint64_t, u64);
 typedef size_t pass(const char *const *in, int n, char *const *out, int n_out, size_t at,
                     size_t end, bool past);
 
-// All types and operations for one kind of processor; those of `prod` and small integers are left to reduce.c.
+// All types and operations for one processor; products and small integers are left to reduce.c.
 #define PASSES(kind, target)                                                                       \
     PASS(sum_f32_##kind, target, f32, i32, ADD)                                                    \
     PASS(max_f32_##kind, target, f32, i32, FMAX)                                                   \
@@ -136,8 +138,8 @@ static inline F16C __m128i narrow(__m256i u)
     return _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
 }
 
-// What is no number becomes the only one that is written, with its sign.
-// Usually there is none, and one test is all. which: the bits of the one NaN of that type.
+// Replaces NaNs by the one NaN that is stored, with its sign. Usually there is none, and one test
+// suffices. which: the bits of that NaN.
 static inline F16C __m128i one_nan(__m128i bits, __m256 x, int which)
 {
     __m256i mask = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -175,7 +177,7 @@ static inline AVX512 __m512 from_bfloat_16(const char *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-// The same of words whose lower halves are the result.
+// The same for words whose lower halves are the result.
 static inline AVX512 __m256i one_nan_16(__m512i words, __m512 x, int which)
 {
     __mmask16 mask = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
@@ -274,7 +276,7 @@ static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
     return passes_plain[type][op];
 }
 
-// Writes past the caches need whole lines.
+// Non-temporal stores need whole cache lines.
 static bool lined_up(char *const *out, int n_out, size_t at)
 {
     uintptr_t bits = 0;
@@ -283,8 +285,8 @@ static bool lined_up(char *const *out, int n_out, size_t at)
     return bits % 64 == 0;
 }
 
-// Returns where it stopped: up to LINES - 1 bytes before the end are left to the caller. The fence
-// makes writes past the caches visible before the ranks meet again.
+// Returns where it stopped: up to LINES - 1 bytes at the end are left to the caller. The fence
+// makes non-temporal stores visible before the ranks synchronize.
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport.c - the calls of the seam, and what all transports share: headers, messages, patience.
+// transport.c - entry points of the transport interface, and what all transports share: headers,
+// messages, waiting.
 //
-// Every collective comes through tsr__comm_all_reduce or tsr__comm_exchange, which check what this
-// rank alone can check and measure time. Behind them the endpoint's transport compares the ranks'
-// headers.
+// Every collective goes through tsr__comm_all_reduce or tsr__comm_exchange. They check what this
+// rank alone can check and measure time. The endpoint's transport then compares the ranks' headers.
 #include "transport/common/internal.h"
 
 #include <poll.h>
@@ -13,7 +13,7 @@
 
 static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
 
-// Of a number that another rank sent: it may be any.
+// The number comes from another rank and may be out of range.
 static const char *kind_name(uint32_t kind)
 {
     if (kind == COMM_HANDSHAKE)
@@ -54,15 +54,15 @@ void tsr__name_copy(char *out, size_t n, const char *text)
     memset(out + length, 0, n - length);
 }
 
-// The same, but memory that others have in their caches is not written where nothing changes.
-// Names hardly change from run to run, so usually nothing is written.
+// The same, but does not write if nothing changes, since other ranks may have the line in their
+// caches. Names rarely change from run to run.
 static void name_write(char *out, size_t n, const char *text)
 {
     if (strncmp(out, text, n) != 0 || out[n - 1])
         tsr__name_copy(out, n, text);
 }
 
-// Notes are read only in calls that send some: what is left over of an earlier call does no harm.
+// Notes are read only in calls that send some: leftovers of an earlier call do no harm.
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out)
 {
     out->magic = HEADER_MAGIC;
@@ -84,7 +84,7 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
     name_write(out->node, sizeof out->node, call->node ? call->node : "");
 }
 
-// What differs, as "mine against theirs"; the order is from the most telling to the least.
+// What differs, as "mine against theirs", the most informative difference first.
 static bool difference(const struct comm_header *a, const struct comm_header *b, char *out,
                        size_t n)
 {
@@ -141,8 +141,7 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
-// Of what must agree, and of the number of the meeting, so that two calls that are alike are told
-// apart.
+// A hash of what must agree and of the call number, so that two equal calls are distinguished.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
 {
     return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;
@@ -156,7 +155,7 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
     tsr_status st = tsr__header_compare(mine, my_rank, theirs, their_rank, why);
     if (st != TSR_OK)
         return st;
-    describe(mine, my_rank, a, sizeof a); // it has gone on meanwhile, or never came there
+    describe(mine, my_rank, a, sizeof a); // it has gone on meanwhile, or never came to the mailbox
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, rank %d is not", a,
                         their_rank);
 }
@@ -164,7 +163,7 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out)
 {
-    const void *ins[2] = {in, theirs}; // the member of the lower place first
+    const void *ins[2] = {in, theirs}; // the lower member first
     if (higher) {
         ins[0] = theirs;
         ins[1] = in;
@@ -179,9 +178,11 @@ double tsr__now_s(void)
     return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
-#define HOT_ROUNDS   64   // at first without a pause, which takes longer than a peer that is there
-#define SPIN_ROUNDS  400  // about 10 us: a peer on another core arrives within that, or is at work
-#define YIELD_ROUNDS 4000 // then a few ms of giving the core away
+// first without a pause, which would take longer than a peer that is already there
+#define HOT_ROUNDS 64
+// about 10 us: a peer on another core arrives in that time, or is computing
+#define SPIN_ROUNDS  400
+#define YIELD_ROUNDS 4000 // then a few ms of yielding the core
 #define SLEEP_NS     50000
 
 static void relax(void)
@@ -193,9 +194,9 @@ static void relax(void)
 #endif
 }
 
-// Spins, then yields, then sleeps; with more ranks than cores it yields at once, because the rank
-// that is waited for needs the core. True at most once a millisecond: then the caller looks
-// round.
+// Spins, then yields, then sleeps. With more ranks than cores it yields at once, because the rank
+// that it waits for needs the core. Returns true at most once a millisecond: then the caller checks
+// for failures.
 bool tsr__patience(struct patience *patience, bool crowded)
 {
     unsigned round = patience->rounds++;
@@ -235,7 +236,7 @@ void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, 
     *length = (b * unit < count ? b * unit : count) - *first;
 }
 
-// A call that this endpoint can make at all: its own mistakes are told before others wait.
+// Checks what this rank alone can check, before others wait.
 static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_call *call,
                           struct comm_trouble *why)
 {
@@ -255,7 +256,7 @@ static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_cal
     return TSR_OK;
 }
 
-// A call that cannot be made ends the job: the other members wait in it.
+// An invalid call ends the job: the other members wait in it.
 static tsr_status check_call(struct endpoint *endpoint, const struct comm_call *call, bool folds,
                              struct comm_trouble *why)
 {
@@ -298,10 +299,10 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
     return st;
 }
 
-#define BARRIER_BLOCK 64 // ranks that meet at a time
+#define BARRIER_BLOCK 64 // ranks that synchronize at a time
 
-// One step of a barrier: this rank meets those of its block, which are `apart` from each other. 200 ranks, rank 64: with 1 the
-// ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
+// One step of a barrier: synchronizes the ranks of this rank's block, which are `apart` from each
+// other. 200 ranks, rank 64: with 1 the ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
 static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
                              struct comm_trouble *why)
 {
@@ -319,8 +320,9 @@ static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, 
     return tsr__comm_exchange(endpoint, call, &nothing, why);
 }
 
-// Everybody meeting everybody would be n * n messages, so blocks of 64 meet, then the heads of 64 blocks, and so on, and then the same
-// way back. 100 ranks: {0..63} and {64..99} meet, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
+// All-to-all would take n * n messages, so blocks of 64 ranks synchronize, then the heads of 64
+// blocks, and so on, and back in the same way. 100 ranks: {0..63} and {64..99}, then {0, 64}, then
+// the two blocks again. 65536 ranks: three levels.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {
@@ -361,7 +363,7 @@ void tsr__comm_close(struct endpoint *endpoint)
         endpoint->transport->close(endpoint);
 }
 
-// Interrupted by a signal, it goes on with what is left of the time.
+// Continues with the remaining time after a signal.
 bool tsr__wait_readable(int fd, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = POLLIN};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// shm_give.c - what a rank of this host leaves for rank 0 beside the calls of the group.
+// shm_give.c - files that a rank of this host offers to rank 0, outside of the collective calls.
 //
-// The giver holds a file without a name open and shows its number; rank 0 opens that file through the giver's process.
-// So the giver copies nothing and goes on at once; it closes the file when rank 0 says that it has it.
+// The rank keeps an unnamed file open and publishes its descriptor number; rank 0 opens that file
+// through /proc of the rank's process. So the rank copies nothing and continues at once. It closes
+// the file when rank 0 has it.
 #include "transport/shm/shm.h"
 
 #include <errno.h>
@@ -11,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The gift is written before `given` is raised (release), which rank 0 reads (acquire): so it reads
-// a gift that is whole.
+// The entry is written before `given` is raised (release), which rank 0 reads (acquire): so rank 0
+// reads a complete entry.
 tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {
@@ -46,8 +47,8 @@ tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *ca
     return TSR_OK;
 }
 
-// The giver's file is opened by way of /proc: no bytes are copied. Its size is checked before
-// anybody maps it, and gifts_taken is raised last: then the giver may close its own end.
+// Opens the file through /proc: no bytes are copied. Its size is checked before it is mapped.
+// gifts_taken is raised last: then the other rank may close its descriptor.
 tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why)
 {
@@ -60,7 +61,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     struct shm_gift gift = giver->gifts[taken % COMM_GIFTS];
     char path[64];
     struct stat stat;
-    // Only ranks of one user on one host get here, which is what /proc asks for.
+    // Only ranks of one user on one host get here, as /proc requires.
     snprintf(path, sizeof path, "/proc/%d/fd/%d", atomic_load(&giver->pid), gift.fd);
     errno = EIO;
     *fd = tsr__fault(me->session, FAULT_RECEIVE) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
@@ -79,7 +80,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// At the end of the endpoint: what nobody took, or what a failure left.
+// At the end of the endpoint: files that rank 0 did not take, also after a failure.
 void tsr__shm_drop_gifts(struct shm *me)
 {
     for (; me->settled < me->given; me->settled++)

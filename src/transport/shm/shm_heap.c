@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// shm_heap.c - memory of a rank that the other ranks can read and write where it lies.
+// shm_heap.c - memory of a rank that the other ranks can read and write in place.
 //
-// Small blocks lie in a part of their own: their sizes are rounded up to eighths of powers of two, and one that is given back
-// waits for the next of its size. Large ones are cut from the smallest free block that they fit in, and joined with free
-// neighbours when they are given back, so that a run takes little more than what is alive in it at a time.
+// Small blocks have a region of their own: sizes are rounded up to eighths of powers of two, and a
+// freed block waits for the next of its size. Large blocks are split from the smallest free block
+// that fits, and merged with free neighbours when they are freed, so that a run takes little more
+// than its peak of live memory.
 //
-//     blocks of 8, 4 and 6 MiB; the first two are given back and become one of 12. 7 MiB are cut from it, and 5 stay free. 9 MiB
-//     fit nowhere: had the last block been free, it would have grown by 3 MiB; so they begin after it
+//     blocks of 8, 4 and 6 MiB; the first two are freed and become one of 12. 7 MiB are split from
+//     it, and 5 stay free. 9 MiB fit nowhere and begin after the last block; had that been free, it
+//     would have grown by 3 MiB
 //
-// Large blocks follow one another without a space, each with the size of the one before it in its head.
+// Large blocks are contiguous; each stores the size of the one before it in its header.
 #include "transport/shm/shm.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define PAGE        4096               // or a part of one
-#define LINE        64                 // what blocks are aligned to
-#define LARGE       ((size_t)64 << 10) // from here on blocks are cut and joined
-#define SMALL_SHARE 64                 // of the heap for small blocks: one of so many parts
+#define PAGE        4096               // or a fraction of one
+#define LINE        64                 // alignment of blocks
+#define LARGE       ((size_t)64 << 10) // from this size on blocks are split and merged
+#define SMALL_SHARE 64                 // one part in this many of the heap is for small blocks
 #define TRIM_BLOCK  (1u << 20)         // smaller ones keep their pages
-// Bytes beyond twice the most in use from which on pages are given back.
+// Pages are returned to the system if more than this is free beyond twice the peak.
 #define TRIM_FROM (64u << 20)
 #define MARK      UINT64_C(0x7e55e7ab10c4b10c)
 
-// Before each block, on a line of its own. The mark is mixed with the place: a head that somebody wrote over is told apart.
+// The header of each block, on its own cache line. The magic number depends on the address, so that
+// an overwritten header is detected.
 struct block {
     uint64_t mark;
-    size_t bytes;  // with the head
+    size_t bytes;  // with the header
     size_t before; // bytes of the large block before it; 0: it is the first
     size_t given;  // bytes whose pages were given back
     unsigned class;
     bool free;
-    struct block *next, *previous; // of those that are free, in its class
+    struct block *next, *previous; // neighbours in the free list of its class
 };
 _Static_assert(sizeof(struct block) <= LINE, "heads are one line");
 
@@ -60,7 +63,7 @@ static size_t class_bytes(unsigned class)
     return ((size_t)8 + class % 8 + 1) << (class / 8 - 3);
 }
 
-// ---- where things are --------------------------------------------------------------------------
+// ---- addresses ------------------------------------------------------------------------------------
 
 static char *heap_base(const struct shm *me)
 {
@@ -78,7 +81,7 @@ static struct block *first_large(const struct shm *me)
     return (struct block *)(heap_base(me) + small_bytes(me));
 }
 
-// NULL: it is the last one.
+// NULL: it is the last block.
 static struct block *after(const struct shm *me, struct block *block)
 {
     char *end = (char *)first_large(me) + me->heap.large;
@@ -119,7 +122,7 @@ static void unlist(struct shm_heap *heap, struct block *block)
     heap->given -= block->given;
 }
 
-// The smallest of the class that has so many bytes; NULL: none has.
+// The smallest block of the class with at least that many bytes; NULL: none.
 static struct block *smallest_of(const struct shm_heap *heap, unsigned class, size_t bytes)
 {
     struct block *best = NULL;
@@ -131,7 +134,7 @@ static struct block *smallest_of(const struct shm_heap *heap, unsigned class, si
 
 // ---- large blocks ------------------------------------------------------------------------------
 
-// Every block's size is set here, so that the one after it, or the heap if it is the last, always knows it.
+// Every size is set here, so that the next block, or the heap for the last one, always knows it.
 static void set_bytes(struct shm *me, struct block *block, size_t bytes)
 {
     block->bytes = bytes;
@@ -143,8 +146,8 @@ static void set_bytes(struct shm *me, struct block *block, size_t bytes)
         me->heap.last = bytes;
 }
 
-// Cuts off what is beyond `bytes`, if that is worth a block. Pages that were given back are counted with the rest first: the
-// front is about to be written.
+// Splits off what is beyond `bytes`, if it is large enough for a block. Returned pages are counted
+// as used first: the front is about to be written.
 static void cut_off(struct shm *me, struct block *block, size_t bytes)
 {
     size_t rest = block->bytes - bytes, given = block->given;
@@ -160,7 +163,7 @@ static void cut_off(struct shm *me, struct block *block, size_t bytes)
     list_free(&me->heap, second);
 }
 
-// Makes the last block larger if it is free, else a new one after it. NULL: the heap is used up.
+// Grows the last block if it is free, else adds a block after it. NULL: the heap is full.
 static struct block *extend(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
@@ -185,7 +188,7 @@ static struct block *extend(struct shm *me, size_t bytes)
     return block;
 }
 
-// Under the lock.
+// Called with the lock held.
 static struct block *take_large(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
@@ -200,7 +203,7 @@ static struct block *take_large(struct shm *me, size_t bytes)
     return block;
 }
 
-// Takes the second into the first: both are free, not listed, and neighbours.
+// Merges two neighbours that are free and not in a list.
 static void join(struct shm *me, struct block *first, struct block *second)
 {
     size_t bytes = first->bytes + second->bytes;
@@ -209,20 +212,20 @@ static void join(struct shm *me, struct block *first, struct block *second)
     set_bytes(me, first, bytes);
 }
 
-// Gives the pages of a free block back, where much more waits than was ever needed at a time.
+// Returns the pages of a free block to the system, if much more is free than was ever used.
 static void give_pages(struct shm_heap *heap, struct block *block)
 {
     size_t held = heap->small + heap->large - heap->given - block->given;
     if (block->bytes < TRIM_BLOCK || held < 2 * heap->most + TRIM_FROM)
         return;
-    // Whole pages inside the block; the head lies before `first` and stays.
+    // Whole pages inside the block; the header is before `first` and stays.
     uintptr_t first = ((uintptr_t)block + LINE + PAGE - 1) / PAGE * PAGE;
     uintptr_t end = ((uintptr_t)block + block->bytes) / PAGE * PAGE;
-    if (madvise((void *)first, end - first, MADV_REMOVE) == 0) // that it stays is no harm
+    if (madvise((void *)first, end - first, MADV_REMOVE) == 0) // a failure does no harm
         block->given = end - first;
 }
 
-// Under the lock. Neighbours whose heads were written over are left alone.
+// Called with the lock held. Neighbours with overwritten headers are left alone.
 static void free_large(struct shm *me, struct block *block)
 {
     struct shm_heap *heap = &me->heap;
@@ -242,7 +245,7 @@ static void free_large(struct shm *me, struct block *block)
 
 // ---- small blocks ------------------------------------------------------------------------------
 
-// Under the lock. NULL: their part is used up.
+// Called with the lock held. NULL: the region is full.
 static struct block *take_small(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
@@ -267,9 +270,9 @@ static bool is_small(const struct shm *me, const struct block *block)
     return block < first_large(me);
 }
 
-// ---- from outside ------------------------------------------------------------------------------
+// ---- entry points ---------------------------------------------------------------------------------
 
-// By any thread of the rank's engine. NULL: the caller takes ordinary memory.
+// From any thread of the rank's engine. NULL: the caller uses ordinary memory.
 void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
 {
     struct shm *me = (struct shm *)endpoint;
@@ -295,7 +298,7 @@ static bool is_own(const struct shm *me, const void *p)
     return (uintptr_t)p >= first && (uintptr_t)p - first < me->job->at.heap_bytes;
 }
 
-// A block whose head somebody wrote over: better lost than given twice.
+// A block with an overwritten header is leaked rather than reused.
 bool tsr__shm_release(struct endpoint *endpoint, void *p)
 {
     struct shm *me = (struct shm *)endpoint;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// shm_job.c - the memory that ranks of one host share: made, mapped, given back; what has ended the job, and who is lost.
+// shm_job.c - the shared memory segment of the ranks of one host: created, mapped, freed; the
+// failure of the job, and lost ranks.
 //
-// The memory is a file without a name (memfd), so whatever becomes of the processes, nothing is left
-// behind. It is large and mostly never touched: only pages in use cost memory.
+// The segment is an anonymous file (memfd), so nothing is left behind whatever happens to the
+// processes. It is large and mostly never touched: only used pages cost memory.
 //
 // The segment for 2 ranks, in this order; all but the heaps is a few MiB of address space:
-//     head        magic, number of ranks, the verdict on the job
-//     slots       per rank: state, heartbeat, the two entries, its gifts
-//     pairs       [from][to]: how often one came to the other, bytes put and taken
-//     parts       [rank][entry][to]: sizes and places of an exchange
+//     head        magic, number of ranks, the failure of the job
+//     slots       per rank: state, heartbeat, the two entries, its files
+//     pairs       [from][to]: calls entered, bytes put and taken
+//     parts       [rank][entry][to]: sizes and offsets of an exchange
 //     stages      per rank: 4 chunks of 128 KiB
 //     rings       [from][to]: 256 KiB
 //     mailboxes, pair buffers   [lower][higher]
-//     heaps       per rank: 64 GiB of addresses for tensors, pages as they are used
+//     heaps       per rank: 64 GiB of addresses for tensors, pages on demand
 #include "transport/shm/shm.h"
 
 #include <errno.h>
@@ -24,16 +25,16 @@
 
 #define SHM_MAGIC  0x314D4853u
 #define HEAP_BYTES ((size_t)64 << 30)  // address space of a rank's tensors
-#define HEAP_LEAST ((size_t)256 << 20) // less is not worth it
-#define HEAP_RANKS 256                 // with more ranks on a host, tensors travel through rings
+#define HEAP_LEAST ((size_t)256 << 20) // less is not useful
+#define HEAP_RANKS 256                 // with more ranks on a host, tensors go through rings
 
 static size_t whole_pages(size_t n)
 {
     return (n + 4095) / 4096 * 4096;
 }
 
-// The same in every process, since it follows from the number of ranks alone; only the heaps' size
-// is read from the file.
+// The same in every process, since it follows from the number of ranks; only the heap size is read
+// from the file.
 static struct shm_layout layout_of(int ranks)
 {
     size_t n = (size_t)ranks;
@@ -45,7 +46,7 @@ static struct shm_layout layout_of(int ranks)
     layout.rings = layout.stages + n * SHM_STAGES * SHM_CHUNK;
     layout.mailboxes = layout.rings + n * n * layout.ring_bytes;
     layout.pair_buffers = layout.mailboxes + n * n * sizeof(struct mailbox);
-    layout.heaps = layout.pair_buffers + n * n * sizeof(struct shm_bench);
+    layout.heaps = layout.pair_buffers + n * n * sizeof(struct shm_pair_buffer);
     layout.bytes = layout.heaps;
     return layout;
 }
@@ -58,7 +59,7 @@ static tsr_status no_segment(tsr_session *session, const char *what)
     return TSR_PEER;
 }
 
-// Maps what the descriptor has; the last time, a finding says why not.
+// Maps the descriptor; a diagnostic is added only if `last`.
 static tsr_status map_segment(tsr_session *session, struct shm_job *job, bool last)
 {
     struct stat st;
@@ -80,8 +81,8 @@ static tsr_status map_segment(tsr_session *session, struct shm_job *job, bool la
     return TSR_OK;
 }
 
-// Makes the memory of that size and maps it; there may be a limit of address space, or of files.
-// at.bytes is set back first: an earlier try with more heap may have changed it.
+// Creates and maps the segment; address space or file sizes may be limited. at.bytes is reset
+// first: an earlier try with more heap may have changed it.
 static tsr_status map_with(tsr_session *session, struct shm_job *job, size_t heaps, bool last)
 {
     job->at.bytes = job->at.heaps;
@@ -102,9 +103,8 @@ static struct shm_job *job_new(tsr_session *session, int n, const struct comm_op
     return job;
 }
 
-// Asks for the full heap first and for an eighth of it each time that this fails (there may be a
-// limit of address space or of files); without any heap tensors are copied, which is slower and
-// still right.
+// Asks for the full heap first and for an eighth of it after each failure. Without a heap tensors
+// are copied, which is slower but correct.
 tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *options,
                         struct shm_job **out)
 {

@@ -326,8 +326,8 @@ tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct co
 
 // The stamps stand for the entries' first lines: equal ones, and no entry is read. Only where they
 // differ is the reason looked for there.
-tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, int peer,
-                                 struct comm_trouble *why)
+tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call, int peer,
+                                    struct comm_trouble *why)
 {
     const struct comm_header *mine = &tsr__shm_entry(me, me->endpoint.rank)->header;
     uint64_t stamp = come_to(me, peer, mine);

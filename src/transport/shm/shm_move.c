@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shm_move.c - all-reduce and exchange between processes that share memory.
 //
-// Three ways for a reduction, each folding in group order. Small: everybody's data lies in its entry,
-// every member folds all of it, one meeting. In reach (tensors that lie in the shared memory
+// Three ways for a reduction, each folding in group order. Small: everybody's data lies in its
+// entry, every member folds all of it, one meeting. In reach (tensors that lie in the shared memory
 // themselves): each member folds a slice of all inputs into all outputs, nothing is copied. Else
 // staged: chunks are copied into shared memory and folded from there while they are in the cache.
 // An exchange reads parts where they lie, or takes them from a ring that the sender fills.
@@ -24,8 +24,8 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
     return 0;
 }
 
-// What another rank says lies at that offset; NULL: it is not in the memory that tensors lie in. An offset is read once and
-// checked before it is used: it may be anything, and change.
+// What another rank says lies at that offset; NULL: it is not in the memory that tensors lie in. An
+// offset is read once and checked before it is used: it may be anything, and change.
 static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 {
     const struct shm_layout *layout = &me->job->at;
@@ -121,7 +121,7 @@ static size_t chunk_at(size_t bytes, size_t at)
 struct pair {
     struct shm *me;
     const struct comm_call *call;
-    struct shm_bench *pair_buffer;
+    struct shm_pair_buffer *pair_buffer;
     int peer;
     bool higher;
     const char *in;
@@ -140,7 +140,8 @@ static size_t piece_at(const struct pair *pair, size_t k)
     return SHM_PIECE;
 }
 
-// The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.
+// The cell that one of both writes for piece k, and the other reads: the one that it read two
+// pieces ago.
 static char *cell_of(const struct pair *pair, bool higher, size_t k)
 {
     return pair->pair_buffer->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
@@ -163,7 +164,7 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
     int peer = (int)call->group[1 - self];
     struct pair pair = {me,
                         call,
-                        shm_bench(me->job, me->endpoint.rank, peer),
+                        shm_pair_buffer(me->job, me->endpoint.rank, peer),
                         peer,
                         self == 1,
                         in,
@@ -245,17 +246,17 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     return TSR_OK;
 }
 
-// Two members and few bytes. Nobody else reads what is on the mailbox, nor, unless they disagree, this rank's entry:
-// there is nothing to depart from.
-static tsr_status reduce_at_desk(struct shm *me, const struct comm_call *call, const void *in,
-                                 void *out, size_t bytes, struct comm_trouble *why)
+// Two members and few bytes. Nobody else reads what is on the mailbox, nor, unless they disagree,
+// this rank's entry: there is nothing to depart from.
+static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call, const void *in,
+                                    void *out, size_t bytes, struct comm_trouble *why)
 {
     bool higher = call->group[1] == me->endpoint.rank;
     int peer = (int)call->group[!higher];
     struct mailbox *mailbox = shm_mailbox(me->job, me->endpoint.rank, peer);
     uint64_t turn = me->peers[peer].turns++;
     memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
-    tsr_status st = tsr__shm_meet_at_desk(me, call, peer, why);
+    tsr_status st = tsr__shm_meet_in_mailbox(me, call, peer, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
     tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
@@ -273,8 +274,8 @@ tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call
     tsr_status st = tsr__shm_begin(me, call, NULL, &mine, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    if (desk_fits(call, bytes))
-        return reduce_at_desk(me, call, in, out, bytes, why);
+    if (mailbox_fits(call, bytes))
+        return reduce_in_mailbox(me, call, in, out, bytes, why);
     if (bytes <= SHM_INLINE) {
         if (bytes)
             memcpy(mine->data, in, bytes);
@@ -391,7 +392,8 @@ static bool pull(struct exchange *exchange, int i)
     return true;
 }
 
-// Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the ring.
+// Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the
+// ring.
 static const char *part_at(const struct exchange *exchange, int i)
 {
     return exchange->me->peers[exchange->call->group[i]].part;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shm_rank.c - one rank of those that share memory: its endpoint, made and closed, and its signs of life.
+// shm_rank.c - one rank of those that share memory: its endpoint, made and closed, and its signs of
+// life.
 //
 // A rank is its process's only one in the job. Its endpoint belongs to one thread; the beat's
 // thread writes the heartbeat and nothing else, and the heap has a lock, because the engine's

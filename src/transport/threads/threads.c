@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads.c - ranks as threads of one process: pointers are shared, nothing is copied but the
-// result.
+// threads.c - ranks as threads of one process: buffers are shared, only results are copied.
 //
-// A call has two meetings. Arrival: each member writes its header and pointers into its slot and
-// raises its counter for every other member; when all counters are up, all headers are compared,
-// and data may be read. Departure: each member raises its second counter when it no longer touches
-// the others' memory; when all have, the caller may free its own. Counters are per pair of ranks,
-// so the k-th meeting of two ranks is always with each other: ranks that disagree about operator,
-// order or group meet in different calls, and find it. Two ranks with little to add up copy it to
-// their mailbox instead (internal.h) and need no departure.
+// A call has two synchronization points. Arrival: each member writes its header and pointers into
+// its slot and raises its counter for every other member. When all counters are up, the headers are
+// compared, and data may be read. Departure: each member raises its second counter when it no
+// longer accesses the others' buffers; when all have, the caller may free its own. Counters are per
+// pair of ranks, so the k-th call of two ranks always pairs with each other: ranks that disagree
+// about operator, order or group meet in different calls and detect it. Two ranks with a small
+// reduction copy it to their mailbox instead (internal.h) and need no departure.
 //
-// When the job fails, a member may leave only when nobody reads its memory any more: see leave().
+// When the job fails, a member may leave only when no other member reads its buffers: see leave().
 //
-// Two ranks in one call, one after the other in time:
-//     rank 0: writes header, in, out; arrived[0][1] = 5      rank 1 still computes
-//     rank 0: waits until arrived[1][0] is 5                 rank 1: writes its own; arrived[1][0] = 5
+// Two ranks in one call, in order of time:
+//     rank 0: writes header, in, out; arrived[0][1] = 5 rank 1 still computes
+//     rank 0: waits until arrived[1][0] is 5            rank 1: writes its own; arrived[1][0] = 5
 //     both compare headers, enter IN_DATA, fold their slices of both inputs into both outputs
 //     rank 0: raises departed[0][1], waits for departed[1][0]   rank 1: the same; then both return
 #include "transport/common/internal.h"
@@ -25,19 +24,21 @@
 
 enum state {
     AT_WORK, // outside of calls, or waiting in one
-    IN_DATA, // reads or writes other members' memory
-    GONE,    // left the job: ended, or failed
+    IN_DATA, // reads or writes other members' buffers
+    GONE,    // has left the job: ended, or failed
 };
 
-// What one rank tells another. stamp: of their last two meetings, 0 where they were not at the mailbox.
+// State that one rank publishes for another. stamp: of their last two calls; 0: the mailbox was not
+// used.
 struct word {
     _Alignas(64) atomic_uint_fast64_t arrived; // calls with that peer entered
     atomic_uint_fast64_t stamp[2];
     _Alignas(64) atomic_uint_fast64_t departed;
-    uint64_t turns; // at the mailbox of both; its own
+    uint64_t turns; // of both at the mailbox; private
 };
 
-// What never changes, what a call writes and others read, what only those look at who wait long: on lines of their own.
+// Constant fields, fields that a call writes and others read, and fields for long waits are on
+// separate cache lines.
 struct slot {
     _Alignas(64) struct endpoint endpoint; // first: an endpoint is its slot
     struct thread_job *job;
@@ -65,13 +66,13 @@ struct thread_job {
     struct comm_trouble trouble;
 };
 
-// Not by way of the slot, whose rank writes nearby.
+// Not through the slot: its rank writes to nearby memory.
 static struct word *word_of(const struct thread_job *job, int from, int to)
 {
     return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
 }
 
-// By any thread. Only the text is under the lock; the flag is looked at without it.
+// From any thread. The lock protects the text alone; the flag is read without it.
 static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
     struct thread_job *job = ((struct slot *)endpoint)->job;
@@ -83,7 +84,7 @@ static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank,
     pthread_mutex_unlock(&job->lock);
 }
 
-// The job's trouble, for a rank that finds it failed.
+// Returns the job's failure to a rank that finds it failed.
 static tsr_status told(struct thread_job *job, struct comm_trouble *why)
 {
     pthread_mutex_lock(&job->lock);
@@ -92,9 +93,9 @@ static tsr_status told(struct thread_job *job, struct comm_trouble *why)
     return why->status;
 }
 
-// After a failure: waits until no member can be inside this rank's memory, then counts as gone. A
-// member enters IN_DATA only if it sees the job unfailed after having announced IN_DATA, so one of
-// both sees the other.
+// After a failure: waits until no member can be inside this rank's buffers, then marks the rank as
+// gone. A member enters IN_DATA only if the job has not failed after it announced IN_DATA, so one
+// of the two sees the other.
 static void leave(struct slot *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++) {
@@ -106,7 +107,7 @@ static void leave(struct slot *me, const struct comm_call *call)
     atomic_store(&me->state, GONE);
 }
 
-// This rank found the failure, or heard of it: the first text stays.
+// This rank found the failure or was informed of it: the first text stays.
 static tsr_status give_up(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
     threads_fail(&me->endpoint, why->status, why->rank, why->text);
@@ -114,8 +115,8 @@ static tsr_status give_up(struct slot *me, const struct comm_call *call, struct 
     return why->status;
 }
 
-// True if following "waits for" from this rank comes back to it: nobody of them will ever move. A
-// rank whose wait is over and that only has not had the time to see it breaks the ring.
+// True if following "waits for" from this rank returns to it: a deadlock. A rank whose wait is over
+// but that has not noticed it yet breaks the ring.
 static bool in_a_ring(const struct slot *me)
 {
     const struct thread_job *job = me->job;
@@ -130,24 +131,24 @@ static bool in_a_ring(const struct slot *me)
         if (at == me->endpoint.rank)
             return true;
     }
-    return false; // a ring without this rank: its members will tell
+    return false; // a ring without this rank: its members will report it
 }
 
-// Looks around while waiting for a peer that has not arrived.
+// Checks for failures while waiting for a peer that has not arrived.
 static tsr_status look(struct slot *me, const struct slot *peer, const struct comm_call *call,
                        int *rings, struct comm_trouble *why)
 {
     int rank = peer->endpoint.rank;
     if (atomic_load(&me->job->failed))
         return told(me->job, why);
-    // It may have come, found this rank there, and ended: then its number is as high.
+    // The peer may have arrived, seen this rank there, and ended: then its counter is as high.
     if (atomic_load(&peer->state) == GONE &&
         atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
         return tsr__trouble(why, TSR_PEER, rank,
                             "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", rank,
                             me->endpoint.rank, call->op, call->node, (long long)call->id);
     *rings = in_a_ring(me) ? *rings + 1 : 0;
-    if (*rings < 50) // stable over many looks: not a snapshot of ranks on the move
+    if (*rings < 50) // stable over many checks: not a snapshot of moving ranks
         return TSR_OK;
     return tsr__trouble(why, TSR_PEER, rank,
                         "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for "
@@ -164,7 +165,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     struct patience patience = {0};
     int rings = 0;
     while (atomic_load_explicit(&word->arrived, memory_order_acquire) < wanted) {
-        // Said only by a rank that really waits: others look for rings in it.
+        // Published only by a rank that really waits: others search it for deadlocks.
         if (patience.rounds == 0)
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&patience, me->job->crowded))
@@ -178,25 +179,26 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     return TSR_OK;
 }
 
-// Raises the number of meetings with a peer; stamp 0: not at the mailbox. Returns the number.
-static uint64_t come_to(struct slot *me, int peer, bool at_desk, uint64_t *stamp)
+// Raises the number of calls with a peer; stamp 0: without the mailbox. Returns the number.
+static uint64_t come_to(struct slot *me, int peer, bool in_mailbox, uint64_t *stamp)
 {
     struct word *word = &me->to[peer];
     uint64_t meeting = atomic_load_explicit(&word->arrived, memory_order_relaxed) + 1;
-    *stamp = at_desk ? tsr__mailbox_stamp(&me->header, meeting) : 0;
+    *stamp = in_mailbox ? tsr__mailbox_stamp(&me->header, meeting) : 0;
     atomic_store_explicit(&word->stamp[meeting & 1], *stamp, memory_order_relaxed);
     atomic_store_explicit(&word->arrived, meeting, memory_order_release);
     return meeting;
 }
 
-// Nobody has seen this rank in the call, so nobody can be in its memory: it need not leave().
+// No other member has seen this rank in the call, so none can be in its buffers: it need not
+// leave().
 static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
 {
     atomic_store(&me->state, GONE);
     return told(me->job, why);
 }
 
-// All members are there and say the same; or the job fails.
+// Waits for all members and compares their calls; the job fails if they differ.
 static tsr_status arrive(struct slot *me, const struct comm_call *call, const int64_t *notes,
                          struct comm_trouble *why)
 {
@@ -204,8 +206,8 @@ static tsr_status arrive(struct slot *me, const struct comm_call *call, const in
     uint64_t none;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
-    // Written while nobody reads it: all members of the call before have departed, and the mailbox
-    // reads headers only to tell a difference.
+    // No member reads it now: all members of the previous call have departed, and the mailbox reads
+    // headers only to report a difference.
     tsr__header_of(call, notes, &me->header);
     for (int i = 0; i < call->n_group; i++)
         if (call->group[i] != me->endpoint.rank)
@@ -223,7 +225,7 @@ static tsr_status arrive(struct slot *me, const struct comm_call *call, const in
     return TSR_OK;
 }
 
-// From here on this rank may touch the others' memory; false if the job failed meanwhile.
+// Allows this rank to access the others' buffers; false if the job failed meanwhile.
 static bool enter_data(struct slot *me)
 {
     atomic_store(&me->state, IN_DATA);
@@ -233,7 +235,7 @@ static bool enter_data(struct slot *me)
     return false;
 }
 
-// Done with the others' memory; back when the others are done with ours.
+// Ends the access to the others' buffers and waits until the others have ended theirs.
 static tsr_status depart(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
     struct thread_job *job = me->job;
@@ -254,9 +256,10 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
         struct patience patience = {0};
         while (atomic_load_explicit(theirs, memory_order_acquire) < wanted) {
             tsr__patience(&patience, job->crowded);
-            // State first, then the number: a peer that departed and then ended has the number up.
+            // State first, then the counter: a peer that departed and then ended has raised its
+            // counter.
             if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
-                leave(me, call); // it left without touching us: the job failed
+                leave(me, call); // it left without touching our buffers: the job failed
                 return told(job, why);
             }
         }
@@ -264,7 +267,7 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
     return TSR_OK;
 }
 
-// The job failed between the arrival and the data; this rank has touched nothing.
+// The job failed between arrival and data access; this rank has touched nothing.
 static tsr_status backed_off(struct slot *me, const struct comm_call *call,
                              struct comm_trouble *why)
 {
@@ -289,15 +292,15 @@ static void reduce_slice(struct slot *me, const struct comm_call *call)
                 length);
 }
 
-// Two members and few bytes: nobody touches another's memory.
-static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *call, const void *in,
-                                 void *out, size_t bytes, struct comm_trouble *why)
+// Two members and few bytes: no member accesses another's buffers.
+static tsr_status reduce_in_mailbox(struct slot *me, const struct comm_call *call, const void *in,
+                                    void *out, size_t bytes, struct comm_trouble *why)
 {
     struct thread_job *job = me->job;
     bool higher = call->group[1] == me->endpoint.rank;
     int peer = (int)call->group[!higher];
     struct mailbox *mailbox = &job->mailboxes[call->group[0] * job->n + call->group[1]];
-    // Both count their turns at this mailbox alike, since both come to the same calls.
+    // Both ranks count their turns at this mailbox equally, since both make the same calls.
     uint64_t turn = me->to[peer].turns++, stamp;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
@@ -320,8 +323,8 @@ static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct com
 {
     struct slot *me = (struct slot *)endpoint;
     size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-    if (me->job->mailboxes && desk_fits(call, bytes))
-        return reduce_at_desk(me, call, in, out, bytes, why);
+    if (me->job->mailboxes && mailbox_fits(call, bytes))
+        return reduce_in_mailbox(me, call, in, out, bytes, why);
     me->in = in;
     me->out = out;
     tsr_status st = arrive(me, call, NULL, why);
@@ -359,7 +362,7 @@ static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Copies what every member sends to this one; the sizes must be those expected.
+// Copies what every member sends to this one; sizes must be as expected.
 static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
                              const struct comm_exchange *exchange, int self,
                              struct comm_trouble *why)
@@ -388,7 +391,8 @@ static tsr_status tell_arrived(struct slot *me, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Meet, tell who has come, then copy or fold the others' parts where they lie; nobody leaves before all have.
+// Waits for all members, calls `arrived`, then copies or folds the others' parts in place; returns
+// when all are done.
 static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_call *call,
                                    struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -411,7 +415,7 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
         st = copy_parts(me, call, exchange, self, why);
     if (st == TSR_OK)
         return depart(me, call, why);
-    // Out of the others' memory first, or leave() of another rank would wait for this one.
+    // Leave the others' buffers first, or leave() of another rank would wait for this one.
     atomic_store(&me->state, AT_WORK);
     return give_up(me, call, why);
 }
@@ -429,7 +433,7 @@ static const struct transport threads_transport = {
     .close = threads_close,
 };
 
-// Scratch for the largest group, so that calls allocate nothing.
+// Scratch memory for the largest group, so that calls do not allocate.
 static void slot_init(struct thread_job *job, int rank, int cores)
 {
     struct slot *slot = &job->slots[rank];
@@ -447,8 +451,8 @@ static void slot_init(struct thread_job *job, int rank, int cores)
     slot->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&job->arena, int64_t, n * COMM_NOTES);
 }
 
-// Large, and mostly never touched; NULL: everything goes without.
-static struct mailbox *open_desks(size_t pairs)
+// Large, and mostly never touched; NULL: mailboxes are not used.
+static struct mailbox *open_mailboxes(size_t pairs)
 {
     void *p = mmap(NULL, pairs * sizeof(struct mailbox), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -457,19 +461,19 @@ static struct mailbox *open_desks(size_t pairs)
 
 struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct comm_options *options)
 {
-    (void)options; // threads live and die with their process: there is no heartbeat to miss
+    (void)options; // threads end with their process: there is no heartbeat
     struct arena arena;
     tsr__arena_init(&arena, session);
     struct thread_job *job = ARENA_NEW(&arena, struct thread_job);
     if (!job)
         return NULL;
-    // The arena that gave the job moves into it; from here on it is used through the job alone.
+    // The job now owns the arena that it was allocated from.
     job->arena = arena;
     job->n = n;
     size_t pairs = (size_t)n * (size_t)n;
     job->slots = arena_get(&job->arena, (size_t)n * sizeof *job->slots, 64);
     job->words = arena_get(&job->arena, pairs * sizeof *job->words, 64);
-    job->mailboxes = open_desks(pairs);
+    job->mailboxes = open_mailboxes(pairs);
     pthread_mutex_init(&job->lock, NULL);
     int cores = tsr__cores();
     job->crowded = n > cores;
