@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wrapped.java - a cut model from Java: ONNX Runtime's own package (Maven Central) and one library that it registers.
+// Wrapped.java - runs a sharded model from Java, with ONNX Runtime's package (Maven Central) and libtessera_ops.so.
 //
 //   tessera partition decoder.onnx --state 'past_key_values.*=present.*' --layout wrapped -o wrapped
 //   java -cp onnxruntime.jar examples/Wrapped.java wrapped/model.onnx libtessera_ops.so 2 16 1,7,11

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs an example and compares what it prints with the text beside it.
+# Runs an example and compares its output with the expected text.
 set -e
 out=$("$1")
 printf '%s\n' "$out" | diff "$2" -

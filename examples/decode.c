@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode.c - writes text with a language model whose cache stays where it is: decode MODEL [FOLDER [TOKENS]].
+// decode.c - generates tokens with caches that stay on their devices: decode MODEL [FOLDER [TOKENS]].
 //
-// MODEL takes input_ids [batch, 1], attention_mask [batch, total] and a cache past_X for each layer, and gives
-// logits and the longer cache present_X. FOLDER is its partition, made with --state 'past_*=present_*'; without one the
-// whole model is run. Prints the tokens, greedily chosen, one after the other.
+// MODEL has the inputs input_ids [batch, 1], attention_mask [batch, total] and a cache past_X per layer, and the outputs
+// logits and present_X. FOLDER is its partition, made with --state 'past_*=present_*'. Without FOLDER the unsharded model
+// runs. Prints the most probable token of each step.
 #include "example.h"
 
 #include <string.h>

@@ -30,7 +30,7 @@ static inline tsr_model *make_decoder(tsr_session *s, int64_t vocabulary, int64_
         snprintf(name, sizeof(name), "layer%d", i);
         snprintf(out, sizeof(out), "h%d", i + 1);
         h = tsr_node_output(node(s, g, "custom", "DecoderLayer", name, &h, 1, out), 0);
-        must(s, tsr_value_set_type(h, TSR_FLOAT, 3, state)); // nobody else knows what it gives
+        must(s, tsr_value_set_type(h, TSR_FLOAT, 3, state)); // no other code knows its type
     }
     tsr_node *last = node(s, g, "", "MatMul", "lm_head", (tsr_value *[]){h, head}, 2, "logits");
     tsr_value *logits = tsr_node_output(last, 0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// devices.c - the guide's decoder, placed on a CPU, an NPU and a GPU, cut into a file for each and run: devices OPS FOLDER.
+// devices.c - runs a decoder on a CPU, an NPU and a GPU, with one file for each: devices OPS FOLDER.
 //
-// OPS is the library with the layers' own operator (user_ops.c), which every ONNX Runtime that takes part is given. Where
-// this machine has no such NPU or GPU, its CPU stands in. The result is compared with that of the whole model on one device.
+// OPS is the library with the custom operator of the layers (user_ops.c); every rank loads it. If this machine has no
+// NPU or GPU, the CPU replaces it. The result is compared with the model on one device.
 #include "decoder.h"
 
 #define VOCABULARY 50

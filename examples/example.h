@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// example.h - the two things that every example would repeat: stop with the library's own words when a call
-// fails, and the small MatMul that the examples cut.
+// example.h - shared by the examples: stop with the diagnostics of the library when a call
+// fails, and the small MatMul that the examples shard.
 #ifndef TESSERA_EXAMPLE_H
 #define TESSERA_EXAMPLE_H
 

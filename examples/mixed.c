@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mixed.c - two halves of W, each on two devices: cut by rows, every shard held by a group.
+// mixed.c - shards W by rows into two halves, each replicated on two devices.
 #include "example.h"
 
 int main(void)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// placement.c - each part of a decoder where it runs best: the embedding on the CPU, the layers (an operator of
-// another domain) on the NPU, the head on the GPU. The plan survives saving and loading.
+// placement.c - assigns parts of a decoder to devices: the embedding to the CPU, the layers (a custom operator) to
+// the NPU, the head to the GPU. The assignment is kept when the model is saved and loaded.
 #include "decoder.h"
 
 int main(void)

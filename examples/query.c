@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// query.c - read back how every tensor of a node is cut.
+// query.c - prints the sharding of every tensor of a node.
 #include "example.h"
 
 static void print_spec(const tsr_spec *spec)

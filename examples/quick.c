@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quick.c - declare two devices, cut one tensor, rename it: the sharding follows, because it points at the
-// value and not at its name.
+// quick.c - declares two devices, shards one tensor and renames it. The sharding follows, because it refers to the
+// value and not to its name.
 #include "example.h"
 
 int main(void)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank0_partitions.c - one program for all ranks: rank 0 plans and partitions the model, the others wait, then all load and
-// run: rank0_partitions MODEL FOLDER INPUTS.npz OUTPUTS.npz [RANK RANKS [TRANSPORT]].
+// rank0_partitions.c - one program for all ranks: rank 0 plans and partitions the model while the others wait, then all
+// load and run: rank0_partitions MODEL FOLDER INPUTS.npz OUTPUTS.npz [RANK RANKS [TRANSPORT]].
 //
-// The processes are started by mpirun, torchrun, srun or tessera launch; or by hand, each with its RANK and the number of RANKS.
-// FOLDER is made by rank 0. Rank 0 writes OUTPUTS.npz.
+// Start the processes with mpirun, torchrun, srun or tessera launch, or by hand with RANK and RANKS. Rank 0 creates FOLDER
+// and writes OUTPUTS.npz.
 #include "example.h"
 
 #include <string.h>
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     }
     if (argc > 7)
         options.transport = argv[7];
-    options.meet = argv[2]; // jobs started by hand are told apart by their folder
+    options.meet = argv[2]; // the folder identifies jobs that are started by hand
     tsr_session *s = tsr_session_new(NULL);
     must(s, tsr_process_group_join(s, &options, &group));
     int rank = tsr_process_group_rank(group);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// replicate.c - the whole of W on both devices: one group key in the device list, and nothing is cut.
+// replicate.c - replicates W on two devices: one group in the device list and no sharded axis.
 #include "example.h"
 
 int main(void)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// round_trip.c - names are written from the objects and become objects again. What cannot be resolved on loading
-// stays, as a stand-in that says its name and is written back.
+// round_trip.c - saves and loads shardings: objects are written as names and resolved again. A name that cannot be
+// resolved is kept as a placeholder and written back.
 #include "example.h"
 
 static const char *yes(bool b)

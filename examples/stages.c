@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stages.c - a pipeline: ten layers that are too large for one GPU, the first five on one, the rest on another.
+// stages.c - divides ten layers into two pipeline stages: the first five on one GPU, the others on another.
 #include "example.h"
 
 #define LAYERS 10

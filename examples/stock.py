@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A partition in Python's own onnxruntime, one process per rank; nothing of Tessera is in the process but its operators.
+"""Runs a partition in Python's onnxruntime, one process per rank. Of Tessera it uses only the operator library.
 
     tessera partition planned.onnx -o parts
     mpirun -n 4 python examples/stock.py parts libtessera_ops.so in.npz out.npz
 
-The rank that has outputs writes them: rank 0, or that of a pipeline's last stage. Each rank is given the whole inputs, as `tessera run` does it."""
+The rank that has outputs writes them: rank 0, or that of a pipeline's last stage. Each rank gets the full inputs, as in `tessera run`."""
 import os, sys
 
 import numpy as np

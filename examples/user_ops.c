@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// user_ops.c - a library of custom operators as a user has it, for --ort-ops: Twice of test.ops (y = 2 x + bias, the bias an attribute)
-// and DecoderLayer of custom (y = x + x / (1 + |x|)), both on floats. It shares only ONNX Runtime's interface with Tessera; outside of
-// this tree that is onnxruntime_c_api.h.
+// user_ops.c - a library of custom operators for --ort-ops: Twice of test.ops (y = 2 x + bias, the bias an attribute) and
+// DecoderLayer of custom (y = x + x / (1 + |x|)), both for float. It uses only ONNX Runtime's C interface; outside of this
+// tree include onnxruntime_c_api.h instead of ort.h.
 #include "engine/ort.h"
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Says by hand how tensors are cut, has every mistake found at once, and proves what is left.
+"""Writes shardings by hand, checks them, and verifies the result.
 
     python examples/python/annotate_and_check.py model.onnx"""
 import sys
@@ -11,7 +11,7 @@ model = tessera.load(sys.argv[1])
 model.add_config("by hand", 2)
 products = [node for node in model.nodes if node.operator == "MatMul"]
 
-# A mistake: nothing can be cut along an axis that it does not have.
+# An error: the tensor has no such axis.
 first = products[0]
 try:
     model.shard(first.name, first.outputs[0], "{1,1,1,1,1,2}")
@@ -27,6 +27,6 @@ for finding in model.check():
         print("    " + finding.hint)
 model.infer()
 
-# Cut and whole on the same random inputs, and the first tensor where they part if they do.
+# Compares sharded and unsharded runs on the same random inputs; `first` is the first tensor that differs.
 found = tessera.verify(model)
-print("cut and whole agree" if found.ok else "they part at %s" % found.first)
+print("sharded and unsharded agree" if found.ok else "they differ at %s" % found.first)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Text of a language model on two devices, as it comes (pip install tokenizers).
+"""Generates text on two devices and prints it as it is generated (pip install tokenizers).
 
     python examples/python/generate.py FOLDER "Once upon a time"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two pictures as SVG, without any other package: devices with their links, and what each rank did in a run.
+"""Draws two SVG pictures without other packages: devices with their links, and the timeline of a run.
 
     python examples/python/plot.py model.onnx hosts:2x2 topology.svg timeline.svg"""
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A bar of tqdm for what takes long (pip install tqdm). Ctrl-C ends it at once, and leaves nothing half-written.
+"""Shows a tqdm progress bar for long calls (pip install tqdm). Ctrl-C stops at once and leaves no partial files.
 
     python examples/python/progress.py model.onnx folder"""
 import sys

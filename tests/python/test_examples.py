@@ -74,7 +74,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
     apart = [float(line.split("apart by ")[1].split()[0]) for line in out.splitlines() if "apart by" in line]
     case("plan_and_run", rc == 0 and "predicted" in out and apart and max(apart) < 5e-5, said)
     rc, out, said = example("annotate_and_check", MODEL)
-    case("annotate_and_check", rc == 0 and "refused: " in out and "cut and whole agree" in out, said)
+    case("annotate_and_check", rc == 0 and "refused: " in out and "sharded and unsharded agree" in out, said)
     rc, out, said = example("plot", MODEL, "hosts:2x2", d + "/topology.svg", d + "/timeline.svg")
     case("plot", rc == 0 and "4 devices" in out and "2 ranks" in out, said)
     if rc == 0:
