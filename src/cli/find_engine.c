@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// find_engine.c - looks for ONNX Runtime's library where people have it.
+// find_engine.c - finds the library of ONNX Runtime.
 //
-// Order: $TESSERA_ORT, the loader's path, the active Python environment, .venv and .deps beside the
-// program or above it, and last what `python3` on the path says. Never the working directory: it may be
-// a folder that a stranger has filled. Loading a library is running it, so what is found near the program
-// must belong to root, to the user or to the program's owner, and must not be writable by everybody.
+// Order: $TESSERA_ORT, the loader's path, the active Python environment, .venv and .deps next to the
+// program or above it, and last the `python3` on the path. Never the working directory, which another
+// user may have filled. Loading a library executes it: a library near the program must belong to
+// root, to the user or to the program's owner, and must not be writable by everybody.
 #include "cli/cli.h"
 
 #include <glob.h>
@@ -18,16 +18,15 @@
 #define IN_PYTHON "/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
 #define IN_NODE   "/.deps/node_modules/onnxruntime-node/bin/napi-v*/linux/*/libonnxruntime.so.1*"
 
-// A link's own mode says nothing: it is always writable by all; what it leads to is looked at
-// apart.
+// A link is always writable by all; its target is checked separately.
 static bool is_ours(const struct stat *at, const struct stat *program)
 {
     bool known = at->st_uid == 0 || at->st_uid == geteuid() || at->st_uid == program->st_uid;
     return known && (S_ISLNK(at->st_mode) || !(at->st_mode & S_IWOTH));
 }
 
-// A file planted by another user, say /tmp/.venv/bin/python, fails at its own owner, at its folder's, or, where it
-// is a link, at those of the file that it leads to.
+// Rejects a file planted by another user, such as /tmp/.venv/bin/python: the file, its folder and, for
+// a link, the target must be ours.
 bool cli_is_trusted(const char *path)
 {
     struct stat program, at;
@@ -45,8 +44,8 @@ bool cli_is_trusted(const char *path)
     return stat(real, &at) == 0 && is_ours(&at, &program);
 }
 
-// Opens the last match of a pattern (the newest version where several stand side by side). A relative folder would
-// mean the working directory.
+// Opens the last match of a pattern, which is the newest version. A relative folder would be the
+// working directory and is refused.
 static bool try_glob(struct cli *cli, const char *folder, const char *pattern, const char **found,
                      const char **version)
 {
@@ -73,7 +72,6 @@ static bool try_near(struct cli *cli, const char *folder, const char **found, co
            try_glob(cli, folder, "/.deps/libonnxruntime.so*", found, version);
 }
 
-// /proc/self/exe is the program itself; argv[0] could be anything.
 bool cli_program_folder(char *out, size_t cap)
 {
     ssize_t n = readlink("/proc/self/exe", out, cap - 1);
@@ -86,9 +84,8 @@ bool cli_program_folder(char *out, size_t cap)
     return slash != NULL;
 }
 
-// -I: neither the working directory nor PYTHONPATH nor the user's own packages are searched for modules.
-// Last, since it takes the time of a Python to start. What it prints is a folder of packages, in
-// which the library is looked for as elsewhere.
+// Last, since starting Python is slow. -I: Python searches neither the working directory nor
+// PYTHONPATH nor the user's own packages.
 static bool try_python(struct cli *cli, const char **found, const char **version)
 {
     char line[PATH_MAX] = "";
@@ -104,8 +101,7 @@ static bool try_python(struct cli *cli, const char **found, const char **version
            try_glob(cli, line, "/capi/libonnxruntime.so.*", found, version);
 }
 
-// Unlike the engine's library a Python from VIRTUAL_ENV need not pass cli_is_trusted: the user has
-// activated it.
+// A Python of VIRTUAL_ENV need not pass cli_is_trusted: the user activated it.
 void cli_python(char *out, size_t cap)
 {
     char folder[PATH_MAX];
@@ -137,11 +133,9 @@ tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
         snprintf(above, sizeof above, "%s/..", folder);
         ok = try_near(cli, folder, found, version) || try_near(cli, above, found, version);
     }
-    // All attempts that failed have left findings; they were guesses and are not told. If nothing
-    // was found the first attempt is made again for the one finding that says so.
+    // Diagnostics of failed attempts are dropped. If nothing was found, the first attempt is repeated for
+    // one diagnostic.
     ok = ok || try_python(cli, found, version);
     tsr_finding_clear(cli->session);
-    if (ok)
-        return TSR_OK;
-    return tsr_engine_open(cli->session, NULL, found, version);
+    return ok ? TSR_OK : tsr_engine_open(cli->session, NULL, found, version);
 }

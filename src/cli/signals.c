@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// signals.c - the ends that are not chosen: Ctrl-C, kill, a closed terminal or pipe, and a file that shrank while it was mapped.
-// Each leaves nothing behind: the session's temporary files go first. Handlers use system calls alone.
+// signals.c - Ctrl-C, kill, a closed terminal or pipe, and a file that shrinks while it is mapped. All of
+// them remove the session's temporary files; handlers use system calls only.
 //
-// The session is reached through `current`, set while a command runs. tsr_session_sweep removes
-// files by names that the session wrote down beforehand and is safe in a handler. Exit codes are
-// those that a shell would show: 128 and the signal's number (Ctrl-C: 130). `plan` puts its own
-// handler for Ctrl-C in front while it searches (cmd_plan.c).
+// tsr_session_sweep is safe in a handler. Exit codes are those of a shell: 128 plus the signal's
+// number (Ctrl-C: 130). `plan` installs its own handler for Ctrl-C while it searches (cmd_plan.c).
 //
-// SIGBUS: models are mapped, not read, so a file that somebody shortens makes a page vanish under a
-// pointer. The handler looks up the address in /proc/self/maps to name the file, and ends the
-// command as any other file that cannot be read would.
+// SIGBUS: models are mapped, so a file that is truncated makes a page vanish. The handler looks up
+// the address in /proc/self/maps to name the file and ends the command with EXIT_READ.
 #include "cli/cli.h"
 
 #include <fcntl.h>
@@ -17,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static tsr_session *volatile current; // of the command that runs
+static tsr_session *volatile current; // NULL while no command runs
 
-// Past stderr: stdio may be in the middle of something when a signal comes.
+// Does not use stdio, which the signal may have interrupted.
 static void say(const char *text, size_t n)
 {
     while (n > 0) {
@@ -46,9 +43,9 @@ static void end_by(int number)
     _exit(128 + number);
 }
 
-// ---- files that became shorter -------------------------------------------------------------------
+// ---- truncated files ---------------------------------------------------------------------------
 
-// A hexadecimal number at *p; moves p behind it.
+// Reads a hexadecimal number at *p and moves p behind it.
 static uintptr_t read_hex(const char **p)
 {
     uintptr_t value = 0;
@@ -63,7 +60,7 @@ static uintptr_t read_hex(const char **p)
     }
 }
 
-// The file in a line of /proc/self/maps if the address is in its range; else NULL.
+// The path in a line of /proc/self/maps if the address is in its range, else NULL:
 // "7f10a000-7f10c000 r--p 00000000 08:01 42    /data/model.onnx"
 static const char *file_in_line(const char *line, uintptr_t address)
 {
@@ -75,10 +72,8 @@ static const char *file_in_line(const char *line, uintptr_t address)
     return address >= from && address < to ? strchr(p, '/') : NULL;
 }
 
-// Writes the path of the file that is mapped at the address into out; false: no file is.
-// Byte by byte into a line, since no memory may be taken here and lines of the list have no bound.
-// A line that is too long is broken in two; its first part still has the range and the path's
-// beginning.
+// Finds the file that is mapped at the address. Reads byte by byte, since a handler cannot allocate;
+// a line that is too long is split, and its first part has the range and the start of the path.
 static bool find_file(uintptr_t address, char *out, size_t cap)
 {
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -105,7 +100,6 @@ static bool find_file(uintptr_t address, char *out, size_t cap)
     return found;
 }
 
-// Control bytes of a path would steer the terminal.
 static void say_path(char *path)
 {
     for (char *p = path; *p; p++)
@@ -118,12 +112,11 @@ static void on_bus(int number, siginfo_t *info, void *context)
 {
     static const char before[] = "tessera: error[io-read]: cannot read '",
                       after[] = "': it became shorter while it was read\n"
-                                "  help: leave the file alone until the command is done\n";
+                                "  help: do not change the file while the command runs\n";
     static char path[4096];
     (void)context;
     if (!find_file((uintptr_t)info->si_addr, path, sizeof path)) {
-        signal(number,
-               SIG_DFL); // no file: a mistake of ours, which the same instruction shows again
+        signal(number, SIG_DFL); // not a file: a bug, which the same instruction triggers again
         return;
     }
     say(before, sizeof before - 1);
@@ -140,22 +133,21 @@ void cli_signals(tsr_session *session)
     struct sigaction action;
     current = session;
     memset(&action, 0, sizeof action);
-    // While one handler works no other begins: a second Ctrl-C does not interrupt the removing.
+    // A second Ctrl-C must not interrupt the clean-up.
     sigfillset(&action.sa_mask);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         struct sigaction before;
         action.sa_handler = end_by;
         if (sigaction(ends[i], NULL, &before) == 0 &&
-            before.sa_handler == SIG_DFL) // nohup ignores one
+            before.sa_handler == SIG_DFL) // nohup ignores SIGHUP
             sigaction(ends[i], &action, NULL);
     }
-    signal(SIGXFSZ, SIG_IGN); // a write beyond the limit fails then, and whoever wrote says so
+    signal(SIGXFSZ, SIG_IGN); // writes beyond the limit fail and are reported
     action.sa_flags = SA_SIGINFO;
     action.sa_sigaction = on_bus;
     sigaction(SIGBUS, &action, NULL);
 }
 
-// From here on signals end the program without touching the session, which is freed next.
 void cli_signals_end(void)
 {
     current = NULL;

@@ -148,7 +148,7 @@ def test_usage(d):
     genai = ["partition", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "folders", "genai_tiny"), "--layout", "genai", "--devices", "2"]
     for words in (["--dry-run"], ["--dry-run", "-o", d + "/genai"], ["--strict", "-o", d + "/genai"]):
         rc, out, err = call(*genai, *words)
-        check("--layout genai refuses %s" % words[0], rc == 2 and "does not go with " + words[0] in err and not os.path.exists(d + "/genai"), (rc, out, err))
+        check("--layout genai refuses %s" % words[0], rc == 2 and "does not support " + words[0] in err and not os.path.exists(d + "/genai"), (rc, out, err))
     check("a folder is no model", call("info", d)[0] == 3)
     check("a missing file", call("check", os.path.join(d, "none.onnx"))[0] == 3)
     check("an unknown code", call("explain", "no-such-code")[0] == 1)
@@ -640,7 +640,7 @@ def test_newcomer(d):
     check("a partition", rc == 0, err)
     for command in ("run", "bench"):
         rc, _, err = call(command, parts, "--devices", "3")
-        check(command + " does not plan what is cut", rc == 2 and "--devices is of a model" in err, (rc, err))
+        check(command + " does not plan what is cut", rc == 2 and "--devices is for models" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "--layout", "genia", "-o", d + "/no")
     check("a layout that does not exist", rc == 5 and "wrapped" in err and "genai" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "-o", d + "/no")

@@ -166,7 +166,7 @@ def the_launcher_goes_away(d):
 def wrong_use(d):
     for hosts in ("", "a:0", "a:x", ":3", "a,,b", "::1", "fd00::2:4", "[::1", "[]:2", "[::1]2", "-oProxyCommand=x", "a,-E/x:2", "[-x]:1"):
         q = subprocess.run([TESSERA, "launch", "--hosts=" + hosts, "--", "true"], capture_output=True, text=True, timeout=harness.HANG_S)
-        assert q.returncode == 2 and "--hosts wants" in q.stderr, (hosts, q.stderr)
+        assert q.returncode == 2 and "--hosts needs" in q.stderr, (hosts, q.stderr)
     q = launch(d, "localhost", ["no-such-command-at-all"])
     assert q.returncode == 127 and "no-such-command-at-all" in q.stderr, q.stderr
     q = launch(d, "elsewhere", ["true"], "--rsh", "no-such-shell -x")

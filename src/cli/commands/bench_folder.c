@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_folder.c - how fast a generation folder is: tokens of a prompt and tokens after it per second, cut as asked, against
-// the uncut folder in a stock onnxruntime-genai on the same cores.
+// bench_folder.c - the speed of a generation folder: tokens per second of prefill and decode, compared
+// with onnxruntime-genai on the unsharded folder and the same cores.
 //
-// Both are loaded once and take turns, so that a machine that others use too is the same for both: ours, the peer, ours. The
-// peer is a Python of its own, found as `doctor` finds it; where it lacks onnxruntime-genai, our figures stand alone.
+// Both are loaded once and take turns (ours, the peer, ours), so that load of the machine affects
+// both. The peer is bench_peer.py, run by the Python that `doctor` finds; without onnxruntime-genai
+// only our figures are printed.
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -11,30 +12,28 @@
 #include <string.h>
 #include <time.h>
 
-// Rounds that are kept of each side; those beyond are run and not counted.
-#define MAX_ROUNDS     1000
+#define MAX_ROUNDS     1000 // later rounds are not counted
 #define DEFAULT_PROMPT 128
 #define DEFAULT_TOKENS 64
 
-// Of each round: prompt tokens until the first new one, and new tokens after that, per second.
+// Tokens per second of each round.
 struct rates {
     double prefill[MAX_ROUNDS], decode[MAX_ROUNDS];
     size_t n;
 };
-// prompt: tokens of it; ids: those tokens; seconds: of measuring, halved between our two turns.
 struct folder_bench {
     struct cli *cli;
     tsr_folder *folder;
     tsr_generator *generator;
     tsr_generate_options options;
-    struct planning planning; // of --devices: its topology is that of the options
-    int64_t devices;          // that the model was cut for
-    int64_t prompt, vocabulary;
-    int64_t *ids;
-    double seconds; // for each side
+    struct planning planning;
+    int64_t devices;            // of the plan
+    int64_t prompt, vocabulary; // numbers of tokens
+    int64_t *ids;               // the prompt
+    double seconds;             // per side; ours are split between two turns
     struct rates ours, peer;
-    char peer_name[64];        // "": there is none
-    int threads, peer_threads; // of each rank; of the peer: as many as all ranks have together
+    char peer_name[64];        // "": not found
+    int threads, peer_threads; // per rank; the peer has as many as all ranks together
 };
 
 static double now(void)
@@ -50,7 +49,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Of n numbers the one in the middle, of an even number the upper; 0: there are none.
+// The upper median; 0 for an empty list.
 static double median(const double *list, size_t n)
 {
     double sorted[MAX_ROUNDS];
@@ -63,8 +62,7 @@ static double median(const double *list, size_t n)
 
 // ---- ours --------------------------------------------------------------------------------------
 
-// A prompt and all tokens after it. The first token ends the prefill: 128 tokens of prompt and the
-// first new one after 0.5 s are 256 a second. The others are decode.
+// The first new token ends the prefill: with 128 prompt tokens it takes 0.5 s at 256 tokens per second.
 static tsr_status one_round(struct folder_bench *bench, bool counts)
 {
     tsr_generate_result result = {.size = sizeof result};
@@ -80,7 +78,7 @@ static tsr_status one_round(struct folder_bench *bench, bool counts)
     return TSR_OK;
 }
 
-// Half of the time for our side, after a round that does not count.
+// Half of our time, after a warm-up round.
 static tsr_status our_turn(struct folder_bench *bench)
 {
     double end = now() + bench->seconds / 2;
@@ -97,49 +95,20 @@ static tsr_status our_turn(struct folder_bench *bench)
 
 // ---- the peer ----------------------------------------------------------------------------------
 
-// Prints its version, then "PREFILL DECODE" of each round. All that it is told stands in the environment.
 static const char peer_script[] =
-    "import os, time, numpy as np, onnxruntime_genai as og\n"
-    "prompt, tokens = int(os.environ['TESSERA_PROMPT']), int(os.environ['TESSERA_TOKENS'])\n"
-    "size = int(os.environ['TESSERA_VOCABULARY'])\n"
-    "ids = np.array([[(3 + 31 * i) % size for i in range(prompt)]], np.int32)\n"
-    "threads = int(os.environ['TESSERA_THREADS'])\n"
-    "config = og.Config(os.environ['TESSERA_FOLDER'])\n"
-    "config.overlay('{\"model\": {\"decoder\": {\"session_options\": {\"intra_op_num_threads\": "
-    "%d}}}}' "
-    "% threads)\n"
-    "model = og.Model(config)\n"
-    "print('onnxruntime-genai', og.__version__, flush=True)\n"
-    "def round():\n"
-    "    options = og.GeneratorParams(model)\n"
-    "    options.set_search_options(max_length=prompt + tokens, min_length=prompt + tokens, "
-    "do_sample=False)\n"
-    "    generator = og.Generator(model, options)\n"
-    "    began, made = time.perf_counter(), 0\n"
-    "    generator.append_tokens(ids)\n"
-    "    while made < tokens and not generator.is_done():\n"
-    "        generator.generate_next_token()\n"
-    "        made += 1\n"
-    "        if made == 1: first = time.perf_counter()\n"
-    "    end = time.perf_counter()\n"
-    "    return prompt / (first - began), (made - 1) / max(end - first, 1e-9)\n"
-    "round()\n"
-    "end = time.perf_counter() + float(os.environ['TESSERA_SECONDS'])\n"
-    "while True:\n"
-    "    print(*round(), flush=True)\n"
-    "    if time.perf_counter() > end: break\n";
+#include "cli/bench_peer.h"
+    ;
 
-// %.17g, so that a whole number arrives as one: Python reads it with int().
-static void tell_number(const char *name, double number)
+// %.17g prints integers without a fraction, for Python's int().
+static void set_number(const char *name, double number)
 {
     char text[40];
     snprintf(text, sizeof text, "%.17g", number);
     setenv(name, text, 1);
 }
 
-// The environment carries all texts, so no character of a path means anything to the shell.
-// `exec` lets the shell become Python, so that pclose waits for it. stderr is dropped: a Python
-// without the package would print a traceback, and that it is missing is said elsewhere.
+// Options are passed in the environment, so the shell does not interpret them. `exec` makes pclose wait
+// for Python. stderr would be a traceback if the package is missing.
 static FILE *start_peer(const struct folder_bench *bench)
 {
     char python[PATH_MAX];
@@ -147,16 +116,15 @@ static FILE *start_peer(const struct folder_bench *bench)
     setenv("TESSERA_PYTHON", python, 1);
     setenv("TESSERA_SCRIPT", peer_script, 1);
     setenv("TESSERA_FOLDER", bench->cli->folder, 1);
-    tell_number("TESSERA_PROMPT", (double)bench->prompt);
-    tell_number("TESSERA_TOKENS", (double)bench->options.max_tokens);
-    tell_number("TESSERA_VOCABULARY", (double)bench->vocabulary);
-    tell_number("TESSERA_SECONDS", bench->seconds);
-    tell_number("TESSERA_THREADS", (double)bench->peer_threads);
+    set_number("TESSERA_PROMPT", (double)bench->prompt);
+    set_number("TESSERA_TOKENS", (double)bench->options.max_tokens);
+    set_number("TESSERA_VOCABULARY", (double)bench->vocabulary);
+    set_number("TESSERA_SECONDS", bench->seconds);
+    set_number("TESSERA_THREADS", (double)bench->peer_threads);
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
-// The first line names the version; without it peer_name stays empty, and nothing of the peer is
-// shown. A line that is no pair of numbers is passed over.
+// Without a first line that names the version, peer_name stays empty and the peer is not shown.
 static void peer_turn(struct folder_bench *bench)
 {
     char line[200];
@@ -174,43 +142,49 @@ static void peer_turn(struct folder_bench *bench)
         bench->peer_name[0] = 0;
 }
 
-// ---- what came out -----------------------------------------------------------------------------
+// ---- results -----------------------------------------------------------------------------------
 
-// 0: there is nothing to compare with.
 static double ratio(double ours, double peer)
 {
     return peer > 0 ? ours / peer : 0;
 }
 
-static void print_side(tsr_json *json, const char *name, const struct rates *rates, int threads)
+// Figures of one side.
+struct side {
+    int64_t threads, rounds;
+    double prefill, decode;
+};
+static const tsr_json_field side_fields[] = {
+    {JSON_FIELD(struct side, "threads", threads)},
+    {JSON_FIELD(struct side, "rounds", rounds)},
+    {JSON_FIELD(struct side, "prefill_per_s", prefill)},
+    {JSON_FIELD(struct side, "decode_per_s", decode)},
+    {JSON_END},
+};
+
+static struct side side_of(const struct rates *rates, int64_t threads)
 {
-    tsr_json_begin(json, name, '{');
-    tsr_json_int(json, "threads", threads);
-    tsr_json_int(json, "rounds", (int64_t)rates->n);
-    tsr_json_number(json, "prefill_per_s", median(rates->prefill, rates->n));
-    tsr_json_number(json, "decode_per_s", median(rates->decode, rates->n));
-    tsr_json_end(json);
+    return (struct side){.threads = threads,
+                         .rounds = (int64_t)rates->n,
+                         .prefill = median(rates->prefill, rates->n),
+                         .decode = median(rates->decode, rates->n)};
 }
 
 static int print_json(const struct folder_bench *bench)
 {
     tsr_json *json = cli_json(bench->cli);
-    if (!json)
-        return cli_print_json(bench->cli, json, EXIT_DONE);
-    const struct rates *ours = &bench->ours, *peer = &bench->peer;
+    int64_t ranks = bench->devices > 1 ? bench->devices : 1;
+    struct side ours = side_of(&bench->ours, bench->threads * ranks),
+                peer = side_of(&bench->peer, bench->peer_threads);
     tsr_json_int(json, "devices", bench->devices);
     tsr_json_int(json, "prompt", bench->prompt);
     tsr_json_int(json, "tokens", bench->options.max_tokens);
-    print_side(json, "ours", ours, bench->threads * (bench->devices > 1 ? (int)bench->devices : 1));
+    tsr_json_record(json, "ours", side_fields, &ours);
+    tsr_json_string(json, "peer_name", cli_text_or(bench->peer_name, NULL));
     if (bench->peer_name[0]) {
-        tsr_json_string(json, "peer_name", bench->peer_name);
-        print_side(json, "peer", peer, bench->peer_threads);
-        tsr_json_number(json, "prefill_ratio",
-                        ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)));
-        tsr_json_number(json, "decode_ratio",
-                        ratio(median(ours->decode, ours->n), median(peer->decode, peer->n)));
-    } else {
-        tsr_json_null(json, "peer_name");
+        tsr_json_record(json, "peer", side_fields, &peer);
+        tsr_json_number(json, "prefill_ratio", ratio(ours.prefill, peer.prefill));
+        tsr_json_number(json, "decode_ratio", ratio(ours.decode, peer.decode));
     }
     return cli_print_json(bench->cli, json, EXIT_DONE);
 }
@@ -221,7 +195,6 @@ static void print_line(const char *name, const struct rates *rates)
            median(rates->decode, rates->n), rates->n);
 }
 
-// Three lines at most: ours, the peer's, ours over the peer's.
 static int print_text(const struct folder_bench *bench)
 {
     const struct rates *ours = &bench->ours, *peer = &bench->peer;
@@ -232,40 +205,39 @@ static int print_text(const struct folder_bench *bench)
     else
         snprintf(name, sizeof name, "unsharded, %d thread%s", bench->threads,
                  cli_plural((size_t)bench->threads));
-    printf("tokens per second, %lld of prompt, then %lld; medians\n", (long long)bench->prompt,
-           (long long)bench->options.max_tokens);
+    printf("tokens per second (medians) of %lld prompt tokens and %lld new tokens\n",
+           (long long)bench->prompt, (long long)bench->options.max_tokens);
     printf("%-36s %10s %10s %7s\n", "", "prefill", "decode", "rounds");
     print_line(name, ours);
     if (!bench->peer_name[0]) {
         printf("nothing to compare with: no Python with onnxruntime-genai was found\n");
         return EXIT_DONE;
     }
-    char whole[100];
-    snprintf(whole, sizeof whole, "%s, %d thread%s", bench->peer_name, bench->peer_threads,
-             cli_plural((size_t)bench->peer_threads));
-    print_line(whole, peer);
+    char peer_title[100];
+    snprintf(peer_title, sizeof peer_title, "%s, %d thread%s", bench->peer_name,
+             bench->peer_threads, cli_plural((size_t)bench->peer_threads));
+    print_line(peer_title, peer);
     printf("%-36s %10.2f %10.2f\n", "ratio",
            ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)),
            ratio(median(ours->decode, ours->n), median(peer->decode, peer->n)));
     return EXIT_DONE;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- the command -------------------------------------------------------------------------------
 
-// A whole number of 1 to a million, or its default.
 static bool read_count(struct cli *cli, const char *name, int64_t usual, int64_t *out)
 {
     const char *text = cli_value(cli, name);
     uint64_t number = (uint64_t)usual;
     if (text && (!cli_count_of(text, &number) || number < 1 || number > 1000000)) {
-        cli_usage(cli, "%s wants a number, not '%s'", name, text);
+        cli_usage(cli, "%s needs a number from 1 to 1000000, not '%s'", name, text);
         return false;
     }
     *out = (int64_t)number;
     return true;
 }
 
-// Generation plans one step of decode by itself: what would change that plan is not taken in silence.
+// Options that generation, which makes its own plan, would ignore.
 static const char *option_against_folder(const struct cli *cli)
 {
     static const char *const names[] = {"--config", "--memory",    "--stages", "--objective",
@@ -281,8 +253,7 @@ static int read_options(struct folder_bench *bench)
     struct cli *cli = bench->cli;
     const char *against = option_against_folder(cli);
     if (against)
-        return cli_usage(cli,
-                         "%s is of a model: give %s instead of its folder, or --inputs with it",
+        return cli_usage(cli, "%s is for a model: use %s instead of its folder, or add --inputs",
                          against, cli->arguments[0]);
     if (!read_count(cli, "--prompt-tokens", DEFAULT_PROMPT, &bench->prompt) ||
         !read_count(cli, "--max-tokens", DEFAULT_TOKENS, &bench->options.max_tokens))
@@ -304,7 +275,7 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
-// onnxruntime-genai runs one thread unless it is told otherwise: it gets all that our ranks have.
+// onnxruntime-genai defaults to one thread; it gets as many as our ranks together.
 static void share_cores(struct folder_bench *bench)
 {
     int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->options.run.threads;
@@ -316,8 +287,7 @@ static void share_cores(struct folder_bench *bench)
     }
 }
 
-// The order of the head: ours, the peer, ours. Our job stays open meanwhile, so that its second
-// turn loads nothing.
+// Our job stays open while the peer runs, so that its second turn loads nothing.
 static tsr_status measure(struct folder_bench *bench)
 {
     tsr_status st = cli_engine(bench->cli, NULL, NULL);
@@ -339,8 +309,7 @@ static tsr_status measure(struct folder_bench *bench)
     return our_turn(bench);
 }
 
-// `bench` has two lists of 1000 numbers for each side, too many for the stack. past_end: generation
-// does not stop at the model's end token, or rounds would have unlike lengths.
+// past_end: rounds have equal lengths because generation does not stop at the end token.
 int cli_bench_folder(struct cli *cli, double seconds)
 {
     struct folder_bench *bench = cli_alloc(1, sizeof *bench);

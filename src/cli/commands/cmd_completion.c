@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_completion.c - completion scripts for bash, zsh and fish, made from the tables of commands
-// and options.
+// cmd_completion.c - completion scripts for bash, zsh and fish, from the tables of commands and options.
 //
-// Nothing is listed by hand, so a new option completes by itself. Each shell has one function that
-// prints the frame and one that prints an option; each_option calls the latter for the command's
-// options and the common ones.
+// Each shell has one function that prints the frame and one that prints an option.
 #include "cli/cli.h"
 
 #include <string.h>
@@ -24,8 +21,7 @@ static void word(const struct command *command, const struct option *option)
     printf(" %s", option->name);
 }
 
-// The script sets `words` to the command's options, or to all commands while the first word is
-// typed; for words that do not begin with a dash bash completes file names.
+// Completes options of the command, commands for the first word, and file names for other words.
 static void bash(void)
 {
     printf("_tessera() {\n    local words\n    case \"${COMP_WORDS[1]}\" in\n");
@@ -43,19 +39,18 @@ static void bash(void)
            "complete -o default -F _tessera tessera\n");
 }
 
-// '--name[help]' and, with a value, ':value:_files'. Brackets, colons and backslashes of the help
-// are escaped for _arguments.
+// '--name[help]' and, with a value, ':value:_files'. Characters that _arguments reads are escaped.
 static void zsh_option(const struct command *command, const struct option *option)
 {
     (void)command;
     printf(" '%s[", option->name);
     for (const char *p = option->help; *p; p++) {
-        if (*p == '\'') // no escape inside of quotes: close, a quoted quote, open
+        if (*p == '\'') // close the quotes, a quoted quote, open them again
             printf("'\\''");
         else
             printf(strchr("[]:\\", *p) ? "\\%c" : "%c", *p);
     }
-    printf("]%s'", cli_text_if(option->value, ":value:_files"));
+    printf("]%s'", option->value ? ":value:_files" : "");
 }
 
 static void zsh(void)
@@ -74,7 +69,7 @@ static void zsh(void)
     printf("    esac\n}\ncompdef _tessera tessera\n");
 }
 
-// Long options without their dashes after -l, "-o" after -s. -r: it needs a value.
+// -l: a long option; -s: a short one; -r: it needs a value.
 static void fish_option(const struct command *command, const struct option *option)
 {
     printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", command->name);
@@ -82,7 +77,7 @@ static void fish_option(const struct command *command, const struct option *opti
         printf("-l %s", option->name + 2);
     else
         printf("-s %s", option->name + 1);
-    printf("%s -d \"%s\"\n", cli_text_if(option->value, " -r"), option->help);
+    printf("%s -d \"%s\"\n", option->value ? " -r" : "", option->help);
 }
 
 static void fish(void)
@@ -98,7 +93,7 @@ static int run(struct cli *cli)
 {
     const char *shell = cli->arguments[0];
     if (cli->json)
-        return cli_usage(cli, "a script is no JSON document: leave --json out");
+        return cli_usage(cli, "a completion script is not JSON: remove --json");
     if (!strcmp(shell, "bash"))
         bash();
     else if (!strcmp(shell, "zsh"))
@@ -106,7 +101,7 @@ static int run(struct cli *cli)
     else if (!strcmp(shell, "fish"))
         fish();
     else
-        return cli_usage(cli, "no completion for '%s'; there is bash, zsh and fish", shell);
+        return cli_usage(cli, "unknown shell '%s': use bash, zsh or fish", shell);
     return EXIT_DONE;
 }
 

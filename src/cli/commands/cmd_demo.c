@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_demo.c - the main job in one command: makes a transformer block, cuts it, runs it cut and
-// whole, compares.
+// cmd_demo.c - builds a transformer block, shards it, and compares sharded and unsharded runs.
 //
-// Projections are cut by columns, then by rows (the usual tensor parallelism), so each half of the
-// block needs one sum over the devices. Everything between follows from the operators' rules.
-//
-// The model is built through the public interface, node by node, with specs on its six weights
-// alone: query, key, value and up by columns, output and down by rows. With 4 devices each has 2 of
-// 8 heads and 512 of 2048 inner columns; partial sums of `output` and `down` are added by two
-// AllReduces. `demo` then does what `verify` does on the file that it has written.
+// The usual tensor parallelism: query, key, value and up are sharded by columns, output and down by
+// rows. Only these six weights are annotated; the rest follows from the operators' rules. With 4
+// devices each has 2 of 8 heads and 512 of 2048 inner columns; the partial sums of `output` and `down`
+// are added by two AllReduces. The model is built with the public API, node by node.
 #include "cli/output/summary.h"
 
 #include <math.h>
@@ -18,8 +14,7 @@
 
 enum { TOKENS = 16, HIDDEN = 512, HEADS = 8, INNER = 2048, DEVICES_MAX = 8 };
 
-// What all makers of nodes share. `failed` is set by the first of them that fails, and the others
-// then do nothing: one look at the end suffices.
+// After the first failure `failed` is set, and later calls do nothing.
 struct builder {
     tsr_graph *graph;
     tsr_config *config;
@@ -29,7 +24,7 @@ struct builder {
     bool failed;
 };
 
-// Xorshift: the same weights on every machine, without a library.
+// Xorshift: the same weights on every machine.
 static float next_random(struct builder *builder)
 {
     builder->random ^= builder->random << 13;
@@ -38,7 +33,7 @@ static float next_random(struct builder *builder)
     return (float)((double)(builder->random >> 11) / 4503599627370496.0 - 1.0); // [-1, 1)
 }
 
-// A matrix (or, with columns 0, a vector) of random numbers whose products keep their size.
+// A matrix of random numbers, or a vector if columns is 0.
 static tsr_value *weight(struct builder *builder, const char *name, int64_t rows, int64_t columns,
                          float scale, float shift)
 {
@@ -64,7 +59,7 @@ static tsr_value *shape_constant(struct builder *builder, const char *name, cons
     return value;
 }
 
-// The node's output, with its shape written down. NULL where the node could not be made.
+// The node's output with its shape set; NULL if the node is.
 static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const int64_t *sizes)
 {
     tsr_dim dims[4];
@@ -75,7 +70,7 @@ static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const in
     return value;
 }
 
-// A node of one to three inputs (the later ones may be NULL) and one output, named by its number.
+// A node with one to three inputs (the later ones may be NULL) and one output.
 static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
                       tsr_value *z)
 {
@@ -86,9 +81,7 @@ static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr
         return NULL;
     snprintf(name, sizeof name, "%s_%d", op, builder->n);
     snprintf(out, sizeof out, "v%d", builder->n++);
-    size_t n_inputs = y ? 2 : 1;
-    if (z)
-        n_inputs = 3;
+    size_t n_inputs = z ? 3 : y ? 2 : 1;
     tsr_node *n = tsr_graph_add_node(builder->graph, "", op, name, inputs, n_inputs, outputs, 1);
     builder->failed |= !n;
     return n;
@@ -96,13 +89,12 @@ static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr
 
 static const int64_t flat[] = {1, TOKENS, HIDDEN};
 
-// x * W + bias, W cut along its columns (up) or its rows (down).
+// x * W + bias, with W sharded by columns or rows.
 static tsr_value *project(struct builder *builder, tsr_value *x, const char *name, int64_t in,
                           int64_t out, bool rows)
 {
     char text[96], bias_name[64];
-    // Random numbers in [-1, 1) have variance 1/3; times 1.7 / sqrt(in), a row's product keeps
-    // variance 1.
+    // Numbers in [-1, 1) have variance 1/3; times 1.7 / sqrt(in), products keep variance 1.
     tsr_value *w = weight(builder, name, in, out, 1.7f / sqrtf((float)in), 0);
     tsr_node *n = node(builder, "MatMul", x, w, NULL);
     const int64_t sizes[] = {1, TOKENS, out};
@@ -115,8 +107,7 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
     return typed(builder, node(builder, "Add", y, bias, NULL), 3, sizes);
 }
 
-// [1, tokens, hidden] -> [1, heads, tokens, hidden / heads], or with the last two exchanged.
-// One Reshape and one Transpose; `exchanged` is for keys, which the scores multiply transposed.
+// [1, tokens, hidden] -> [1, heads, tokens, hidden / heads]; for keys the last two are exchanged.
 static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *shape, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
@@ -131,8 +122,6 @@ static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *sha
     return typed(builder, n, 4, sizes);
 }
 
-// The usual block: query, key and value by heads, scores = q k' * scale, softmax, scores v, and
-// back to [1, TOKENS, HIDDEN].
 static tsr_value *attention(struct builder *builder, tsr_value *x)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS},
@@ -161,7 +150,7 @@ static tsr_value *attention(struct builder *builder, tsr_value *x)
     return project(builder, y, "output", HIDDEN, HIDDEN, true);
 }
 
-// x + y, normalised, with a scale near 1 and a shift near 0.
+// LayerNormalization(x + y).
 static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value *y,
                                 const char *name)
 {
@@ -173,8 +162,7 @@ static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value
     return typed(builder, node(builder, "LayerNormalization", sum, scale, shift), 3, flat);
 }
 
-// attention -> add & norm -> up, Relu, down -> add & norm. `failed` is sticky: one look at the
-// end.
+// attention -> add & norm -> up, Relu, down -> add & norm.
 static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
 {
     tsr_model *model = NULL;
@@ -206,7 +194,6 @@ static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
     return TSR_OK;
 }
 
-// The line that a newcomer looks for is the last: PASS or FAIL.
 static int report(struct cli *cli, const tsr_verify_result *result, int code)
 {
     bool pass = code == EXIT_DONE && result->ok;
@@ -215,22 +202,20 @@ static int report(struct cli *cli, const tsr_verify_result *result, int code)
         worst = fmax(worst, result->outputs[i].max_rel);
     if (cli->json) {
         tsr_json *json = cli_json(cli);
-        if (json) {
-            tsr_json_bool(json, "ok", pass);
-            tsr_json_fields(json, summary_fields, &result->partition);
-            tsr_json_number(json, "max_rel", worst);
-        }
+        tsr_json_bool(json, "ok", pass);
+        tsr_json_fields(json, summary_fields, &result->partition);
+        tsr_json_number(json, "max_rel", worst);
         return cli_print_json(cli, json, code);
     }
     printf("a transformer block (%d tokens, hidden %d, %d heads, inner %d) on %zu devices\n\n",
            TOKENS, HIDDEN, HEADS, INNER, result->partition.devices);
     summary_print(stdout, &result->partition);
-    printf("largest difference to the whole model: %.2g of the largest value\n\n%s\n", worst,
+    printf("largest difference from the unsharded model: %.2g of the largest value\n\n%s\n", worst,
            pass ? "PASS" : "FAIL");
     return code;
 }
 
-// Writes the model to path, and with --keep a copy that stays.
+// Writes the model to path, and with --keep to that file.
 static tsr_status save_block(struct cli *cli, int64_t devices, const char *path)
 {
     const char *keep = cli_value(cli, "--keep");
@@ -248,7 +233,6 @@ free_model:
     return status;
 }
 
-// The folder is temporary and goes with the session.
 static int verify_in(struct cli *cli, const char *folder, int64_t devices)
 {
     char path[4096];
@@ -270,7 +254,7 @@ static int run(struct cli *cli)
     const char *text = cli_value(cli, "--devices"), *folder = NULL;
     double devices = 4;
     if (text && (!cli_number(text, &devices) || devices > DEVICES_MAX || devices != (int)devices))
-        return cli_usage(cli, "--devices wants 1 to %d, not '%s'", DEVICES_MAX, text);
+        return cli_usage(cli, "--devices needs a number from 1 to %d, not '%s'", DEVICES_MAX, text);
     tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_session_temporary(cli->session, cli_temporary(), &folder);
@@ -280,15 +264,15 @@ static int run(struct cli *cli)
 }
 
 static const struct option options_table[] = {
-    {"--devices", "N", "devices to cut for, 1 to 8 (default 4)"},
-    {"--keep", "FILE", "write the annotated model there too"},
+    {"--devices", "N", "number of devices, 1 to 8 (default 4)"},
+    {"--keep", "FILE", "write the annotated model to this file"},
     END_OF_OPTIONS,
 };
 
 const struct command cmd_demo = {
     .name = "demo",
     .arguments = "",
-    .summary = "make a transformer block, cut it for 4 devices, run it cut and whole, compare",
+    .summary = "shard a transformer block over 4 devices, run it, compare with the unsharded block",
     .example = "tessera demo",
     .options = options_table,
     .run = run,

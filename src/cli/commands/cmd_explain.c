@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_explain.c - what a finding's code means and what to do about it; alone, the list of all
-// codes.
-//
-// The texts are those of src/base/diag.def, one row for each code that a finding may have.
+// cmd_explain.c - explains a diagnostic code, or lists all. The texts are in src/base/diag.def.
 #include "cli/cli.h"
 
 #include <string.h>
 
 static const char *const severities[] = {"error", "warning", "note"};
 
-// Prints text wrapped at 96 columns, as paragraphs.
-// Breaks at blanks; a word that is longer than the line stands on one of its own.
+// A row of the table of codes.
+struct code_row {
+    const char *code, *title, *explanation;
+    tsr_severity severity;
+};
+static bool code_at(size_t i, struct code_row *row)
+{
+    return tsr_code_at(i, &row->code, &row->severity, &row->title, &row->explanation);
+}
+
+static const tsr_json_field code_fields[] = {
+    {JSON_FIELD(struct code_row, "code", code)},
+    {JSON_NAME(struct code_row, "severity", severity, severities)},
+    {JSON_FIELD(struct code_row, "title", title)},
+    {JSON_END},
+};
+
+// Wraps the text at 96 columns.
 static void print_wrapped(const char *text)
 {
     size_t column = 0;
@@ -20,7 +33,7 @@ static void print_wrapped(const char *text)
             putchar('\n');
             column = 0;
         }
-        printf("%s%.*s", cli_text_if(column, " "), (int)n, p);
+        printf("%s%.*s", column ? " " : "", (int)n, p);
         column += n + (column > 0);
         p += n;
         p += strspn(p, " ");
@@ -28,78 +41,63 @@ static void print_wrapped(const char *text)
     putchar('\n');
 }
 
-// In the order of the table, which puts kindred codes together.
 static int list_all(struct cli *cli)
 {
-    const char *code, *title, *explanation;
-    tsr_severity severity;
+    struct code_row row;
     tsr_json *json = cli_json_if(cli);
-    if (json)
-        tsr_json_begin(json, "codes", '[');
-    for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
-        if (!json) {
-            printf("%-28s %-8s %s\n", code, severities[severity], title);
-            continue;
-        }
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "code", code);
-        tsr_json_string(json, "severity", severities[severity]);
-        tsr_json_string(json, "title", title);
-        tsr_json_end(json);
+    tsr_json_begin(json, "codes", '[');
+    for (size_t i = 0; code_at(i, &row); i++) {
+        if (cli->json)
+            tsr_json_record(json, NULL, code_fields, &row);
+        else
+            printf("%-28s %-8s %s\n", row.code, severities[row.severity], row.title);
     }
-    if (json)
-        tsr_json_end(json);
-    return cli_end(cli, json, EXIT_DONE);
+    tsr_json_end(json);
+    return cli->json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
 }
 
-// The code that was probably meant, or NULL.
 static const char *near_code(const char *wanted)
 {
-    const char *names[512], *title, *explanation;
-    tsr_severity severity;
+    const char *names[512];
+    struct code_row row;
     size_t n = 0;
-    while (n < 512 && tsr_code_at(n, &names[n], &severity, &title, &explanation))
-        n++;
+    for (; n < 512 && code_at(n, &row); n++)
+        names[n] = row.code;
     return tsr_nearest(wanted, names, n);
 }
 
 static int explain(struct cli *cli, const char *wanted)
 {
-    const char *code, *title, *explanation;
-    tsr_severity severity;
-    for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
-        if (strcmp(code, wanted))
-            continue;
-        if (cli->json) {
-            tsr_json *json = cli_json(cli);
-            if (json) {
-                tsr_json_string(json, "code", code);
-                tsr_json_string(json, "severity", severities[severity]);
-                tsr_json_string(json, "title", title);
-                tsr_json_string(json, "explanation", explanation);
-            }
-            return cli_print_json(cli, json, EXIT_DONE);
-        }
-        printf("%s (%s): %s\n\n", code, severities[severity], title);
-        print_wrapped(explanation);
-        return EXIT_DONE;
+    struct code_row row;
+    size_t i = 0;
+    bool found;
+    while ((found = code_at(i, &row)) && strcmp(row.code, wanted) != 0)
+        i++;
+    if (!found) {
+        fprintf(stderr, "tessera explain: unknown code '%s' (`tessera explain` lists all)%s\n",
+                wanted, cli_did_you_mean(near_code(wanted)));
+        return EXIT_NO;
     }
-    fprintf(stderr, "tessera explain: no code '%s' (`tessera explain` lists them)%s\n", wanted,
-            cli_did_you_mean(near_code(wanted)));
-    return EXIT_NO;
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        tsr_json_fields(json, code_fields, &row);
+        tsr_json_string(json, "explanation", row.explanation);
+        return cli_print_json(cli, json, EXIT_DONE);
+    }
+    printf("%s (%s): %s\n\n", row.code, severities[row.severity], row.title);
+    print_wrapped(row.explanation);
+    return EXIT_DONE;
 }
 
 static int run(struct cli *cli)
 {
-    if (cli->n_arguments)
-        return explain(cli, cli->arguments[0]);
-    return list_all(cli);
+    return cli->n_arguments ? explain(cli, cli->arguments[0]) : list_all(cli);
 }
 
 const struct command cmd_explain = {
     .name = "explain",
     .arguments = "[CODE]",
-    .summary = "what a finding's code means; alone, all codes",
+    .summary = "explain a diagnostic code, or list all codes",
     .example = "tessera explain io-open",
     .min_arguments = 0,
     .max_arguments = 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_infer.c - fills in what the annotations left open and writes the model.
+// cmd_infer.c - infers missing shardings and writes the model.
 #include "cli/cli.h"
 
 static tsr_status infer(struct cli *cli, tsr_model *model)
@@ -10,16 +10,15 @@ static tsr_status infer(struct cli *cli, tsr_model *model)
     return tsr_infer_opts(model, config, cli_flag(cli, "--propagate"));
 }
 
-// Inference fails with findings where shardings contradict each other; then nothing is written, and
-// with --json `written` is null.
+// If shardings contradict each other, nothing is written.
 static int run(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");
     tsr_model *model = NULL;
     if (!out)
-        return cli_usage(cli, "where to? give -o OUT");
+        return cli_usage(cli, "no output file given: use -o OUT");
     if (cli_flag(cli, "--formalism") && cli_flag(cli, "--propagate"))
-        return cli_usage(cli, "--formalism and --propagate contradict each other: give one");
+        return cli_usage(cli, "--formalism and --propagate exclude each other");
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status == TSR_OK)
         status = infer(cli, model);
@@ -33,12 +32,12 @@ static int run(struct cli *cli)
 }
 
 static const struct option options[] = {
-    {"-o", "OUT", "the model to write"},
-    {"--config", "NAME", "configuration to complete (needed if the model has several)"},
-    {"--propagate", NULL, "let shardings go backwards and sideways too, to the nodes before"},
+    {"-o", "OUT", "write the model to this file"},
+    {"--config", "NAME", "configuration to complete (required if the model has several)"},
+    {"--propagate", NULL, "also propagate shardings backwards, to producers"},
     {"--formalism", NULL,
-     "infer by the published formalism: a missing input sharding is the producer's, and nodes "
-     "whose inputs then disagree are errors"},
+     "infer by the published formalism: a missing input sharding is the producer's; nodes whose "
+     "inputs then disagree are errors"},
     LABELS_OPTION,
     RULES_OPTION,
     END_OF_OPTIONS,
@@ -47,15 +46,15 @@ static const struct option options[] = {
 const struct command cmd_infer = {
     .name = "infer",
     .arguments = "MODEL -o OUT",
-    .summary = "fill in what the annotations left open",
-    .detail = "Explicit shardings are never changed. Inputs without one take what the node's other "
-              "shardings demand, else what\n"
-              "their producer gives; outputs follow from the operator's rule. With --propagate, "
-              "what a node needs also becomes the "
-              "sharding of the\n"
-              "output that it reads, unless that is explicit, contradicts what arrives there, or "
-              "another node has it in place;\n"
-              "of several wishes the first in the order of the nodes is granted, others are notes.",
+    .summary = "infer missing shardings",
+    .detail =
+        "Explicit shardings never change. An input without a sharding gets what the node's other "
+        "shardings require,\n"
+        "else that of its producer; outputs follow from the operator's rule. With --propagate, the "
+        "sharding that a node\n"
+        "needs becomes that of its producer, unless that is explicit, contradicts other inputs, or "
+        "is set by another\n"
+        "node. If nodes disagree, the first one wins and the others are reported as notes.",
     .example = "tessera infer cut.onnx -o complete.onnx",
     .options = options,
     .min_arguments = 1,

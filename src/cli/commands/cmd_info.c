@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_info.c - what is in a model: interface, operators, weights, configurations, shardings,
-// stages.
+// cmd_info.c - the contents of a model: interface, operators, weights, configurations, shardings, stages.
 //
-// Three parts: facts are counted in one walk (struct facts); text shows the first of each, JSON all
-// of them; what annotations say is printed node by node. Annotations that are wrong do not fail the
-// command: they are shown as far as they can be read, and `check` says what is wrong.
+// Text shows the first entries of long lists, JSON all. Wrong annotations are shown as far as they can
+// be read; `check` reports them.
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -15,8 +13,8 @@ struct op_count {
     size_t n;
 };
 
-// ops: each operator once with its number of nodes, the most frequent first; n_specs and n_stages
-// count annotations of all configurations; largest: the heaviest weight, NULL without weights.
+// ops: the most frequent first; n_specs, n_stages: annotations of all configurations; largest: the
+// largest weight, or NULL.
 struct facts {
     struct op_count *ops;
     size_t n_ops, n_nodes, n_specs, n_stages, n_weights;
@@ -25,18 +23,13 @@ struct facts {
     int64_t largest_bytes;
 };
 
-// By operator, then by domain: equal ones become neighbours.
 static int by_name(const void *a, const void *b)
 {
     const struct op_count *x = a, *y = b;
     int order = strcmp(x->op, y->op);
-    if (order)
-        return order;
-    return strcmp(x->domain, y->domain);
+    return order ? order : strcmp(x->domain, y->domain);
 }
 
-// The most frequent first; operators that are equally frequent by name, so that the list is always
-// the same.
 static int by_count(const void *a, const void *b)
 {
     const struct op_count *x = a, *y = b;
@@ -45,8 +38,7 @@ static int by_count(const void *a, const void *b)
     return by_name(a, b);
 }
 
-// Counts equal operators: sort all, then join neighbours.
-// Nodes of subgraphs and functions count, too: tsr_model_next_node walks all of them.
+// Includes the nodes of subgraphs and functions.
 static void count_ops(const tsr_model *model, struct facts *facts)
 {
     for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
@@ -65,8 +57,7 @@ static void count_ops(const tsr_model *model, struct facts *facts)
     qsort(facts->ops, facts->n_ops, sizeof *facts->ops, by_count);
 }
 
-// Weights without a known size count as nothing.
-static void weigh(const tsr_graph *graph, struct facts *facts)
+static void add_weights(const tsr_graph *graph, struct facts *facts)
 {
     facts->n_weights = tsr_graph_initializer_count(graph);
     for (size_t i = 0; i < facts->n_weights; i++) {
@@ -86,22 +77,13 @@ static void weigh(const tsr_graph *graph, struct facts *facts)
     }
 }
 
-// "float32 [batch, 64]"; what is not known is "?".
+// "float32 [batch, 64]"; unknown dimensions are "?", an unknown rank has no brackets.
 static void type_text(const tsr_value *value, char *out, size_t cap)
 {
     size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
     int rank = tsr_value_rank(value);
-    // One turn more than dimensions, for the bracket; of an unknown rank (-1) none, so the type
-    // stands alone.
-    for (int i = 0; i <= rank; i++) {
-        if (k >= cap)
-            break;
-        static const char *const signs[] = {" [", ", "};
-        const char *before = signs[i > 0];
-        if (i == rank) {
-            k += (size_t)snprintf(out + k, cap - k, "%s]", cli_text_if(i == 0, " ["));
-            break;
-        }
+    for (int i = 0; i < rank && k < cap; i++) {
+        const char *before = i ? ", " : " [";
         tsr_dim dim = tsr_value_dim(value, i);
         if (dim.value >= 0)
             k += (size_t)snprintf(out + k, cap - k, "%s%lld", before, (long long)dim.value);
@@ -109,9 +91,10 @@ static void type_text(const tsr_value *value, char *out, size_t cap)
             k += (size_t)snprintf(out + k, cap - k, "%s%s", before,
                                   cli_text_or(tsr_value_dim_name(value, i), "?"));
     }
+    if (rank >= 0 && k < cap)
+        snprintf(out + k, cap - k, "%s", rank ? "]" : " []");
 }
 
-// One side of a model, as its inputs and outputs are told.
 struct interface {
     const char *title;
     size_t (*count)(const tsr_graph *graph);
@@ -131,7 +114,7 @@ static void print_values(const struct interface *interface, const tsr_graph *gra
     }
 }
 
-// The name, or "#3 MatMul" of a node that has none, in the caller's buffer.
+// The name, or "#3 MatMul" for a node without one.
 static const char *node_label(const tsr_node *node, char *buffer, size_t cap)
 {
     if (tsr_node_name(node)[0])
@@ -140,9 +123,7 @@ static const char *node_label(const tsr_node *node, char *buffer, size_t cap)
     return buffer;
 }
 
-// Calls f for every node entry of the model.
-// An entry is what a node says for one configuration: specs of its values, and a stage. f gets
-// `data` as it is: facts for counting, a document for JSON.
+// Calls f for the annotations of every node and configuration.
 static void each_entry(struct cli *cli, const tsr_model *model, void *data,
                        void (*f)(struct cli *, void *, const tsr_node *, const tsr_node_config *))
 {
@@ -151,25 +132,20 @@ static void each_entry(struct cli *cli, const tsr_model *model, void *data,
             f(cli, data, node, tsr_node_config_at(node, i));
 }
 
-// Empty where the node names a configuration that the model does not declare.
+// Empty if the model does not declare the configuration.
 static const char *config_name(const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
-    if (!config)
-        return "";
-    return tsr_config_name(config);
+    return config ? tsr_config_name(config) : "";
 }
 
-// In the notation that the user chose; `run` has refused unknown ones. A spec that means no
-// sharding gives `otherwise`.
+// In the notation of --notation; `otherwise` for a spec that is not a valid sharding.
 static const char *spec_label(const struct cli *cli, const tsr_spec *spec, const char *otherwise)
 {
     tsr_notation notation = TSR_NOTATION_TILES;
     const char *text = NULL;
     (void)cli_notation(cli, &notation);
-    if (tsr_spec_text_as(spec, notation, &text) == TSR_OK)
-        return text;
-    return otherwise;
+    return tsr_spec_text_as(spec, notation, &text) == TSR_OK ? text : otherwise;
 }
 
 static void count_entry(struct cli *cli, void *data, const tsr_node *node,
@@ -182,7 +158,7 @@ static void count_entry(struct cli *cli, void *data, const tsr_node *node,
     facts->n_stages += tsr_node_config_stage(nc, &stage);
 }
 
-// "  tp2        mm:W {2,1:0,1}", and a line for its stage.
+// "  tp2        mm:W {2,1:0,1}", "  tp2        mm stage 1".
 static void print_entry(struct cli *cli, void *data, const tsr_node *node,
                         const tsr_node_config *nc)
 {
@@ -193,36 +169,31 @@ static void print_entry(struct cli *cli, void *data, const tsr_node *node,
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         const tsr_value *value = tsr_spec_value(spec);
-        const char *name = "";
-        if (value)
-            name = tsr_value_name(value);
+        const char *name = value ? tsr_value_name(value) : "";
         printf("  %-10s %s:%s %s\n", config_name(nc), label, name,
-               spec_label(cli, spec, "(does not describe a sharding; see tessera check)"));
+               spec_label(cli, spec, "(not a valid sharding; see tessera check)"));
     }
     if (tsr_node_config_stage(nc, &stage))
         printf("  %-10s %s stage %lld\n", config_name(nc), label, (long long)stage);
 }
 
-// At most 16 names of devices; JSON has all.
 static void print_configs(const tsr_model *model)
 {
     size_t n = tsr_model_config_count(model);
     if (!n)
         return;
-    static const char *const signs[] = {": ", ", "};
     printf("configurations\n");
     for (size_t i = 0; i < n; i++) {
         const tsr_config *config = tsr_model_config(model, i);
         printf("  %-10s %lld devices", tsr_config_name(config),
                (long long)tsr_config_devices(config));
         for (size_t j = 0; j < size_min(tsr_config_device_name_count(config), 16); j++)
-            printf("%s%s", signs[j > 0], tsr_config_device_name(config, j));
-        printf("%s\n", cli_text_if(tsr_config_device_name_count(config) > 16, ", ..."));
+            printf("%s%s", j ? ", " : ": ", tsr_config_device_name(config, j));
+        printf("%s\n", tsr_config_device_name_count(config) > 16 ? ", ..." : "");
     }
 }
 
-// The topology of each configuration that has one; what is wrong with it is the checker's word.
-// tsr_model_topology adds findings for bad ones, which are dropped here.
+// Calls f for the valid topologies; diagnostics about others are dropped.
 static void each_topology(struct cli *cli, tsr_model *model, void *data,
                           void (*f)(void *data, const tsr_config *config,
                                     const tsr_topology *topology))
@@ -231,25 +202,23 @@ static void each_topology(struct cli *cli, tsr_model *model, void *data,
         tsr_topology *t = NULL;
         const tsr_config *config = tsr_model_config(model, i);
         (void)tsr_model_topology(model, tsr_config_name(config), &t);
-        if (t) // NULL: there is none, or it cannot be read
+        if (t)
             f(data, config, t);
         tsr_topology_free(t);
     }
     tsr_finding_clear(cli->session);
 }
 
-// Sides of a grid that are shown: 2x4 has two.
-#define MAX_SIDES 8
+#define MAX_SIDES 8 // of a grid; 2x4 has two
 
 static void print_topology(void *data, const tsr_config *config, const tsr_topology *topology)
 {
     int sides[MAX_SIDES], n = tsr_topology_grid(topology, sides, MAX_SIDES);
-    static const char *const signs[] = {", a grid of ", "x"};
     (void)data;
     printf("topology\n  %-10s %d devices, %zu links", tsr_config_name(config),
            tsr_topology_devices(topology), tsr_topology_links(topology));
     for (int i = 0; i < n && i < MAX_SIDES; i++)
-        printf("%s%d", signs[i > 0], sides[i]);
+        printf("%s%d", i ? "x" : ", a grid of ", sides[i]);
     printf("\n");
 }
 
@@ -261,7 +230,6 @@ static void json_topology(void *data, const tsr_config *config, const tsr_topolo
     tsr_json_end(data);
 }
 
-// Shows the first 8 operators of the list; each_entry runs twice, first to count, then to print.
 static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -274,8 +242,8 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
         printf(", made by %s", tsr_model_producer(model));
     printf("\n  %s nodes of %zu operators:", cli_count((int64_t)facts->n_nodes), facts->n_ops);
     for (size_t i = 0; i < size_min(facts->n_ops, 8); i++)
-        printf("%s %s %zu", cli_between(i, ","), facts->ops[i].op, facts->ops[i].n);
-    printf("%s\n  weights: %s in %s tensors, %s", cli_text_if(facts->n_ops > 8, ", ..."),
+        printf("%s %s %zu", i ? "," : "", facts->ops[i].op, facts->ops[i].n);
+    printf("%s\n  weights: %s in %s tensors, %s", facts->n_ops > 8 ? ", ..." : "",
            cli_count(facts->weight_elements), cli_count((int64_t)facts->n_weights),
            cli_bytes(facts->weight_bytes));
     if (facts->largest)
@@ -293,7 +261,7 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
     return EXIT_DONE;
 }
 
-// A shape of unknown rank is null; a dimension is a number, a symbol, or null.
+// An unknown shape is null; a dimension is a number, a symbol, or null.
 static void json_values(tsr_json *json, const struct interface *interface, const tsr_graph *graph)
 {
     tsr_json_begin(json, interface->title, '[');
@@ -320,7 +288,7 @@ static void json_values(tsr_json *json, const struct interface *interface, const
     tsr_json_end(json);
 }
 
-// Opens an object for one entry; the caller adds its own keys and closes it.
+// Opens an object; the caller adds keys and closes it.
 static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_config *nc)
 {
     tsr_json_begin(json, NULL, '{');
@@ -329,7 +297,7 @@ static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_conf
     tsr_json_int(json, "index", tsr_node_index(node));
 }
 
-// `sharding` is null where the spec means none.
+// `sharding` is null for an invalid spec.
 static void json_specs(struct cli *cli, void *data, const tsr_node *node, const tsr_node_config *nc)
 {
     tsr_json *json = data;
@@ -337,10 +305,7 @@ static void json_specs(struct cli *cli, void *data, const tsr_node *node, const 
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         const tsr_value *value = tsr_spec_value(spec);
         json_entry(json, node, nc);
-        if (value)
-            tsr_json_string(json, "value", tsr_value_name(value));
-        else
-            tsr_json_null(json, "value");
+        tsr_json_string(json, "value", value ? tsr_value_name(value) : NULL);
         tsr_json_string(json, "sharding", spec_label(cli, spec, NULL));
         tsr_json_end(json);
     }
@@ -358,7 +323,14 @@ static void json_stages(struct cli *cli, void *data, const tsr_node *node,
     tsr_json_end(data);
 }
 
-// Operators as "MatMul", those of other domains as "com.microsoft.Gelu".
+static const tsr_json_field weight_fields[] = {
+    {JSON_FIELD(struct facts, "initializers", n_weights)},
+    {JSON_FIELD(struct facts, "weights", weight_elements)},
+    {JSON_FIELD(struct facts, "weight_bytes", weight_bytes)},
+    {JSON_END},
+};
+
+// Operators are "MatMul", those of other domains "com.microsoft.Gelu".
 static void json_head(tsr_json *json, const tsr_model *model, const struct facts *facts)
 {
     tsr_json_int(json, "ir_version", tsr_model_ir_version(model));
@@ -372,21 +344,16 @@ static void json_head(tsr_json *json, const tsr_model *model, const struct facts
     for (size_t i = 0; i < facts->n_ops; i++) {
         char name[256];
         snprintf(name, sizeof name, "%s%s%s", facts->ops[i].domain,
-                 cli_text_if(facts->ops[i].domain[0], "."), facts->ops[i].op);
+                 facts->ops[i].domain[0] ? "." : "", facts->ops[i].op);
         tsr_json_int(json, name, (int64_t)facts->ops[i].n);
     }
     tsr_json_end(json);
-    tsr_json_int(json, "initializers", (int64_t)facts->n_weights);
-    tsr_json_int(json, "weights", facts->weight_elements);
-    tsr_json_int(json, "weight_bytes", facts->weight_bytes);
+    tsr_json_fields(json, weight_fields, facts);
 }
 
-// The same facts as the text, all of them: nothing is shortened here.
 static int print_info_json(struct cli *cli, tsr_model *model, const struct facts *facts)
 {
     tsr_json *json = cli_json(cli);
-    if (!json)
-        return cli_print_json(cli, json, EXIT_READ);
     json_head(json, model, facts);
     json_values(json, &inputs, tsr_model_graph(model));
     json_values(json, &outputs, tsr_model_graph(model));
@@ -420,13 +387,13 @@ static int run(struct cli *cli)
     tsr_model *model = NULL;
     tsr_notation notation;
     if (!cli_notation(cli, &notation))
-        return cli_usage(cli, "--notation is tiles, mesh or sets");
+        return cli_usage(cli, "--notation needs tiles, mesh or sets");
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status != TSR_OK)
         return cli_finish(cli, status);
     struct facts facts = {0};
     count_ops(model, &facts);
-    weigh(tsr_model_graph(model), &facts);
+    add_weights(tsr_model_graph(model), &facts);
     int code = cli->json ? print_info_json(cli, model, &facts) : print_text(cli, model, &facts);
     free(facts.ops);
     tsr_model_free(model);
@@ -435,7 +402,7 @@ static int run(struct cli *cli)
 
 static const struct option options[] = {
     {"--notation", "NAME",
-     "of shardings: tiles ({2,1:0,1}, the default), mesh (S0,R@2x2) or sets (({0},{})@2x2)"},
+     "notation of shardings: tiles ({2,1:0,1}, default), mesh (S0,R@2x2) or sets (({0},{})@2x2)"},
     RULES_OPTION,
     END_OF_OPTIONS,
 };
@@ -443,7 +410,7 @@ static const struct option options[] = {
 const struct command cmd_info = {
     .name = "info",
     .arguments = "MODEL",
-    .summary = "what is in a model, what it weighs, how it is annotated",
+    .summary = "show the contents of a model: operators, weights, shardings",
     .example = "tessera info tests/models/bert_tiny/model.onnx",
     .options = options,
     .min_arguments = 1,

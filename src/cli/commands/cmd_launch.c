@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_launch.c - starts a command as ranks on several hosts, for those who have no other launcher.
+// cmd_launch.c - starts a command as ranks on several hosts.
 //
-// This file makes a `struct launch` of the words: which rank is on which host, where rank 0
-// listens, the secret of the job, the remote shell. launch_ranks.c does the rest. `--hosts a:2,b`
+// This file fills a `struct launch` from the options; launch_ranks.c starts the ranks. `--hosts a:2,b`
 // gives
 //
 //   rank 0 on a, local rank 0 of 2;  rank 1 on a, local rank 1 of 2;  rank 2 on b, local rank 0 of 1
@@ -18,7 +17,7 @@
 #define DEFAULT_PORT  29500
 #define DEFAULT_SHELL "ssh -x -o BatchMode=yes"
 
-// Ranks in the order of the list: "a:2,b" are 0 and 1 on a, 2 on b. Names lie in `list`, which is cut up.
+// Host names point into `list`, which is changed.
 static void read_hosts(char *list, struct launch *launch)
 {
     char *rest = NULL;
@@ -43,8 +42,8 @@ static const struct launch_rank *first_remote(const struct launch *launch)
     return NULL;
 }
 
-// The address at which the other ranks reach rank 0. If rank 0 is on this host, it is the address of the interface that
-// leads to the first other host: this host's name may mean nothing there. If all ranks are here, it is the loopback.
+// The address at which the other ranks reach rank 0. If rank 0 is on this host, it is the address of
+// the interface towards the first remote host, which may not know this host's name.
 static const char *master_of(const struct launch *launch)
 {
     static char address[256];
@@ -63,9 +62,8 @@ static const char *master_of(const struct launch *launch)
     return address;
 }
 
-// A port that is free here, if rank 0 is here.
-// Asked of the system by binding port 0. Another program may take it before rank 0 does; then rank
-// 0 says that it cannot listen, and the launch is started again.
+// Another program may take the port before rank 0 does; then rank 0 reports it and the user starts
+// again.
 static int free_port(void)
 {
     struct sockaddr_in any = {.sin_family = AF_INET};
@@ -80,7 +78,6 @@ static int free_port(void)
     return port;
 }
 
-// 256 bits for this job alone.
 static const char *make_secret(void)
 {
     static char text[65];
@@ -92,41 +89,38 @@ static const char *make_secret(void)
     return text;
 }
 
-// Everything but the ranks themselves, which `read_hosts` has put down before: master_of and
-// free_port look at them. What the user gives comes first, then the environment, then a default.
+// Options have priority over the environment, then defaults.
 static int prepare(struct cli *cli, struct launch *launch)
 {
-    tsr_run_options told = {.size = sizeof told};
-    int code = cli_read_meeting(cli, &told);
+    tsr_run_options meeting = {.size = sizeof meeting};
+    int code = cli_fill(cli, OPTION_RUN, &meeting);
+    if (!code)
+        code = cli_read_meeting(cli, &meeting);
     if (code)
         return code;
-    launch->interface = told.network_interface;
+    launch->interface = meeting.network_interface;
     launch->master = cli_value(cli, "--address");
     if (!launch->master)
         launch->master = master_of(launch);
-    launch->port = told.port;
+    launch->port = meeting.port;
     if (!launch->port)
         launch->port = launch->ranks[0].local ? free_port() : DEFAULT_PORT;
-    launch->secret = told.secret;
-    if (!launch->secret || !*launch->secret)
+    launch->secret = cli_text_or(meeting.secret, NULL);
+    if (!launch->secret)
         launch->secret = make_secret();
     if (!launch->secret)
-        return cli_usage(cli, "the system gives no random numbers; set TESSERA_SECRET");
-    launch->shell = cli_value(cli, "--rsh");
-    if (!launch->shell)
-        launch->shell = getenv("TESSERA_RSH");
-    if (!launch->shell || !*launch->shell)
-        launch->shell = DEFAULT_SHELL;
+        return cli_usage(cli, "the system has no random numbers: set TESSERA_SECRET");
+    const char *shell = cli_value(cli, "--rsh");
+    launch->shell = cli_text_or(shell ? shell : getenv("TESSERA_RSH"), DEFAULT_SHELL);
     launch->plain = cli_flag(cli, "--no-prefix");
     return 0;
 }
 
-// `list` and `command` must live as long as `launch`, whose texts lie in them.
 static int run(struct cli *cli)
 {
     const char *hosts = cli_value(cli, "--hosts");
     if (!hosts)
-        return cli_usage(cli, "--hosts is required, as in --hosts a:4,b:4");
+        return cli_usage(cli, "no hosts given: use --hosts a:4,b:4");
     struct launch launch = {.n = cli_count_hosts(hosts)};
     if (launch.n == 0)
         return cli_hosts_wanted(cli, hosts);
@@ -138,7 +132,7 @@ static int run(struct cli *cli)
     launch.command = command;
     read_hosts(list, &launch);
     int code = prepare(cli, &launch);
-    cli->told = !code; // from here on stdout is that of the command
+    cli->printed_json = !code; // stdout belongs to the command now
     if (!code)
         code = launch_ranks(&launch);
     free(launch.ranks);
@@ -148,33 +142,37 @@ static int run(struct cli *cli)
 }
 
 static const struct option options_table[] = {
-    {"--hosts", "a:4,b:4", "where, and how many ranks on each; rank 0 is on the first"},
-    {"--port", "P", "where rank 0 listens (default: a free one if it is on this host, else 29500)"},
+    {"--hosts", "a:4,b:4", "hosts and their numbers of ranks; rank 0 is on the first"},
+    {"--port", "P", "port of rank 0 (default: a free port if it is on this host, else 29500)",
+     INTO_RUN(port), .min = 1, .max = 65535},
     {"--address", "ADDRESS",
-     "address at which the other hosts reach rank 0 (default: by the route to the first of them)"},
+     "address of rank 0 for the other hosts (default: that of the route to the first of them)"},
     {"--interface", "NAME|ADDRESS|NETWORK",
-     "network interface between hosts: eth0, 10.1.0.7 or 10.1.0.0/16 (default: the one that leads "
-     "to rank 0)"},
+     "network interface between hosts: eth0, 10.1.0.7 or 10.1.0.0/16 (default: the route to rank "
+     "0)",
+     INTO_RUN(network_interface)},
     {"--secret-file", "FILE",
-     "shared secret of the ranks (default: TESSERA_SECRET, else one made for this job)"},
+     "file with the shared secret (default: TESSERA_SECRET, else a new one for this job)"},
     {"--rsh", "COMMAND",
-     "the remote shell (default: TESSERA_RSH, else ssh -x -o BatchMode=yes); it gets a host and a "
-     "script"},
-    {"--no-prefix", NULL, "pass lines on without the rank's number"},
+     "remote shell, called with a host and a script (default: TESSERA_RSH, else ssh -x -o "
+     "BatchMode=yes)"},
+    {"--no-prefix", NULL, "print lines without the rank's number"},
     END_OF_OPTIONS,
 };
 
 const struct command cmd_launch = {
     .name = "launch",
     .arguments = "-- COMMAND ...",
-    .summary = "start a command as ranks on several hosts, over ssh",
+    .summary = "start a command as ranks on several hosts over ssh",
     .detail =
-        "Every rank gets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun would set them, "
-        "and a secret, so that\n`tessera run parts/` finds the others: by shared memory on one "
-        "host, over UCX on several. This host's own ranks are\nstarted directly, the others by ssh "
-        "in a folder of the same name; `tessera` and the partition must be there. Lines are "
-        "\npassed on with the rank's number before each. When one rank fails all are ended, and "
-        "its exit code is that of the launch.",
+        "Sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun does, and a secret, so that "
+        "the ranks of\n"
+        "`tessera run parts/` find each other: by shared memory on one host, over UCX on several. "
+        "Ranks on this host are\n"
+        "started directly, others by ssh in a folder of the same path, where `tessera` and the "
+        "partition must exist.\n"
+        "Output lines start with the rank's number. If a rank fails, all are stopped, and its "
+        "exit code is returned.",
     .example = "tessera launch --hosts localhost:2 -- printenv RANK WORLD_SIZE",
     .options = options_table,
     .min_arguments = 1,

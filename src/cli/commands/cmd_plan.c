@@ -506,20 +506,16 @@ static void join_sizes(struct together *together, tsr_plan_options *options)
 static int read_together(struct cli *cli, struct together *together, tsr_plan_options *options)
 {
     const char *with = cli_value(cli, "--with"), *steps = cli_value(cli, "--steps");
-    uint64_t n = 1;
     int code = cli_read_dims_of(cli, "--with-dim", &together->dims);
     together->states = cli_alloc(cli->n_given + 1, sizeof *together->states);
     if (code)
         return code;
-    for (size_t i = 0; i < cli->n_given; i++)
-        if (strcmp(cli->given[i].option->name, "--state") == 0)
-            together->states[options->n_state++] = cli->given[i].value;
+    options->n_state = cli_values(cli, "--state", together->states);
     options->state = together->states;
     if (!with && (steps || together->dims.n || cli_value(cli, "--with-output")))
         return cli_usage(cli, "--steps, --with-dim and --with-output need --with MODEL");
-    if (steps && (!cli_count_of(steps, &n) || n < 1 || n > INT32_MAX))
-        return cli_usage(cli, "--steps needs a number from 1 up, not '%s'", steps);
-    options->steps = (int64_t)n;
+    if (!steps)
+        options->steps = 1;
     if (with)
         join_sizes(together, options);
     return 0;
@@ -585,9 +581,9 @@ static tsr_status plan_models(struct cli *cli, struct together *together, tsr_pl
     tsr_status status = load_both(cli, together, options, model);
     if (status != TSR_OK)
         return status;
-    cli_tell_dims(cli, *model, options->sizes, options->n_sizes);
+    cli_report_dims(cli, *model, options->sizes, options->n_sizes);
     if (together->model)
-        cli_tell_dims(cli, together->model, options->with_sizes, options->n_with_sizes);
+        cli_report_dims(cli, together->model, options->with_sizes, options->n_with_sizes);
     return plan_until_stopped(cli, *model, options, summary);
 }
 
@@ -604,9 +600,6 @@ static int run(struct cli *cli)
     int code = cli_planning(cli, &g);
     if (code)
         return code;
-    g.options.export_lp = cli_value(cli, "--export-lp");
-    g.options.explain = cli_value(cli, "--explain");
-    g.options.config = cli_value(cli, "--config");
     together = cli_alloc(1, sizeof *together);
     code = check_words(cli);
     if (!code)
@@ -626,11 +619,13 @@ static int run(struct cli *cli)
 
 static const struct option options_table[] = {
     PLAN_OPTIONS,
-    {"--config", "NAME", "name for the new configuration (default planN)"},
+    {"--config", "NAME", "name for the new configuration (default planN)", INTO_PLAN(config)},
     {"--export-lp", "FILE",
-     "write the 0-1 program; with --stages one per stage: FILE.0.lp, FILE.1.lp for FILE.lp"},
+     "write the 0-1 program; with --stages one per stage: FILE.0.lp, FILE.1.lp for FILE.lp",
+     INTO_PLAN(export_lp)},
     {"--explain", "NODE",
-     "list the candidates of a node (name, output or #index) with the best plan for each"},
+     "list the candidates of a node (name, output or #index) with the best plan for each",
+     INTO_PLAN(explain)},
     {"-o", "OUT",
      "write the model with its shardings (and OUT.topology.json if a topology was given)"},
     {"--plan", "FILE", "write the plan as JSON, for `annotate --script`"},
@@ -642,7 +637,8 @@ static const struct option options_table[] = {
     {"--with-output", "OUT", "write the second model with its shardings"},
     {"--with-dim", "NAME=SIZE",
      "size of a symbolic dimension in the second model (default: --dim)"},
-    {"--steps", "N", "runs of the second model per run of MODEL (default 1)"},
+    {"--steps", "N", "runs of the second model per run of MODEL (default 1)", INTO_PLAN(steps),
+     .min = 1, .max = INT32_MAX},
     {"--compare", NULL, "compare two plan documents: cost, memory and nodes that differ"},
     LABELS_OPTION,
     RULES_OPTION,

@@ -1,31 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_report.c - a plan and what a run of it would be, as one HTML page.
+// cmd_report.c - a plan and its predicted run as one HTML page.
 //
-// Up to three sources meet on a page: shardings (of the model, of a plan's document with --plan, or
-// of a plan that is made here), a simulation of them on their topology, and a trace of a real run
-// (--trace). `struct report` gathers one side; with --beside there is a second, in a session of its
-// own. Order: load, plan, simulate, check, then the library writes the page.
+// The page combines shardings (of the model, of a plan document with --plan, or of a new plan), a
+// simulation on their topology, and the trace of a real run (--trace). `struct report` has one plan;
+// --beside adds a second in a session of its own.
 #include "cli/cli.h"
 #include "cli/edit/edit.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// What the page is made of.
 struct report {
     struct cli *cli;
     struct planning planning;
     tsr_model *model;
     const char *config;
-    tsr_topology *kept; // that the model was planned for
+    tsr_topology *kept; // stored in the model by the planner
     tsr_plan_summary plan;
     tsr_simulation simulation;
-    int requests; // that follow one another in the simulation
+    int requests;
 };
 
-// The shardings of a plan's document.
-// A plan's document holds edits (edit.c), applied to the loaded model. Shardings need IR version
-// 11, to which the model in memory is raised.
+// Applies the edits of a plan document. Shardings need IR version 11.
 static int replay(struct report *report, const char *path)
 {
     struct editor editor;
@@ -41,7 +37,7 @@ static int replay(struct report *report, const char *path)
     return code;
 }
 
-// Named by the user, else the only one; NULL: there is none, and the model is planned.
+// --config, else the only configuration; NULL: the model has none and is planned.
 static const char *config_of(const struct report *report)
 {
     const char *named = cli_value(report->cli, "--config");
@@ -50,25 +46,24 @@ static const char *config_of(const struct report *report)
     return tsr_config_name(tsr_model_config(report->model, 0));
 }
 
-// Numbers of the plan: of the one that is made here, or of the shardings that the model has. Those with stages have none.
+// Plans the model, or predicts the time of the shardings that it has, which fails for stages.
 static tsr_status plan(struct report *report)
 {
     tsr_model *copy = NULL;
     tsr_plan_options options = report->planning.options;
-    bool cut = report->config != NULL;
+    bool sharded = report->config != NULL;
     options.config = report->config;
     if (!options.topology)
         options.topology = report->kept;
-    if (cut && !options.topology && !options.devices)
+    if (sharded && !options.topology && !options.devices)
         options.devices = tsr_config_devices(tsr_model_find_config(report->model, report->config));
-    if (!cut) {
+    if (!sharded) {
         tsr_status status = tsr_plan(report->model, &options, &report->plan);
         if (status == TSR_OK)
             report->config = report->plan.config;
         return status;
     }
-    // Shardings that exist are priced by planning a copy that keeps them: the model itself is not
-    // changed.
+    // Planning a copy keeps existing shardings and leaves the model unchanged.
     tsr_status status = tsr_model_clone(report->model, &copy);
     if (status == TSR_OK)
         status = tsr_plan(copy, &options, &report->plan);
@@ -80,9 +75,8 @@ static tsr_status plan(struct report *report)
     return TSR_OK;
 }
 
-// What the plan comes to, on its topology, beside one device; then the checker's findings, which stand on the page.
-// The checker's findings stay in the session, where the writer of the page reads them.
-static tsr_status look(struct report *report)
+// Simulates and checks the model. The page writer reads the diagnostics from the session.
+static tsr_status simulate(struct report *report)
 {
     tsr_simulate_options options = {.size = sizeof options,
                                     .config = report->config,
@@ -101,9 +95,8 @@ static tsr_status look(struct report *report)
     return tsr_check(report->model, report->config);
 }
 
-// Pipelines are seen when requests follow one another: two for each stage, at most MAX_REQUESTS.
+// Two requests per stage show the pipeline: 6 for three stages, at most MAX_REQUESTS.
 #define MAX_REQUESTS 8
-// Three stages, 0 to 2: 6 requests; four and more: 8.
 static int requests_for(const struct report *report)
 {
     int64_t stage, highest = -1;
@@ -118,12 +111,9 @@ static int requests_for(const struct report *report)
     }
     if (highest < 1)
         return 1;
-    if (highest < MAX_REQUESTS / 2)
-        return (int)(2 * (highest + 1));
-    return MAX_REQUESTS;
+    return highest < MAX_REQUESTS / 2 ? (int)(2 * (highest + 1)) : MAX_REQUESTS;
 }
 
-// Plans the model if it is not cut, simulates and checks it: all that the page says of one side.
 static tsr_status prepare(struct report *report)
 {
     tsr_status status = TSR_OK;
@@ -136,10 +126,10 @@ static tsr_status prepare(struct report *report)
         return status;
     if (!report->requests)
         report->requests = requests_for(report);
-    return look(report);
+    return simulate(report);
 }
 
-// `document` NULL: the model's own shardings.
+// document: a plan, or NULL for the model's own shardings.
 static int load(struct report *report, const char *path, const char *document)
 {
     tsr_status status = tsr_model_load(report->cli->session, path, &report->model);
@@ -154,7 +144,7 @@ static int load(struct report *report, const char *path, const char *document)
     return 0;
 }
 
-// ---- another plan beside it ------------------------------------------------------------------------
+// ---- the plan of --beside ------------------------------------------------------------------------
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -162,8 +152,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// The other plan has a session of its own, for a session keeps one simulation. FILE is a model with shardings, or the document of a
-// plan for the same model.
+// Needs a second session, since a session stores one simulation. `file` is a model with shardings, or a
+// plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {
@@ -180,20 +170,19 @@ static int load_beside(struct report *other, struct report *report, struct cli *
     code = cli_read_rules(own);
     if (code)
         return code;
-    code = cli_planning(own, &other->planning); // a topology belongs to one session
+    code = cli_planning(own, &other->planning);
     if (code)
         return code;
     code = document ? load(other, report->cli->arguments[0], file) : load(other, file, NULL);
     if (code)
         return code;
     if (!other->config)
-        return cli_usage(
-            report->cli,
-            "--beside wants a model with shardings or a plan's document; '%s' has none", file);
+        return cli_usage(report->cli,
+                         "--beside needs a model with shardings or a plan document; '%s' has none",
+                         file);
     return cli_finish(own, prepare(other));
 }
 
-// Also of a side that was never loaded: all of it is zero then.
 static void end_beside(struct report *other)
 {
     tsr_topology_free(other->kept);
@@ -203,9 +192,9 @@ static void end_beside(struct report *other)
         tsr_session_free(other->cli->session);
 }
 
-// ---- the command that makes the page again -----------------------------------------------------------
+// ---- the command line on the page ----------------------------------------------------------------
 
-// Words of harmless characters stay as they are; all others are quoted for a shell.
+// Quotes words with special characters for a shell.
 static void add_word(FILE *to, const char *word)
 {
     if (word[0] && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -222,16 +211,15 @@ static void add_word(FILE *to, const char *word)
     fputc('\'', to);
 }
 
-// As a shell reads it; to be freed. Without memory the command ends, as with cli_alloc.
-// The page shows how it was made. A generation folder is named as the user gave it, and sizes that
-// were filled in stand there as options.
+// The command that makes the page, as text for a shell; to be freed. Includes options that were filled
+// in for a generation folder.
 static char *command_of(const struct cli *cli)
 {
     char *text = NULL;
     size_t n;
     FILE *to = open_memstream(&text, &n);
     if (!to)
-        cli_die("tessera: error[out-of-memory]: no room for the command's text\n", EXIT_READ);
+        cli_die("tessera: error[out-of-memory]: cannot store the command line\n", EXIT_READ);
     fputs("tessera report", to);
     add_word(to, cli->folder ? cli->folder : cli->arguments[0]);
     for (size_t i = 0; i < cli->n_given; i++) {
@@ -241,21 +229,18 @@ static char *command_of(const struct cli *cli)
     }
     bool failed = ferror(to) != 0;
     if (fclose(to) != 0 || failed || !text)
-        cli_die("tessera: error[out-of-memory]: no room for the command's text\n", EXIT_READ);
+        cli_die("tessera: error[out-of-memory]: cannot store the command line\n", EXIT_READ);
     return text;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------------
+// ---- the command ---------------------------------------------------------------------------------
 
-// Topologies given by the user win over those that the model keeps.
 static const tsr_topology *topology_of(const struct report *report)
 {
-    if (report->planning.options.topology)
-        return report->planning.options.topology;
-    return report->kept;
+    const tsr_topology *given = report->planning.options.topology;
+    return given ? given : report->kept;
 }
 
-// `side` has no model where there is no other plan, and is then not passed on.
 static tsr_status write_page(struct report *report, const struct report *other, const char *out)
 {
     char *command = command_of(report->cli);
@@ -283,17 +268,15 @@ static tsr_status write_page(struct report *report, const struct report *other, 
     return status;
 }
 
-// The order matters for messages: what is wrong with the first side is told before the second is
-// read.
 static int make(struct report *report, const char *out)
 {
     const char *file = cli_value(report->cli, "--beside");
     struct report other = {0};
     struct cli own;
     if (!report->config && !cli_value(report->cli, "--devices"))
-        return cli_usage(report->cli, "the model is not cut: give --devices N or a topology");
-    cli_tell_dims(report->cli, report->model, report->planning.options.sizes,
-                  report->planning.options.n_sizes);
+        return cli_usage(report->cli, "the model has no shardings: use --devices N or a topology");
+    cli_report_dims(report->cli, report->model, report->planning.options.sizes,
+                    report->planning.options.n_sizes);
     tsr_status status = prepare(report);
     if (status != TSR_OK)
         return cli_print_written(report->cli, out, cli_finish(report->cli, status));
@@ -309,20 +292,17 @@ end_other:
     return code;
 }
 
-// Loads, plans or simulates what is missing, and writes one page.
 static int run(struct cli *cli)
 {
     struct report report = {.cli = cli,
                             .plan = {.size = sizeof report.plan},
                             .simulation = {.size = sizeof report.simulation}};
-    const char *out = cli_value(cli, "-o"), *text = cli_value(cli, "--requests");
-    uint64_t requests = 0;
+    const char *out = cli_value(cli, "-o");
     if (!out)
-        return cli_usage(cli, "where to? give -o page.html");
-    if (text && (!cli_count_of(text, &requests) || requests < 1 || requests > 1000))
-        return cli_usage(cli, "--requests wants a number from 1 to 1000, not '%s'", text);
-    report.requests = (int)requests;
-    int code = cli_planning(cli, &report.planning);
+        return cli_usage(cli, "no output file given: use -o page.html");
+    int code = cli_fill(cli, OPTION_OWN, &report);
+    if (!code)
+        code = cli_planning(cli, &report.planning);
     if (code)
         return code;
     code = load(&report, cli->arguments[0], cli_value(cli, "--plan"));
@@ -336,16 +316,15 @@ static int run(struct cli *cli)
 
 static const struct option options_table[] = {
     PLAN_OPTIONS,
-    {"--config", "NAME", "configuration of the model (needed if it has several)"},
-    {"--plan", "FILE", "the shardings of a plan, as plan --plan has written it"},
-    {"--trace", "FILE", "what a run was seen to do, from run --trace"},
+    {"--config", "NAME", "configuration of the model (required if it has several)"},
+    {"--plan", "FILE", "use the shardings of a plan document (plan --plan)"},
+    {"--trace", "FILE", "show the trace of a run (run --trace)"},
     {"--format", "NAME",
-     "html, or node data for Model Explorer: model-explorer (time), model-explorer-cuts (default "
-     "html)"},
-    {"--beside", "FILE",
-     "another plan to compare with: a model with shardings, or a plan's document"},
-    {"--requests", "N", "runs that follow one another (default 1; with stages two for each)"},
-    {"-o", "FILE", "the page"},
+     "html (default), or node data for Model Explorer: model-explorer (time), model-explorer-cuts"},
+    {"--beside", "FILE", "compare with another plan: a model with shardings, or a plan document"},
+    {"--requests", "N", "number of runs in a row (default 1; with stages two per stage)",
+     INTO(struct report, requests), .min = 1, .max = 1000},
+    {"-o", "FILE", "write the page to this file"},
     RULES_OPTION,
     END_OF_OPTIONS,
 };
@@ -353,11 +332,10 @@ static const struct option options_table[] = {
 const struct command cmd_report = {
     .name = "report",
     .arguments = "MODEL -o page.html",
-    .summary = "one HTML page: the verdict, memory, where time goes, communication, shardings",
+    .summary = "write an HTML page: verdict, memory, times, communication, shardings",
     .detail =
-        "Shows the shardings that the model has, or plans it first for --devices. The page needs "
-        "nothing besides itself:\n"
-        "it can be sent by mail and opened without a network.",
+        "Shows the shardings of the model, or plans it first for --devices. The page is one file "
+        "that works offline.",
     .example = "tessera report tests/models/bert_tiny/model.onnx --devices 4 --dim batch=8 --dim "
                "seq=32 -o page.html",
     .options = options_table,

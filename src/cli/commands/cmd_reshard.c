@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_reshard.c - the cheapest way from one sharding of a tensor to another, step by step, with its bytes.
+// cmd_reshard.c - the cheapest resharding of a tensor, step by step, with its traffic.
 //
-// Needs no model: a shape, two shardings and perhaps a partial sum are all that a resharding
-// depends on. The library finds the steps (tsr_reshard_plan) and, with a topology, prices them.
-// Example:
+// Needs no model: a resharding depends on a shape, two shardings and perhaps a partial sum. Example:
 //
 //   tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'
 //   step                     per device          total  sharding                 groups
 //   all-to-all 0 to 1              48 B           96 B  {1,2:0,1}                0,1
 //
-// Device 0 has rows 0..3 and wants columns 0..2: 12 of its 24 elements come from device 1.
+// Device 0 has rows 0..3 and needs columns 0..2: 12 of its 24 elements come from device 1.
 #include "cli/cli.h"
 
 #include <string.h>
 
 #define SHOWN 60 // columns of a list of groups
 
-// "0,1 2,3": groups with blanks between them, their devices with commas. Beyond SHOWN columns the
-// rest is replaced by the number of groups, for a step may have thousands.
+// "0,1 2,3". Beyond SHOWN columns the number of groups follows: there may be thousands.
 static void groups_text(char *out, size_t cap, const tsr_step *step)
 {
     size_t k = 0;
     out[0] = '\0';
     for (size_t g = 0; g < step->n_groups; g++) {
-        const char *before = cli_between(g, " ");
+        const char *before = g ? " " : "";
         for (size_t i = 0; i < step->groups[g].n; i++) {
             if (k >= cap)
                 break;
@@ -38,7 +35,7 @@ static void groups_text(char *out, size_t cap, const tsr_step *step)
     }
 }
 
-// "all-to-all 0 to 1" moves a cut between axes, "all-gather 0" has one axis, "all-reduce" none.
+// "all-to-all 0 to 1" moves a sharded axis, "all-gather 0" has one axis, "all-reduce" none.
 static void op_text(char *out, size_t cap, const tsr_step *step)
 {
     if (step->to_axis >= 0)
@@ -50,7 +47,6 @@ static void op_text(char *out, size_t cap, const tsr_step *step)
 }
 
 // time: picoseconds, or -1.
-// No steps: both shardings mean the same.
 static void print_steps(const tsr_step *steps, size_t n, int64_t time)
 {
     if (n == 0) {
@@ -69,36 +65,28 @@ static void print_steps(const tsr_step *steps, size_t n, int64_t time)
         printf("predicted time %.3f us\n", (double)time / 1e6);
 }
 
-// One list of device numbers for each group.
-static void json_groups(tsr_json *json, const tsr_step *step)
-{
-    tsr_json_begin(json, "groups", '[');
-    for (size_t g = 0; g < step->n_groups; g++) {
-        tsr_json_ints(json, NULL, step->groups[g].devices, step->groups[g].n);
-    }
-    tsr_json_end(json);
-}
-
-// Axes only where the step has them; the time only where --devices gives a topology to time it
-// on.
+// `time` is written only if --devices is given.
 static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, int64_t time)
 {
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(tsr_step, "op", op)},
+        {JSON_UNLESS_NEGATIVE(tsr_step, "axis", axis)},
+        {JSON_UNLESS_NEGATIVE(tsr_step, "to_axis", to_axis)},
+        {JSON_FIELD(tsr_step, "received", received)},
+        {JSON_FIELD(tsr_step, "sent", sent)},
+        {JSON_FIELD(tsr_step, "total", total)},
+        {JSON_FIELD(tsr_step, "sharding", sharding)},
+        {JSON_END},
+    };
     tsr_json *json = cli_json(cli);
-    if (!json)
-        return cli_print_json(cli, json, EXIT_READ);
     tsr_json_begin(json, "steps", '[');
     for (size_t i = 0; i < n; i++) {
         tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "op", steps[i].op);
-        if (steps[i].axis >= 0)
-            tsr_json_int(json, "axis", steps[i].axis);
-        if (steps[i].to_axis >= 0)
-            tsr_json_int(json, "to_axis", steps[i].to_axis);
-        tsr_json_int(json, "received", steps[i].received);
-        tsr_json_int(json, "sent", steps[i].sent);
-        tsr_json_int(json, "total", steps[i].total);
-        tsr_json_string(json, "sharding", steps[i].sharding);
-        json_groups(json, &steps[i]);
+        tsr_json_fields(json, fields, &steps[i]);
+        tsr_json_begin(json, "groups", '[');
+        for (size_t g = 0; g < steps[i].n_groups; g++)
+            tsr_json_ints(json, NULL, steps[i].groups[g].devices, steps[i].groups[g].n);
+        tsr_json_end(json);
         tsr_json_end(json);
     }
     tsr_json_end(json);
@@ -107,7 +95,7 @@ static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, in
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-// Float32 where no type is given; false: no type has that name.
+// False: unknown type. The default is float32.
 static bool read_type(const char *text, tsr_dtype *out)
 {
     *out = TSR_FLOAT;
@@ -119,7 +107,6 @@ static bool read_type(const char *text, tsr_dtype *out)
     return !text;
 }
 
-// A sharding that cannot be read is a mistake of the command line, EXIT_USAGE, not of a model.
 static int run(struct cli *cli)
 {
     const char *shape_text = cli_value(cli, "--shape"), *from = cli_value(cli, "--from");
@@ -127,22 +114,21 @@ static int run(struct cli *cli)
     int64_t shape[CLI_MAX_RANK];
     tsr_dtype type;
     if (!shape_text || !from || !to)
-        return cli_usage(cli, "needs --shape, --from and --to");
+        return cli_usage(cli, "no resharding given: use --shape, --from and --to");
     int rank = cli_shape(shape_text, shape);
     if (rank < 0)
-        return cli_usage(cli, "--shape wants sizes such as 7x4, not '%s'", shape_text);
+        return cli_usage(cli, "--shape needs sizes such as 7x4, not '%s'", shape_text);
     if (!read_type(cli_value(cli, "--type"), &type))
-        return cli_usage(cli, "--type wants a type such as float32, not '%s'",
+        return cli_usage(cli, "--type needs a type such as float32, not '%s'",
                          cli_value(cli, "--type"));
     if (partial && strcmp(partial, "sum") != 0 && strcmp(partial, "max") != 0 &&
         strcmp(partial, "min") != 0 && strcmp(partial, "prod") != 0)
-        return cli_usage(cli, "--partial wants sum, max, min or prod, not '%s'", partial);
+        return cli_usage(cli, "--partial needs sum, max, min or prod, not '%s'", partial);
     const tsr_step *steps = NULL;
     size_t n = 0;
     tsr_status status =
         tsr_reshard_plan(cli->session, from, to, partial, type, rank, shape, &steps, &n);
-    // cli_finish would answer EXIT_READ, which is for files.
-    if (status == TSR_MALFORMED) {
+    if (status == TSR_MALFORMED) { // an invalid sharding is a usage error
         cli_finish(cli, status);
         return EXIT_USAGE;
     }
@@ -164,10 +150,10 @@ static int run(struct cli *cli)
 }
 
 static const struct option options[] = {
-    {"--shape", "8x6", "sizes of the tensor"},
-    {"--from", "SHARDING", "how it lies: {2,1:0,1}, {1:0}, S0,R@2x2 ..."},
-    {"--to", "SHARDING", "how it is wanted"},
-    {"--partial", "HOW", "the owners of a tile hold parts of a sum, max, min or prod"},
+    {"--shape", "8x6", "shape of the tensor"},
+    {"--from", "SHARDING", "current sharding: {2,1:0,1}, {1:0}, S0,R@2x2 ..."},
+    {"--to", "SHARDING", "wanted sharding"},
+    {"--partial", "HOW", "devices hold partial results: sum, max, min or prod"},
     {"--type", "TYPE", "element type (default float32)"},
     {"--devices", "TOPOLOGY", "predict the time on a topology such as 4, torus:2x4, hosts:2x8"},
     END_OF_OPTIONS,
@@ -176,7 +162,7 @@ static const struct option options[] = {
 const struct command cmd_reshard = {
     .name = "reshard",
     .arguments = "--shape SIZES --from SHARDING --to SHARDING",
-    .summary = "the cheapest way from one sharding to another",
+    .summary = "find the cheapest resharding",
     .example = "tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'",
     .options = options,
     .max_arguments = 0,

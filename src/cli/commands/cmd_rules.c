@@ -1,38 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_rules.c - how an operator may be cut, in words; alone, the list of all operators; or the
-// whole table as Markdown, which docs/operators.md is made with.
+// cmd_rules.c - how operators can be sharded: one operator in words, a list, totals, or Markdown.
 //
-// Four forms: `rules` lists a line for each row, `rules OP` explains the rows of one operator in
-// words, `--summary` counts operators by domain, `--markdown` prints docs/operators.md. A row is an
-// operator of a domain from an opset on; rows of one operator stand together, the oldest first.
-// tsr_rule_at fills a row at a time; its `words` and `stays` are made anew by each call, its other
-// texts are the table's own.
+// `--markdown` prints docs/operators.md. A row of the table is an operator of a domain from an opset
+// on; rows of one operator are consecutive, the oldest first. tsr_rule_at reuses the memory of `words`
+// and `stays` in each call.
 #include "cli/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#define MAX_DOMAINS 32
+
 static const char *domain_name(const tsr_rule *rule)
 {
     return cli_domain(rule->domain);
 }
 
-// `whole` is null where the operator may be cut; else it is the reason why not.
+// `whole`: why the operator cannot be sharded, or null.
+static const tsr_json_field rule_fields[] = {
+    {JSON_FIELD(tsr_rule, "op", op)},       {JSON_FIELD(tsr_rule, "domain", domain)},
+    {JSON_FIELD(tsr_rule, "since", since)}, {JSON_FIELD(tsr_rule, "rule", rule)},
+    {JSON_FIELD(tsr_rule, "whole", whole)}, {JSON_FIELD(tsr_rule, "note", note)},
+    {JSON_FIELD(tsr_rule, "stays", stays)}, {JSON_END},
+};
+
 static void print_json_rule(tsr_json *json, const tsr_rule *rule)
 {
-    tsr_json_begin(json, NULL, '{');
-    tsr_json_string(json, "op", rule->op);
-    tsr_json_string(json, "domain", rule->domain);
-    tsr_json_int(json, "since", rule->since);
-    tsr_json_string(json, "rule", rule->rule);
-    tsr_json_string(json, "whole", cli_text_or(rule->whole, NULL));
-    tsr_json_string(json, "note", rule->note);
-    tsr_json_string(json, "stays", rule->stays);
-    tsr_json_end(json);
+    tsr_rule row = *rule;
+    row.whole = cli_text_or(rule->whole, NULL);
+    tsr_json_record(json, NULL, rule_fields, &row);
 }
 
-// `words` has several lines, each indented below the operator.
 static void print_rule(const tsr_rule *rule)
 {
     printf("%s (%s, from opset %lld)\n", rule->op, domain_name(rule), (long long)rule->since);
@@ -45,21 +44,19 @@ static void print_rule(const tsr_rule *rule)
     }
 }
 
-// One line of the list: the rule, or why the operator stays whole.
 static void print_line(const tsr_rule *rule)
 {
     printf("%-28s %-14s %4lld  %s%s\n", rule->op, domain_name(rule), (long long)rule->since,
-           cli_text_if(rule->whole[0], "whole: "), cli_text_or(rule->whole, rule->rule));
+           rule->whole[0] ? "replicated: " : "", cli_text_or(rule->whole, rule->rule));
 }
 
-// A cell of a Markdown table: bars would end it.
+// Escapes bars, which would end a cell of a Markdown table.
 static void print_cell(const char *text)
 {
     for (; *text; text++)
-        printf("%s%c", cli_text_if(*text == '|', "\\"), *text);
+        printf("%s%c", *text == '|' ? "\\" : "", *text);
 }
 
-// One row of a table in Markdown. The rule stands in backquotes, where bars still end a cell.
 static void print_row(const tsr_rule *rule)
 {
     printf("| %s | %lld | ", rule->op, (long long)rule->since);
@@ -76,31 +73,30 @@ static void print_row(const tsr_rule *rule)
     printf(" |\n");
 }
 
-// Rows of the table; operators, however many rows each has; operators of which some row may be cut.
+// sharded: operators with a rule in some row.
 struct counts {
-    size_t rows, operators, cut;
+    size_t rows, operators, sharded;
 };
 
-// Operators, counted once each, of a domain (NULL: all); cut: with a rule by which they may be cut.
+// Counts the rows of a domain (NULL: all).
 static struct counts count(tsr_session *session, const char *domain)
 {
     struct counts n = {0};
     char last[128] = "";
-    bool last_cut = false;
+    bool last_sharded = false;
     tsr_rule rule = {.size = sizeof(rule)};
     for (size_t i = 0; tsr_rule_at(session, i, &rule); i++) {
         char key[128];
         if (domain && strcmp(domain, rule.domain) != 0)
             continue;
         snprintf(key, sizeof key, "%s:%s", rule.domain, rule.op);
-        // The key differs from that of the row before: another operator begins.
         bool fresh = strcmp(key, last) != 0;
         n.rows++;
         n.operators += fresh;
-        last_cut = last_cut && !fresh;
-        if (!rule.whole[0] && !last_cut) {
-            n.cut++;
-            last_cut = true;
+        last_sharded = last_sharded && !fresh;
+        if (!rule.whole[0] && !last_sharded) {
+            n.sharded++;
+            last_sharded = true;
         }
         snprintf(last, sizeof last, "%s", key);
     }
@@ -112,7 +108,7 @@ static void print_domain(tsr_session *session, const char *domain)
     tsr_rule rule = {.size = sizeof(rule)};
     struct counts n = count(session, domain);
     printf("\n## %s\n\n%zu operators, %zu of them can be sharded.\n\n", cli_domain(domain),
-           n.operators, n.cut);
+           n.operators, n.sharded);
     printf("| operator | from opset | rule | note |\n|---|---|---|---|\n");
     for (size_t i = 0; tsr_rule_at(session, i, &rule); i++)
         if (strcmp(rule.domain, domain) == 0)
@@ -167,8 +163,7 @@ static int print_markdown(struct cli *cli)
         "| `attr`, `shape`, `size`, `sizes`, `once`, `look`, `scat`, `word`, `share` | what "
         "changes in "
         "the local node |\n";
-    // Domains in the order in which the table first names them.
-    const char *domains[32];
+    const char *domains[MAX_DOMAINS];
     size_t n = 0;
     tsr_rule rule = {.size = sizeof(rule)};
     printf("%s", head);
@@ -176,10 +171,10 @@ static int print_markdown(struct cli *cli)
         size_t k = 0;
         while (k < n && strcmp(domains[k], rule.domain) != 0)
             k++;
-        if (k == n && n < sizeof domains / sizeof *domains)
+        if (k == n && n < MAX_DOMAINS)
             domains[n++] = rule.domain;
     }
-    for (size_t k = 0; k < n; k++) // the standard's own first
+    for (size_t k = 0; k < n; k++)
         if (!domains[k][0])
             print_domain(cli->session, domains[k]);
     for (size_t k = 0; k < n; k++)
@@ -189,18 +184,15 @@ static int print_markdown(struct cli *cli)
     return EXIT_DONE;
 }
 
-// ---- the summary: what is covered -----------------------------------------------------------------
+// ---- totals ------------------------------------------------------------------------------------
 
-#define MAX_DOMAINS 32
-
-// Of one domain: operators; those that may be cut; of these, those that are replaced by simpler
-// nodes to be cut, and those whose bodies are cut inside; those that stay whole.
+// Operators of one domain. replaced: sharded after expansion into simpler nodes; inside: the nodes of
+// their bodies are sharded; whole: not sharded.
 struct covered {
     const char *domain;
     size_t operators, cut, replaced, inside, whole;
 };
 
-// The newest row of an operator counts.
 static void count_operator(struct covered *covered, const tsr_rule *rule)
 {
     covered->operators++;
@@ -210,7 +202,7 @@ static void count_operator(struct covered *covered, const tsr_rule *rule)
     covered->inside += !rule->whole[0] && rule->bodies;
 }
 
-// The entry of that domain, made if it is new; NULL: there are MAX_DOMAINS others.
+// Finds or adds the entry of a domain; NULL: the list is full.
 static struct covered *domain_at(struct covered *list, size_t *n, const char *domain)
 {
     size_t k = 0;
@@ -218,9 +210,7 @@ static struct covered *domain_at(struct covered *list, size_t *n, const char *do
         k++;
     if (k == *n && *n < MAX_DOMAINS)
         list[(*n)++] = (struct covered){.domain = domain};
-    if (k == MAX_DOMAINS)
-        return NULL;
-    return &list[k];
+    return k < MAX_DOMAINS ? &list[k] : NULL;
 }
 
 static void print_covered(const char *name, const struct covered *covered)
@@ -229,36 +219,34 @@ static void print_covered(const char *name, const struct covered *covered)
            covered->replaced, covered->inside, covered->whole);
 }
 
-static int print_json_summary(struct cli *cli, const struct covered *list, size_t n)
+static int print_json_summary(struct cli *cli, struct covered *list, size_t n)
 {
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(struct covered, "domain", domain)},
+        {JSON_FIELD(struct covered, "operators", operators)},
+        {JSON_FIELD(struct covered, "cut", cut)},
+        {JSON_FIELD(struct covered, "replaced", replaced)},
+        {JSON_FIELD(struct covered, "inside", inside)},
+        {JSON_FIELD(struct covered, "whole", whole)},
+        {JSON_END},
+    };
     tsr_json *json = cli_json(cli);
-    if (!json)
-        return cli_print_json(cli, json, EXIT_DONE);
-    tsr_json_begin(json, "domains", '[');
-    for (size_t k = 0; k < n; k++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "domain", cli_domain(list[k].domain));
-        tsr_json_int(json, "operators", (int64_t)list[k].operators);
-        tsr_json_int(json, "cut", (int64_t)list[k].cut);
-        tsr_json_int(json, "replaced", (int64_t)list[k].replaced);
-        tsr_json_int(json, "inside", (int64_t)list[k].inside);
-        tsr_json_int(json, "whole", (int64_t)list[k].whole);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
+    for (size_t k = 0; k < n; k++)
+        list[k].domain = cli_domain(list[k].domain);
+    tsr_json_records(json, "domains", fields, list, n, sizeof *list);
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-// Only the newest row of an operator counts: rows of one operator stand together, the newest last.
+// Counts the newest row of each operator, which is its last.
 static int print_summary(struct cli *cli)
 {
     struct covered list[MAX_DOMAINS], all = {0};
     size_t n = 0;
     tsr_rule rule = {.size = sizeof(rule)}, next = {.size = sizeof(next)};
-    domain_at(list, &n, ""); // the standard's own first
+    domain_at(list, &n, ""); // ai.onnx first
     for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
         struct covered *covered = domain_at(list, &n, rule.domain);
-        tsr_rule now = rule; // its texts that are not the table's own go with the next
+        tsr_rule now = rule;
         if (tsr_rule_at(cli->session, i + 1, &next) && !strcmp(next.op, now.op) &&
             !strcmp(next.domain, now.domain))
             continue;
@@ -268,36 +256,32 @@ static int print_summary(struct cli *cli)
     }
     if (cli->json)
         return print_json_summary(cli, list, n);
-    printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "may be cut",
-           "by simpler nodes", "inside", "stay whole");
+    printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "sharded", "by simpler nodes",
+           "inside", "not sharded");
     for (size_t k = 0; k < n; k++)
         print_covered(cli_domain(list[k].domain), &list[k]);
     print_covered("all", &all);
     return EXIT_DONE;
 }
 
-// The count is a remark, on stderr, so that stdout is the list alone.
 static int print_all(struct cli *cli)
 {
     tsr_rule rule = {.size = sizeof(rule)};
     tsr_json *json = cli_json_if(cli);
-    if (json)
-        tsr_json_begin(json, "rules", '[');
+    tsr_json_begin(json, "rules", '[');
     for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
         if (json)
             print_json_rule(json, &rule);
         else
             print_line(&rule);
     }
-    if (json)
-        tsr_json_end(json);
+    tsr_json_end(json);
     struct counts n = count(cli->session, NULL);
-    cli_say(cli, "%zu rows for %zu operators, %zu of which may be cut\n", n.rows, n.operators,
-            n.cut);
+    cli_say(cli, "%zu rows for %zu operators, %zu of which can be sharded\n", n.rows, n.operators,
+            n.sharded);
     return cli_end(cli, json, EXIT_DONE);
 }
 
-// The operator that was probably meant, or NULL. The names are the table's own and stay valid.
 static const char *near_operator(const struct cli *cli, const char *op)
 {
     tsr_rule rule = {.size = sizeof rule};
@@ -310,15 +294,13 @@ static const char *near_operator(const struct cli *cli, const char *op)
     return near;
 }
 
-// An operator may have several rules, by domain and by the version since which it holds; all are
-// shown.
+// Prints the rules of all domains and versions. The case of the name does not matter.
 static int print_operator(struct cli *cli, const char *op)
 {
     tsr_rule rule = {.size = sizeof(rule)};
     size_t found = 0;
     tsr_json *json = cli_json_if(cli);
-    if (json)
-        tsr_json_begin(json, "rules", '[');
+    tsr_json_begin(json, "rules", '[');
     for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
         if (strcasecmp(rule.op, op) != 0)
             continue;
@@ -328,24 +310,19 @@ static int print_operator(struct cli *cli, const char *op)
             print_rule(&rule);
         found++;
     }
-    if (json)
-        tsr_json_end(json);
+    tsr_json_end(json);
     if (!found)
         fprintf(stderr,
-                "tessera rules: no rule for '%s': such a node is replicated on every device%s\n",
-                op, cli_did_you_mean(near_operator(cli, op)));
-    int code = EXIT_DONE;
-    if (!found)
-        code = EXIT_NO;
-    return cli_end(cli, json, code);
+                "tessera rules: no rule for '%s': its nodes are replicated on every device%s\n", op,
+                cli_did_you_mean(near_operator(cli, op)));
+    return cli_end(cli, json, found ? EXIT_DONE : EXIT_NO);
 }
 
-// An operator's name is compared without regard to case: `rules matmul` works.
 static int run(struct cli *cli)
 {
     bool markdown = cli_flag(cli, "--markdown");
     if (markdown && cli->json)
-        return cli_usage(cli, "--markdown and --json are two documents: give one");
+        return cli_usage(cli, "--markdown and --json exclude each other");
     if (markdown)
         return print_markdown(cli);
     if (cli_flag(cli, "--summary"))
@@ -356,15 +333,15 @@ static int run(struct cli *cli)
 }
 
 static const struct option options[] = {
-    {"--markdown", NULL, "the whole table as a Markdown document"},
-    {"--summary", NULL, "how many operators are covered, and how"},
+    {"--markdown", NULL, "print the table as Markdown"},
+    {"--summary", NULL, "print the number of operators by domain"},
     END_OF_OPTIONS,
 };
 
 const struct command cmd_rules = {
     .name = "rules",
     .arguments = "[OP]",
-    .summary = "how an operator may be cut; alone, all operators",
+    .summary = "explain how an operator can be sharded, or list all operators",
     .example = "tessera rules MatMul",
     .options = options,
     .min_arguments = 0,

@@ -162,7 +162,7 @@ static tsr_status simulate_model(struct cli *cli, struct planning *planning,
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status != TSR_OK)
         return status;
-    cli_tell_dims(cli, model, options->sizes, options->n_sizes);
+    cli_report_dims(cli, model, options->sizes, options->n_sizes);
     if (!tsr_model_config_count(model) && !options->config) {
         status = tsr_plan(model, &planning->options, &summary);
         if (status != TSR_OK)
@@ -217,20 +217,15 @@ static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_opt
 static int run(struct cli *cli)
 {
     struct planning g;
-    uint64_t requests = 1;
-    const char *text = cli_value(cli, "--requests");
-    if (text && (!cli_count_of(text, &requests) || requests < 1 || requests > 100000))
-        return cli_usage(cli, "--requests needs a number from 1 to 100000, not '%s'", text);
-    int code = cli_planning(cli, &g);
+    tsr_simulate_options options = {.size = sizeof options, .requests = 1, .one_device = cli->json};
+    int code = cli_fill(cli, OPTION_OWN, &options);
+    if (!code)
+        code = cli_planning(cli, &g);
     if (code)
         return code;
-    tsr_simulate_options options = {.size = sizeof options,
-                                    .config = cli_value(cli, "--config"),
-                                    .sizes = g.options.sizes,
-                                    .n_sizes = g.options.n_sizes,
-                                    .requests = (int)requests,
-                                    .one_device = cli->json,
-                                    .topology = g.options.topology};
+    options.sizes = g.options.sizes;
+    options.n_sizes = g.options.n_sizes;
+    options.topology = g.options.topology;
     // A number means devices of one host, also if the model was planned for another topology.
     tsr_topology *own = NULL;
     char devices[32];
@@ -250,8 +245,10 @@ static int run(struct cli *cli)
 
 static const struct option options_table[] = {
     PLAN_OPTIONS,
-    {"--config", "NAME", "configuration of the model (required if it has several)"},
-    {"--requests", "N", "number of runs in a row, pipelined through the stages (default 1)"},
+    {"--config", "NAME", "configuration of the model (required if it has several)",
+     INTO(tsr_simulate_options, config)},
+    {"--requests", "N", "number of runs in a row, pipelined through the stages (default 1)",
+     INTO(tsr_simulate_options, requests), .min = 1, .max = 100000},
     {"--trace", "FILE", "write the timeline as a trace for Perfetto or chrome://tracing"},
     RULES_OPTION,
     END_OF_OPTIONS,

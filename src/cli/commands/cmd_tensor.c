@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_tensor.c - cuts a tensor file into the pieces of its devices, and puts such pieces together again.
+// cmd_tensor.c - splits a tensor file into shards, and joins shards.
 //
-// Pieces are an .npz with one entry for each device, named by its number (`0`, `1`; `0.1` is the second tile of device 0).
+// Shards are stored in an .npz with one entry per device, named by its number: `0`, `1`; `0.1` is the
+// second tile of device 0.
 #include "cli/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// tsr_pieces_find gives the device's first piece; its others follow it.
 static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
 {
     int64_t device = tsr_pieces_at(dict, i).device, first = tsr_pieces_find(dict, device, 0);
@@ -17,25 +17,21 @@ static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
         snprintf(out, cap, "%lld.%zu", (long long)device, i - (size_t)first);
 }
 
-// The tensor to work on: the only one of the set, or the one that --name names. -1 after a message.
+// Index of the tensor to split: --name, or the only one. -1 after a message.
 static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 {
     const char *name = cli_value(cli, "--name");
-    int64_t i = -1;
+    int64_t i = tsr_tensors_count(tensors) == 1 ? 0 : -1;
     if (name)
         i = tsr_tensors_find(tensors, name);
-    else if (tsr_tensors_count(tensors) == 1)
-        i = 0;
     if (i < 0 && name)
         fprintf(stderr, "tessera tensor: no tensor '%s' in the file\n", name);
     else if (i < 0)
-        fprintf(stderr, "tessera tensor: the file has %zu tensors; choose one with --name\n",
+        fprintf(stderr, "tessera tensor: the file has %zu tensors: use --name\n",
                 tsr_tensors_count(tensors));
     return i;
 }
 
-// Pieces are named by their device: "0", "1"; a second tile of device 0 is "0.1".
-// One entry of `out` for each piece. Data of the pieces is copied into `out`.
 static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *session,
                         tsr_tensors *out)
 {
@@ -58,7 +54,6 @@ static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, t
     return status;
 }
 
-// The file has such an entry (i from 0 on), with the shape of the piece.
 static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
 {
     return i >= 0 && tsr_tensors_rank(in, (size_t)i) == piece.rank &&
@@ -66,7 +61,7 @@ static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
                    (size_t)piece.rank * sizeof *piece.dims);
 }
 
-// Fills the pieces from the file; the exit code, 0 if all were there.
+// Reads all shards from the file; an exit code.
 static int fill(const tsr_tensors *in, tsr_pieces *dict)
 {
     for (size_t k = 0; k < tsr_pieces_count(dict); k++) {
@@ -75,9 +70,8 @@ static int fill(const tsr_tensors *in, tsr_pieces *dict)
         piece_name(dict, k, name, sizeof name);
         int64_t i = tsr_tensors_find(in, name);
         if (!fits(in, i, piece)) {
-            static const char *const wrong[] = {"has another shape than the sharding gives it",
-                                                "is not in the file"};
-            fprintf(stderr, "tessera tensor: piece '%s' %s\n", name, wrong[i < 0]);
+            fprintf(stderr, "tessera tensor: shard '%s' %s\n", name,
+                    i < 0 ? "is not in the file" : "does not have the shape of the sharding");
             return EXIT_NO;
         }
         memcpy(piece.data, tsr_tensors_data(in, (size_t)i, NULL), piece.bytes);
@@ -85,56 +79,50 @@ static int fill(const tsr_tensors *in, tsr_pieces *dict)
     return EXIT_DONE;
 }
 
-// The file has pieces named by their places; all of them must be there, each with the shape that
-// the sharding gives it.
 static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, tsr_tensors *out,
                 tsr_status *status)
 {
     int64_t shape[CLI_MAX_RANK], elements = 1;
     const char *text = cli_value(cli, "--shape");
-    int rank = -1;
-    if (text)
-        rank = cli_shape(text, shape);
+    int rank = text ? cli_shape(text, shape) : -1;
     tsr_pieces *dict = NULL;
     if (rank < 0)
-        return cli_usage(cli, "join wants --shape, the sizes of the whole tensor, such as 7x4");
+        return cli_usage(cli, "join needs --shape, the shape of the full tensor, such as 7x4");
     if (!tsr_tensors_count(in)) {
-        fprintf(stderr, "tessera tensor: no pieces in the file\n");
+        fprintf(stderr, "tessera tensor: the file has no shards\n");
         return EXIT_NO;
     }
     tsr_dtype type = tsr_tensors_dtype(in, 0);
     *status = tsr_pieces_new(cli->session, sharding, type, rank, shape, NULL, &dict);
     if (*status != TSR_OK)
-        return EXIT_DONE; // the caller says why
+        return EXIT_DONE; // the caller reports the status
     int code = fill(in, dict);
     if (code)
         goto free_pieces;
     for (int i = 0; i < rank; i++)
         elements *= shape[i];
-    // One element more than needed, so that a tensor without elements has an address, too.
-    void *whole = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
-    *status = tsr_pieces_join(dict, whole);
+    // One more, so that an empty tensor has an address.
+    void *full = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
+    *status = tsr_pieces_join(dict, full);
     if (*status == TSR_OK)
-        *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
-    free(whole);
+        *status = tsr_tensors_put(out, "tensor", type, rank, shape, full);
+    free(full);
 free_pieces:
     tsr_pieces_free(dict);
     return code;
 }
 
-// Load, cut or join, save, say so. A sharding that cannot be read is a mistake of the command line;
-// a file that cannot be read is not. *status of join and its own code are told apart: the code is
-// for what the command itself has found and said.
-static int work(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
-                tsr_tensors *out)
+// `code` is set by errors that the command itself reports, `status` by those of the library. An invalid
+// sharding is a usage error.
+static int convert(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
+                   tsr_tensors *out)
 {
-    static const char *const made[] = {"tensor", "pieces"};
-    bool cut = !strcmp(cli->arguments[0], "split");
+    bool splits = !strcmp(cli->arguments[0], "split");
     tsr_status status = tsr_tensors_load(in, cli->arguments[1], NULL, false);
     int code = EXIT_DONE;
     if (status != TSR_OK)
         return cli_finish(cli, status);
-    if (cut) {
+    if (splits) {
         int64_t i = choose(cli, in);
         if (i < 0)
             return EXIT_NO;
@@ -154,7 +142,8 @@ static int work(struct cli *cli, const char *sharding, const char *file, tsr_ten
     if (cli->json)
         return cli_print_written(cli, file, code);
     if (status == TSR_OK)
-        cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out), made[cut]);
+        cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
+                splits ? "shards" : "tensor");
     return code;
 }
 
@@ -163,17 +152,13 @@ static int run(struct cli *cli)
     const char *sharding = cli_value(cli, "--sharding"), *file = cli_value(cli, "-o");
     tsr_tensors *in = NULL, *out = NULL;
     if (strcmp(cli->arguments[0], "split") && strcmp(cli->arguments[0], "join"))
-        return cli_usage(cli, "'%s' is neither split nor join", cli->arguments[0]);
+        return cli_usage(cli, "unknown verb '%s': use split or join", cli->arguments[0]);
     if (!sharding || !file)
         return cli_usage(cli, "needs --sharding and -o");
     tsr_status status = tsr_tensors_new(cli->session, &in);
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &out);
-    int code;
-    if (status == TSR_OK)
-        code = work(cli, sharding, file, in, out);
-    else
-        code = cli_finish(cli, status);
+    int code = status == TSR_OK ? convert(cli, sharding, file, in, out) : cli_finish(cli, status);
     tsr_tensors_free(out);
     tsr_tensors_free(in);
     return code;
@@ -181,18 +166,19 @@ static int run(struct cli *cli)
 
 static const struct option options[] = {
     {"--sharding", "SHARDING", "{2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2 ..."},
-    {"--shape", "7x4", "join: sizes of the whole tensor"},
-    {"--name", "NAME", "split: which tensor of an .npz with several"},
-    {"-o", "FILE.npz", "the pieces (entries named by device), or the tensor"},
+    {"--shape", "7x4", "join: shape of the full tensor"},
+    {"--name", "NAME", "split: tensor of an .npz with several"},
+    {"-o", "FILE.npz", "write the shards or the tensor to this file"},
     END_OF_OPTIONS,
 };
 
 const struct command cmd_tensor = {
     .name = "tensor",
     .arguments = "split|join FILE --sharding SHARDING -o FILE.npz",
-    .summary = "cut a tensor file into the pieces of its devices, or put pieces together",
-    .detail = "FILE is .npy or .npz. Pieces are an .npz with one entry for each device: `0`, `1`; "
-              "`0.1` is the second tile of device 0.",
+    .summary = "split a tensor file into shards, or join shards",
+    .detail = "FILE is .npy or .npz. Shards are an .npz with one entry per device: `0`, `1`; `0.1` "
+              "is the "
+              "second tile of device 0.",
     .example = "tessera tensor split tests/models/example.npy --sharding '{5,1:3,2,4,1,0}' -o "
                "pieces.npz",
     .options = options,

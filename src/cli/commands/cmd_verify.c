@@ -183,41 +183,27 @@ static void print_trials(const tsr_verify_options *options, const tsr_verify_res
 
 // ---- the command -------------------------------------------------------------------------------
 
-static int read_random(struct cli *cli, tsr_verify_options *options)
+static int check_random(struct cli *cli, const tsr_verify_options *options)
 {
-    const char *names[] = {"--random", "--seed"};
-    uint64_t numbers[2] = {0, 0};
-    for (int i = 0; i < 2; i++) {
-        const char *text = cli_value(cli, names[i]);
-        if (text && !cli_count_of(text, &numbers[i]))
-            return cli_usage(cli, "%s needs a number, not '%s'", names[i], text);
-    }
-    if (numbers[0] > MAX_TRIALS)
-        return cli_usage(cli, "at most %d trials", MAX_TRIALS);
-    if (!numbers[0] && numbers[1])
+    if (!options->random && options->seed)
         return cli_usage(cli, "--seed needs --random");
-    options->random = (size_t)numbers[0];
-    options->seed = numbers[1];
+    if (options->random && options->run.ranks > 0)
+        return cli_usage(cli, "--random runs all ranks in this process: remove --rank");
     return 0;
 }
 
 static int read_options(struct cli *cli, tsr_verify_options *options)
 {
-    const char *tolerance = cli_value(cli, "--tolerance"),
-               *reference = cli_value(cli, "--reference");
-    int code = cli_read_run_options(cli, &options->run);
+    const char *reference = cli_value(cli, "--reference");
+    int code = cli_fill(cli, OPTION_OWN, options);
     if (!code)
-        code = read_random(cli, options);
-    if (!code && tolerance && !cli_number(tolerance, &options->tolerance))
-        code = cli_usage(cli, "--tolerance needs a positive number, not '%s'", tolerance);
+        code = cli_read_run_options(cli, &options->run);
     if (!code && reference && strcmp(reference, "cpu") != 0)
         code = cli_usage(cli, "--reference can only be cpu, not '%s'", reference);
-    if (!code && options->random && options->run.ranks > 0)
-        code = cli_usage(cli, "--random runs all ranks in this process: remove --rank");
+    if (!code)
+        code = check_random(cli, options);
     options->reference_cpu = reference != NULL;
-    options->allow_unsharded = cli_flag(cli, "--allow-unsharded");
     options->run.deterministic = true;
-    options->config = cli_value(cli, "--config");
     options->inputs = code ? NULL : cli_inputs(cli);
     options->work = cli_temporary();
     return options->inputs ? 0 : EXIT_USAGE;
@@ -267,17 +253,22 @@ static int run(struct cli *cli)
     return code;
 }
 
+#define OPTION(member) INTO(tsr_verify_options, member)
 static const struct option options_table[] = {
-    {"--config", "NAME", "configuration to verify (required if the model has several)"},
+    {"--config", "NAME", "configuration to verify (required if the model has several)",
+     OPTION(config)},
     INPUT_OPTIONS,
     {"--tolerance", "X",
-     "largest difference relative to the output's largest magnitude (default 5e-5 for float32)"},
+     "largest difference relative to the output's largest magnitude (default 5e-5 for float32)",
+     OPTION(tolerance)},
     {"--reference", "cpu",
      "run the unsharded model on the CPU (default: on the ranks' device type)"},
     {"--allow-unsharded", NULL,
-     "with --devices: exit 0 if no node can be sharded (default: exit 1)"},
-    {"--random", "K", "verify K random valid shardings; those that fail are printed as edits"},
-    {"--seed", "S", "random seed of the first trial (default 0); the next are S + 1, S + 2, ..."},
+     "with --devices: exit 0 if no node can be sharded (default: exit 1)", OPTION(allow_unsharded)},
+    {"--random", "K", "verify K random valid shardings; those that fail are printed as edits",
+     OPTION(random), .max = MAX_TRIALS},
+    {"--seed", "S", "random seed of the first trial (default 0); the next are S + 1, S + 2, ...",
+     OPTION(seed)},
     PLAN_OPTIONS,
     RUN_OPTIONS,
     PLACE_OPTIONS,

@@ -1,65 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // edit.c - applies one edit to a model: configurations, shardings, stages.
 //
-// edit_apply is the whole language: options of `annotate` and lines of a script call it with the
-// option and its value. Each edit looks up its nodes (lookup.c), calls the library, and notes
-// success or the exit code in the editor; a wrong edit does not end the work, so that a script
-// shows all its mistakes at once. cmd_annotate.c writes the model only if editor->code is still 0.
+// Options of `annotate` and lines of a script call edit_apply with the option and its value. Each edit
+// looks up its nodes (lookup.c) and calls the library. After an error the work goes on, so that all
+// errors of a script are reported; the model is written only if editor->code is still 0.
 #include "cli/edit/edit.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MANY_WRONG 20 // lines of a script that are told
-
-// Mistakes of a script are told with their lines, MANY_WRONG of them at most; the gravest decides about the exit code.
-void edit_wrong(struct editor *editor, int code, const char *format, ...)
-{
-    va_list args;
-    if (code > editor->code)
-        editor->code = code;
-    if (editor->script && editor->n_wrong++ >= MANY_WRONG) {
-        if (editor->n_wrong == MANY_WRONG + 1)
-            fprintf(stderr, "%s: ... and more; is it of another model?\n", editor->script);
-        return;
-    }
-    va_start(args, format);
-    if (editor->script)
-        fprintf(stderr, "%s:%zu: ", editor->script, editor->line);
-    else
-        fprintf(stderr, "tessera annotate: ");
-    cli_print_excerpt(format, args);
-    fputc('\n', stderr);
-    va_end(args);
-}
-
-// The library has added the finding; only the exit code is to be noted.
-static void took(struct editor *editor, tsr_status status)
-{
-    if (status == TSR_OK)
-        editor->n_applied++;
-    else if (status == TSR_MALFORMED)
-        editor->code = EXIT_USAGE;
-    else if (status == TSR_NOMEM || status == TSR_IO)
-        editor->code = EXIT_READ;
-    else if (editor->code < EXIT_NO)
-        editor->code = EXIT_NO;
-}
-
-// True: editor->config is set. A model with one configuration needs no --config.
+// Sets editor->config: the selected configuration, or the only one of the model.
 static bool need_config(struct editor *editor)
 {
     if (!editor->config && tsr_model_config_count(editor->model) == 1)
         editor->config = tsr_model_config(editor->model, 0);
     if (!editor->config)
-        edit_wrong(editor, EXIT_USAGE,
-                   "no configuration chosen: give --config NAME:COUNT to declare one, or --config "
-                   "NAME, first");
+        edit_wrong(
+            editor, EXIT_USAGE,
+            "no configuration selected: use --config NAME:COUNT to declare one, or --config NAME");
     return editor->config != NULL;
 }
 
-// NAME:COUNT[=device,...]: where the colon before COUNT stands, or NULL.
+// The colon before COUNT in NAME:COUNT[=device,...], or NULL.
 static const char *declares(const char *text)
 {
     for (const char *p = strchr(text, ':'); p; p = strchr(p + 1, ':')) {
@@ -70,7 +32,7 @@ static const char *declares(const char *text)
     return NULL;
 }
 
-// Splits "a,b,c" in place; the count.
+// Splits "a,b,c" in place; returns the number of names.
 static size_t split_names(char *text, const char **out, size_t cap)
 {
     size_t n = 0;
@@ -83,8 +45,7 @@ static size_t split_names(char *text, const char **out, size_t cap)
     return n;
 }
 
-// `colon` stands before COUNT in `text`. "tp:2=cpu,gpu" -> name tp, 2 devices, names cpu and gpu.
-// editor->config becomes the new configuration, which the edits that follow mean.
+// "tp:2=cpu,gpu" declares configuration tp with 2 devices, cpu and gpu, and selects it.
 static void declare(struct editor *editor, const char *text, const char *colon)
 {
     size_t length = strlen(text) + 1;
@@ -95,33 +56,31 @@ static void declare(struct editor *editor, const char *text, const char *colon)
     if (list)
         *list++ = 0;
     size_t n = list && *list ? split_names(list, names, length) : 0;
-    took(editor, tsr_model_add_config(editor->model, copy, strtoll(count, NULL, 10),
-                                      n ? names : NULL, n, &editor->config));
+    edit_took(editor, tsr_model_add_config(editor->model, copy, strtoll(count, NULL, 10),
+                                           n ? names : NULL, n, &editor->config));
     free(names);
     free(copy);
 }
 
-// A configuration that exists is chosen even where its name looks like a declaration ("a:2").
+// An existing configuration is selected even if its name looks like a declaration ("a:2").
 static void edit_config(struct editor *editor, const char *text)
 {
     const char *colon = declares(text);
     tsr_config *known = tsr_model_find_config(editor->model, text);
-    if (!known && colon) {
-        declare(editor, text, colon);
-    } else if (known) {
+    if (known)
         editor->config = known;
-    } else {
+    else if (colon)
+        declare(editor, text, colon);
+    else
         edit_wrong(editor, EXIT_NO, "no configuration '%s'; NAME:COUNT declares one", text);
-    }
 }
 
-// The chosen one is forgotten first; an edit behind it must choose another.
-static void edit_remove_config(struct editor *editor, const char *name, bool cascade)
+static void edit_remove_config(struct editor *editor, const char *name)
 {
     tsr_config *config = tsr_model_find_config(editor->model, name);
     if (config && config == editor->config)
         editor->config = NULL;
-    took(editor, tsr_model_remove_config_named(editor->model, name, cascade));
+    edit_took(editor, tsr_model_remove_config_named(editor->model, name, editor->cascade));
 }
 
 // Splits at the last '=', which no SHARDING contains; false after a message.
@@ -138,7 +97,7 @@ static bool at_equals(struct editor *editor, const char *text, const char *form,
     return true;
 }
 
-// NODE:VALUE may name many nodes by a glob; each has its own value of that name.
+// NODE may be a glob; each node has its own value of that name.
 static void edit_shard(struct editor *editor, const char *text)
 {
     size_t n;
@@ -148,24 +107,26 @@ static void edit_shard(struct editor *editor, const char *text)
         !edit_find_target(editor, text, n, &value))
         return;
     for (size_t i = 0; i < editor->n_found; i++)
-        took(editor, tsr_node_shard_text(editor->found[i], edit_node_value(editor->found[i], value),
-                                         editor->config, sharding));
+        edit_took(editor,
+                  tsr_node_shard_text(editor->found[i], edit_node_value(editor->found[i], value),
+                                      editor->config, sharding));
     free(value);
 }
 
-// Without a chosen configuration editor->config is NULL, which stands for all of them.
+// Without a selected configuration editor->config is NULL, which means all.
 static void edit_unshard(struct editor *editor, const char *text)
 {
     char *value = NULL;
     if (!edit_find_target(editor, text, strlen(text), &value))
         return;
     for (size_t i = 0; i < editor->n_found; i++)
-        took(editor, tsr_node_unshard(editor->found[i], edit_node_value(editor->found[i], value),
-                                      editor->config));
+        edit_took(editor,
+                  tsr_node_unshard(editor->found[i], edit_node_value(editor->found[i], value),
+                                   editor->config));
     free(value);
 }
 
-// `none` takes a stage away; numbers below 0 pass here and are the checker's to judge.
+// `none` removes the stage. The checker reports negative stages.
 static void edit_stage(struct editor *editor, const char *text)
 {
     size_t n;
@@ -181,12 +142,11 @@ static void edit_stage(struct editor *editor, const char *text)
         edit_wrong(editor, EXIT_NO, "no node '%.*s'", (int)n, text);
     else
         for (size_t i = 0; i < editor->n_found; i++)
-            took(editor, none ? tsr_node_unset_stage(editor->found[i], editor->config)
-                              : tsr_node_set_stage(editor->found[i], editor->config, stage));
+            edit_took(editor, none ? tsr_node_unset_stage(editor->found[i], editor->config)
+                                   : tsr_node_set_stage(editor->found[i], editor->config, stage));
 }
 
-// Adds a line to the metadata, unless it is there.
-// The metadata is a list, one entry in each line.
+// Adds a line to a list in the metadata, unless it is there.
 static tsr_status add_line(struct editor *editor, const char *key, const char *line)
 {
     const char *text = tsr_model_metadata(editor->model, key);
@@ -204,9 +164,8 @@ static tsr_status add_line(struct editor *editor, const char *key, const char *l
     return status;
 }
 
-// The sum that a node gives stays in parts for readers that can add them.
-// A line "CONFIG:VALUE" under ai.tessera.delay, which sharding/delay.c reads; VALUE is the node's
-// first output. A node without outputs counts as done.
+// Keeps the partial sum of a node for consumers that can add it: a line "CONFIG:VALUE" under
+// ai.tessera.delay, where VALUE is the node's first output.
 static void edit_delay(struct editor *editor, const char *text)
 {
     if (!need_config(editor))
@@ -221,7 +180,7 @@ static void edit_delay(struct editor *editor, const char *text)
         size_t n = strlen(config) + strlen(name) + 2;
         char *line = cli_alloc(n, 1);
         snprintf(line, n, "%s:%s", config, name);
-        took(editor, value ? add_line(editor, "ai.tessera.delay", line) : TSR_OK);
+        edit_took(editor, value ? add_line(editor, "ai.tessera.delay", line) : TSR_OK);
         free(line);
     }
 }
@@ -230,24 +189,21 @@ struct tile_job {
     struct editor *editor;
     tsr_value *value;
     const char *sharding;
-    tsr_node *last; // a node that reads the value twice gets one spec
+    tsr_node *last; // to skip a second use by the same node
 };
 
-// Called for each use of the value, in the order in which the nodes were read, so two uses by one
-// node follow each other. False would end the walk.
 static bool tile_use(void *data, tsr_node *node, size_t input)
 {
     struct tile_job *job = data;
     (void)input;
     if (node != job->last)
-        took(job->editor,
-             tsr_node_shard_text(node, job->value, job->editor->config, job->sharding));
+        edit_took(job->editor,
+                  tsr_node_shard_text(node, job->value, job->editor->config, job->sharding));
     job->last = node;
     return true;
 }
 
-// By the value's name: producer and all readers get the same spec. Inputs of the
-// model and weights have no producer.
+// Shards a value at its producer, unless it is an input or a weight, and at all consumers.
 static void edit_tile(struct editor *editor, const char *text)
 {
     size_t n;
@@ -261,14 +217,13 @@ static void edit_tile(struct editor *editor, const char *text)
     } else {
         struct tile_job job = {editor, value, sharding, NULL};
         if (tsr_value_producer(value))
-            took(editor,
-                 tsr_node_shard_text(tsr_value_producer(value), value, editor->config, sharding));
+            edit_took(editor, tsr_node_shard_text(tsr_value_producer(value), value, editor->config,
+                                                  sharding));
         tsr_value_uses(value, tile_use, &job);
     }
     free(name);
 }
 
-// The model takes a copy as text; the object is freed here.
 static void edit_topology(struct editor *editor, const char *text)
 {
     tsr_topology *topology = NULL;
@@ -276,11 +231,11 @@ static void edit_topology(struct editor *editor, const char *text)
         return;
     tsr_status status = strcmp(text, "none") ? cli_topology(editor->cli, text, &topology) : TSR_OK;
     if (status != TSR_OK) {
-        took(editor, status);
+        edit_took(editor, status);
         editor->code = status == TSR_IO ? EXIT_READ : editor->code;
         return;
     }
-    took(editor, tsr_model_set_topology(editor->model, editor->config, topology));
+    edit_took(editor, tsr_model_set_topology(editor->model, editor->config, topology));
     tsr_topology_free(topology);
 }
 
@@ -288,42 +243,34 @@ static void edit_random(struct editor *editor, const char *text)
 {
     uint64_t seed;
     if (!cli_count_of(text, &seed))
-        edit_wrong(editor, EXIT_USAGE, "seed '%s' is not a number from 0 on", text);
+        edit_wrong(editor, EXIT_USAGE, "seed '%s' is not a number from 0 up", text);
     else if (need_config(editor))
-        took(editor, tsr_model_shard_random(editor->model, editor->config, seed, editor->sizes,
-                                            editor->n_sizes));
+        edit_took(editor, tsr_model_shard_random(editor->model, editor->config, seed, editor->sizes,
+                                                 editor->n_sizes));
 }
 
-// The options of `annotate` and the lines of a script come through here alike.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade)
 {
-    if (!strcmp(option, "--config"))
-        edit_config(editor, value);
-    // A script may hold any word; the command line cannot, for the parser has refused it.
-    else if (!strcmp(option, "--remove-config"))
-        edit_remove_config(editor, value, cascade);
-    else if (!strcmp(option, "--shard"))
-        edit_shard(editor, value);
-    else if (!strcmp(option, "--unshard"))
-        edit_unshard(editor, value);
-    else if (!strcmp(option, "--stage"))
-        edit_stage(editor, value);
-    else if (!strcmp(option, "--layers"))
-        edit_layers(editor, value);
-    else if (!strcmp(option, "--delay"))
-        edit_delay(editor, value);
-    else if (!strcmp(option, "--tile"))
-        edit_tile(editor, value);
-    else if (!strcmp(option, "--topology"))
-        edit_topology(editor, value);
-    else if (!strcmp(option, "--random"))
-        edit_random(editor, value);
-    else
-        edit_wrong(editor, EXIT_USAGE, "no edit '%s'", option);
+    static const struct {
+        const char *option;
+        void (*apply)(struct editor *editor, const char *value);
+    } edits[] = {
+        {"--config", edit_config}, {"--remove-config", edit_remove_config},
+        {"--shard", edit_shard},   {"--unshard", edit_unshard},
+        {"--stage", edit_stage},   {"--layers", edit_layers},
+        {"--delay", edit_delay},   {"--tile", edit_tile},
+        {"--random", edit_random}, {"--topology", edit_topology},
+    };
+    editor->cascade = cascade;
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
+        if (!strcmp(edits[i].option, option)) {
+            edits[i].apply(editor, value);
+            return;
+        }
+    edit_wrong(editor, EXIT_USAGE, "unknown edit '%s'", option);
 }
 
-// --no-labels is an option of `annotate` alone. A model that has labels and gets new shardings
-// would show the old ones, so labels that exist are always made anew.
+// Existing labels are always updated, since they would show old shardings.
 tsr_status cli_label(const struct cli *cli, tsr_model *model)
 {
     if (cli_flag(cli, "--labels"))

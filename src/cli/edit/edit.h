@@ -1,54 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// edit.h - the edit language of `annotate`: finding nodes and values by text, applying one edit.
+// edit.h - the edit language of `annotate`: finding nodes and values by text, applying edits.
 #ifndef TSR_CLI_EDIT_H
 #define TSR_CLI_EDIT_H
 
 #include "cli/cli.h"
 
-// A node by its name, or by that of one of its outputs. The text is the model's.
+// A node by its name, or by that of one of its outputs.
 struct name_entry {
     const char *name;
     tsr_node *node;
 };
 
-// One run of edits over a model, from edit_begin to edit_end. Mistakes are told with the place of the
-// edit: "tessera annotate: ..." on the command line, "edits.txt:3: ..." in a script.
+// Errors are reported with the place of the edit: "tessera annotate: ..." on the command line,
+// "edits.txt:3: ..." in a script.
 struct editor {
     struct cli *cli;
     tsr_model *model;
-    tsr_config *config;         // selected for the edits that follow; NULL: none yet
+    tsr_config *config;         // selected for the following edits; NULL: none
     struct name_entry *names;   // nodes of the main graph by name, sorted
     struct name_entry *outputs; // and by output
     size_t n_names, n_outputs;
     tsr_node **found; // nodes of the last look-up
     size_t n_found, cap_found;
     const char *script;        // file name, or NULL: the command line
-    size_t line;               // of the script, from 1 on
+    size_t line;               // of the script, from 1
+    bool cascade;              // of --remove-config
     int code;                  // worst exit code so far
     const tsr_dim_size *sizes; // of symbolic dimensions, for random shardings
     size_t n_sizes;
-    size_t n_applied, n_wrong; // edits that were taken; mistakes of the script
+    size_t n_applied, n_wrong; // valid edits; errors of the script
 };
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
 void edit_end(struct editor *editor);
-// Applies one edit; problems are told and remembered in editor->code, and work goes on.
-void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
-// All edits of a file: one in each line, or the document of a plan (cmd_annotate.c).
-void edit_run_script(struct editor *editor, const char *path);
-// layers.c: ONNX Runtime's layer annotations become stages; text: its rules, or "auto".
-void edit_layers(struct editor *editor, const char *text);
-// Says what is wrong with an edit and notes the exit code (EXIT_NO or EXIT_USAGE).
+// editor.c: reports an error and sets the exit code (EXIT_NO or EXIT_USAGE); counts an edit, or sets the
+// exit code of a status whose diagnostic the library has added.
 void edit_wrong(struct editor *editor, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+void edit_took(struct editor *editor, tsr_status status);
 
-// lookup.c: nodes that the text names (name, one of its outputs, #index, glob, `outer > branch >
-// inner`); the count.
+// lookup.c: nodes that the text names (name, one of the outputs, #index, glob, `outer > branch > inner`);
+// stored in editor->found, returns their number.
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs);
-// Splits NODE:VALUE where it names nodes and one of their values. On success editor->found holds the
-// nodes and *value the value's name. Otherwise it says why.
+// Splits NODE:VALUE where it names nodes and one of their values. On success editor->found has the
+// nodes and *value the value's name; otherwise reports why.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value);
-// The value of that name (exactly) among the node's inputs and outputs, or NULL.
+// The value of that name among the node's inputs and outputs, or NULL.
 tsr_value *edit_node_value(const tsr_node *node, const char *name);
+
+// layers.c: stages from ONNX Runtime's layer annotations; text: rules, or "auto".
+void edit_layers(struct editor *editor, const char *text);
+// Applies one edit; errors are reported, and the work goes on.
+void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
+// script.c: all edits of a file: one per line, or a plan document.
+void edit_run_script(struct editor *editor, const char *path);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// layers.c - ONNX Runtime's layer annotations as pipeline stages: `annotate --layers RULES`.
+// layers.c - pipeline stages from ONNX Runtime's layer annotations: `annotate --layers RULES`.
 //
-// Nodes have a text under `layer_ann` in their metadata (Olive writes it), and RULES say which device has which, as the session
-// option session.layer_assignment_settings does: "gpu(layers.); cpu(=head, embed)". Without = the text is the beginning of an
-// annotation, and such rules come before exact ones; else the first that fits counts. Here a device is a stage, and
-// as many as the order of the data needs: embed on the CPU, layers on the GPU, head on the CPU are stages 0, 1 and 2.
+// Nodes have a text under `layer_ann` in their metadata (written by Olive). RULES assign devices to these
+// texts, as the session option session.layer_assignment_settings does: "gpu(layers.); cpu(=head,
+// embed)". A text without = is a prefix. Prefixes have priority over exact texts; else the first match
+// counts. Each device becomes a stage, or several if the data flow needs them: embed on the CPU, layers
+// on the GPU and head on the CPU are stages 0, 1 and 2.
 #include "cli/edit/edit.h"
 
 #include <ctype.h>
@@ -14,21 +15,21 @@
 #define ANNOTATION "layer_ann"
 #define MAX_STAGES 1024
 
-// device(text) or device(=text): nodes whose annotation begins with the text, or is it.
+// device(text) or device(=text).
 struct rule {
     const char *device, *text; // in the copy of RULES
     bool exact;
 };
-// One entry for each node of the main graph; looked up by bisection over addresses.
+// A node of the main graph.
 struct placed {
     const tsr_node *node;
-    long stage; // the least that its readers may have; -1: any
+    long stage; // minimum stage of its consumers; -1: any
 };
 struct layers {
     struct editor *editor;
-    struct rule *rules; // none: every annotation is a device of its own
+    struct rule *rules; // none: each annotation is a device
     size_t n_rules;
-    struct placed *placed; // nodes so far, by address
+    struct placed *placed; // sorted by address
     size_t n_placed, n_matched;
     const char *devices[MAX_STAGES]; // of each stage
     long n_stages;
@@ -45,7 +46,7 @@ static char *trim(char *text)
     return text;
 }
 
-// False: nothing stands between the commas, or after the sign.
+// False: the text is empty.
 static bool add_rule(struct layers *layers, const char *device, char *text)
 {
     text = trim(text);
@@ -57,13 +58,12 @@ static bool add_rule(struct layers *layers, const char *device, char *text)
     return true;
 }
 
-// "gpu(a, =b)" in place; false: it is none.
+// Reads "gpu(a, =b)" in place; false: invalid.
 static bool read_device(struct layers *layers, char *text)
 {
     char *open = strchr(text, '('), *close = strrchr(text, ')'), *left = NULL;
     if (!open || !close || close < open || *trim(close + 1))
         return false;
-    // "gpu(a, =b)" -> "gpu", "a, =b"; both are texts of their own from here on.
     *open = *close = 0;
     const char *device = trim(text);
     if (!*device)
@@ -74,7 +74,7 @@ static bool read_device(struct layers *layers, char *text)
     return true;
 }
 
-// False: a part is no rule, or there is none. "auto" has none and is true.
+// False: invalid, or no rules. "auto" has none and is valid.
 static bool read_rules(struct layers *layers, char *text)
 {
     char *left = NULL;
@@ -86,8 +86,8 @@ static bool read_rules(struct layers *layers, char *text)
     return layers->n_rules > 0;
 }
 
-// The device of an annotation; NULL: no rule fits. Beginnings come before exact texts.
-// "gpu(layers.); cpu(=layers.9)": layers.9 is gpu's, since beginnings come first.
+// The device of an annotation; NULL: no rule matches. With "gpu(layers.); cpu(=layers.9)" layers.9 is on
+// gpu, since prefixes come first.
 static const char *device_of(const struct layers *layers, const char *annotation)
 {
     if (layers->n_rules == 0)
@@ -95,7 +95,7 @@ static const char *device_of(const struct layers *layers, const char *annotation
     for (int exact = 0; exact < 2; exact++)
         for (size_t i = 0; i < layers->n_rules; i++) {
             const struct rule *rule = &layers->rules[i];
-            size_t n = strlen(rule->text) + rule->exact; // exact: the end counts too
+            size_t n = strlen(rule->text) + rule->exact; // exact: compares the end too
             if (rule->exact == exact && strncmp(annotation, rule->text, n) == 0)
                 return rule->device;
         }
@@ -110,25 +110,23 @@ static int by_node(const void *a, const void *b)
     return (x->node > y->node) - (x->node < y->node);
 }
 
-// The highest stage among those who make what the node reads; -1: none has one.
-// Producers stand before their readers in a graph, so their stages are known.
+// The highest stage of the node's producers; -1: none.
 static long least_stage(const struct layers *layers, const tsr_node *node)
 {
     long least = -1;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         struct placed key = {value ? tsr_value_producer(value) : NULL, 0};
-        const struct placed *maker =
+        const struct placed *producer =
             key.node ? bsearch(&key, layers->placed, layers->n_placed, sizeof key, by_node) : NULL;
-        if (maker && maker->stage > least)
-            least = maker->stage;
+        if (producer && producer->stage > least)
+            least = producer->stage;
     }
     return least;
 }
 
-// The first stage of that device that is not before `least`, a new one if there is none; -1: too many.
-// Data must not go back to an earlier stage: embed (cpu, 0), layer (gpu, 1), head (cpu): stage 0 is
-// before 1, so the head opens stage 2 of the same device.
+// The first stage of the device from `least` on, or a new one; -1: too many stages. Data must not go back
+// to an earlier stage: after embed (cpu, 0) and layer (gpu, 1) the head (cpu) gets a new stage 2.
 static long stage_of(struct layers *layers, const char *device, long least)
 {
     for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)
@@ -140,8 +138,7 @@ static long stage_of(struct layers *layers, const char *device, long least)
     return layers->n_stages++;
 }
 
-// Nodes without an annotation get no stage, but hand on the least that their readers may have: what
-// they compute may come from a stage.
+// Nodes without an annotation get no stage, but pass on the minimum stage of their producers.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);
@@ -166,8 +163,7 @@ static bool place(struct layers *layers)
     return true;
 }
 
-// "gpu" of a rule is the kind of device GPU; annotations are no names of devices.
-// One device for each stage, named by the rules' devices in capitals; with `auto` without names.
+// One device per stage, with the names of the rules in capitals, or without names for `auto`.
 static tsr_config *make_config(const struct layers *layers)
 {
     tsr_config *config = NULL;
@@ -202,13 +198,11 @@ static void write_stages(struct layers *layers)
             bsearch(&key, layers->placed, layers->n_placed, sizeof key, by_node);
         if (annotation && device_of(layers, annotation) &&
             tsr_node_set_stage(node, editor->config, own->stage) != TSR_OK)
-            edit_wrong(editor, EXIT_NO, "a node takes no stage");
+            edit_wrong(editor, EXIT_NO, "cannot set the stage of a node");
     }
-    // The whole of --layers counts as one edit.
-    editor->n_applied++;
+    editor->n_applied++; // --layers counts as one edit
 }
 
-// `layers` is on the heap for its list of 1024 names.
 void edit_layers(struct editor *editor, const char *text)
 {
     struct layers *layers = cli_alloc(1, sizeof *layers);
@@ -223,9 +217,9 @@ void edit_layers(struct editor *editor, const char *text)
         edit_wrong(editor, EXIT_USAGE,
                    "'%s' is neither `auto` nor rules such as gpu(layers.); cpu(=head)", text);
     else if (!place(layers))
-        edit_wrong(editor, EXIT_NO, "there would be more than %d stages", MAX_STAGES);
+        edit_wrong(editor, EXIT_NO, "more than %d stages", MAX_STAGES);
     else if (!layers->n_matched)
-        edit_wrong(editor, EXIT_NO, "no node has a text under '" ANNOTATION "' that fits");
+        edit_wrong(editor, EXIT_NO, "no node has a matching '" ANNOTATION "' annotation");
     else
         write_stages(layers);
     free(layers->placed);

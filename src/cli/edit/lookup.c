@@ -1,37 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // lookup.c - finds nodes and values by the words of an edit.
 //
-// Exact names are looked up in sorted lists, so that a script of thousands of edits stays quick;
-// globs and the "did you mean" look at every node.
+// Exact names are looked up in sorted lists, so that scripts of thousands of edits are fast; globs and
+// "did you mean" visit every node.
 //
-// Order of a look-up of one word in a graph: the name of a node; the name of one of its outputs;
-// #index; a glob over names. The first kind that finds anything ends it, so a node that is called
-// `*` is found as itself. What was found stands in editor->found until the next look-up.
+// A word is tried as the name of a node, as one of its outputs, as #index, and as a glob over names. The
+// first kind with a match wins, so a node called `*` can be named. The result is in editor->found.
 //
-//   mm1                    the node of that name, or the one that makes the value mm1
+//   mm1                    the node of that name, or the node with output mm1
 //   #3                     the fourth node of the graph
-//   layer.*.mm             all nodes whose names fit
-//   if0 > then_branch > mm1    mm1 in the branch of the node if0
-//   function f > mm1       mm1 in the body of the function f
+//   layer.*.mm             all nodes whose names match
+//   if0 > then_branch > mm1    mm1 in the branch of node if0
+//   function f > mm1       mm1 in the body of function f
 #include "cli/edit/edit.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Nodes of one name stand in the order of the graph.
+// Nodes of the same name are in graph order.
 static int by_name(const void *a, const void *b)
 {
     const struct name_entry *x = a, *y = b;
     int order = strcmp(x->name, y->name);
     int64_t i = tsr_node_index(x->node), k = tsr_node_index(y->node);
-    if (order)
-        return order;
-    return (i > k) - (i < k);
+    return order ? order : (i > k) - (i < k);
 }
 
-// Both lists hold texts of the model, which lives longer than the editor. Nodes without a name are
-// found by their outputs alone.
 static void fill(struct editor *editor)
 {
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(editor->model)); node;
@@ -47,7 +42,6 @@ static void fill(struct editor *editor)
     qsort(editor->outputs, editor->n_outputs, sizeof *editor->outputs, by_name);
 }
 
-// editor->config stays NULL: the first --config, or the only configuration of the model, sets it.
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
 {
     size_t nodes = 0, outputs = 0;
@@ -72,15 +66,13 @@ void edit_end(struct editor *editor)
 static void found(struct editor *editor, tsr_node *node)
 {
     if (editor->n_found == editor->cap_found) {
-        editor->cap_found *= 2;
-        if (!editor->cap_found)
-            editor->cap_found = 16;
+        editor->cap_found = editor->cap_found ? 2 * editor->cap_found : 16;
         editor->found = cli_grow(editor->found, editor->cap_found, sizeof *editor->found);
     }
     editor->found[editor->n_found++] = node;
 }
 
-// The first of that name by bisection, then all that follow with it.
+// Binary search for the first entry of that name, then all of them.
 static void find_in(struct editor *editor, const struct name_entry *list, size_t n,
                     const char *name)
 {
@@ -105,8 +97,7 @@ static bool parse_index(const char *text, int64_t *out)
     return !*end;
 }
 
-// One step of a path inside a graph; the main graph has sorted lists, subgraphs are walked.
-// Appends to editor->found, which the caller has emptied; `globs` false: patterns are plain names.
+// One step of a path. The main graph has sorted lists; subgraphs are searched.
 static void find_step(struct editor *editor, const tsr_graph *graph, const char *text, bool globs)
 {
     int64_t index;
@@ -137,14 +128,11 @@ static void find_step(struct editor *editor, const tsr_graph *graph, const char 
 static tsr_graph *branch_of(const tsr_node *node, const char *name)
 {
     tsr_attr *attr = tsr_node_find_attr(node, name);
-    if (attr && tsr_attr_graph_count(attr))
-        return tsr_attr_graph(attr, 0);
-    return NULL;
+    return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
 }
 
-// `outer > branch > inner`: the part before the first " > " names one node, the next its attribute.
-// The text is cut up in place; it is a copy that edit_find_nodes frees. Every step but the last
-// must name exactly one node.
+// `outer > branch > inner`: a node, its attribute, a node of that subgraph. Every step but the last must
+// match exactly one node. Changes the text.
 static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
 {
     for (char *arrow; (arrow = strstr(text, " > "));) {
@@ -196,7 +184,6 @@ size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool g
     return editor->n_found;
 }
 
-// Names are compared exactly; an optional input that is left out is NULL and has none.
 tsr_value *edit_node_value(const tsr_node *node, const char *name)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
@@ -208,7 +195,7 @@ tsr_value *edit_node_value(const tsr_node *node, const char *name)
     return NULL;
 }
 
-// Keeps those of the found nodes that have the value; the count.
+// Keeps the found nodes that have the value; returns their number.
 static size_t keep_with_value(struct editor *editor, const char *value)
 {
     size_t kept = 0;
@@ -218,7 +205,7 @@ static size_t keep_with_value(struct editor *editor, const char *value)
     return editor->n_found = kept;
 }
 
-// The first 20000 names at most: a hint is not worth more time.
+// Compares at most 20000 names.
 static const char *nearest_node(const struct editor *editor, const char *text)
 {
     size_t n = size_min(editor->n_names, 20000);
@@ -238,15 +225,12 @@ static void values_text(const tsr_node *node, char *out, size_t cap)
     for (size_t i = 0; i < all && k < cap; i++) {
         tsr_value *value = i < inputs ? tsr_node_input(node, i) : tsr_node_output(node, i - inputs);
         if (value)
-            k += (size_t)snprintf(out + k, cap - k, "%s'%s'", cli_between(k, ", "),
-                                  tsr_value_name(value));
+            k += (size_t)snprintf(out + k, cap - k, "%s'%s'", k ? ", " : "", tsr_value_name(value));
     }
 }
 
-// Nothing fits NODE:VALUE: says whether the node or the value is to blame.
-// The longest part before a colon that names a node is taken for the node: then the value is to
-// blame.
-static void blame(struct editor *editor, const char *text, size_t n)
+// Reports whether the node or the value is wrong: if a part before a colon names a node, the value is.
+static void report_missing(struct editor *editor, const char *text, size_t n)
 {
     char *copy = cli_copy(text, n), values[512];
     for (size_t i = n; i-- > 0;) {
@@ -269,8 +253,7 @@ static void blame(struct editor *editor, const char *text, size_t n)
     free(copy);
 }
 
-// "node":"value": the quotes settle where the names end. Returns false if it is not of that form.
-// *found_it false: a message was printed. *value is the caller's to free if *found_it.
+// Handles "node":"value" with quotes. False: not of that form; *found_it false: an error was reported.
 static bool quoted_target(struct editor *editor, const char *text, size_t n, char **value,
                           bool *found_it)
 {
@@ -293,7 +276,7 @@ static bool quoted_target(struct editor *editor, const char *text, size_t n, cha
     return true;
 }
 
-// How many splits of the text name nodes with that value; the last one that does stays in editor->found.
+// Number of colons that split the text into nodes and their value.
 static int try_splits(struct editor *editor, const char *text, size_t n, bool globs, char **value,
                       size_t *at)
 {
@@ -314,8 +297,8 @@ static int try_splits(struct editor *editor, const char *text, size_t n, bool gl
     return splits;
 }
 
-// "a:b:c" may be node a, value b:c or node a:b, value c: every colon is tried, exact names before
-// globs, and exactly one reading must name something.
+// "a:b:c" may be node a with value b:c, or node a:b with value c: every colon is tried, exact names
+// before globs, and exactly one split must match.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value)
 {
     bool ok = false;
@@ -323,23 +306,21 @@ bool edit_find_target(struct editor *editor, const char *text, size_t n, char **
     *value = NULL;
     if (quoted_target(editor, text, n, value, &ok))
         return ok;
-    // A later colon may overwrite what an earlier one found, so the look-up is made again for the
-    // one split that counts.
     int splits = try_splits(editor, text, n, false, value, &at);
     bool globs = splits == 0;
     if (globs)
         splits = try_splits(editor, text, n, true, value, &at);
     if (splits == 1) {
-        edit_find_nodes(editor, text, at, globs);
+        edit_find_nodes(editor, text, at, globs); // later colons have overwritten the result
         keep_with_value(editor, *value);
         return true;
     }
     if (splits > 1)
         edit_wrong(editor, EXIT_NO,
-                   "'%.*s' can be read in %d ways; write \"NODE\":\"VALUE\" with the quotes",
+                   "'%.*s' is ambiguous (%d readings); write \"NODE\":\"VALUE\" with the quotes",
                    (int)n, text, splits);
     else
-        blame(editor, text, n);
+        report_missing(editor, text, n);
     free(*value);
     *value = NULL;
     return false;

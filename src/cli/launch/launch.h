@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch.h - ranks that `tessera launch` starts: one process here for each, the rank itself or the remote shell that starts it.
+// launch.h - the ranks of `tessera launch`: one child process per rank, which is the rank itself or a
+// remote shell that starts it.
 #ifndef TSR_CLI_LAUNCH_H
 #define TSR_CLI_LAUNCH_H
 
@@ -7,36 +8,35 @@
 
 #include <sys/types.h>
 
-// What a rank is told, and by which way.
 struct launch_rank {
     const char *host;
-    bool local; // it is started directly
+    bool local; // started directly
     int rank, local_rank, local_ranks;
 };
 struct launch {
     struct launch_rank *ranks;
     int n;
-    const char *master; // host of rank 0, as the others reach it
+    const char *master; // address of rank 0 for the others
     int port;
     const char *secret;
     const char *interface;      // --interface for all ranks, or NULL
-    const char *shell;          // words of the remote shell: "ssh -x"
+    const char *shell;          // remote shell with its options: "ssh -x"
     const char *const *command; // ends with NULL
-    bool plain;                 // lines are passed on without the rank's number
+    bool plain;                 // print lines without the rank's number
 };
 
-// Starts all ranks, passes on what they print, and waits for them. The code of the first that failed, or 0. When one fails, the
-// others have some seconds to say what they noticed, and are ended then.
+// Starts all ranks, prints their output, and waits for them. Returns the code of the first that failed,
+// or 0. After a failure the others have some seconds to report errors before they are stopped.
 int launch_ranks(const struct launch *launch);
-// What a remote shell is to do for a rank; to be freed. The secret is not in it: it comes over standard input.
+// The script of a remote shell; to be freed. The secret is not in it: it comes over standard input.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank);
 
 // ---- launch_address.c --------------------------------------------------------------------------
 
-// True if the host is this one: by name, or because one of its addresses is an interface's.
+// True if the host is this one, by its name or one of its addresses.
 bool launch_is_here(const char *host);
 bool launch_is_address(const char *host); // an IP address, not a name
-// The address of this host that connections to that host come from.
+// The source address of connections to that host.
 bool launch_route_to(const char *host, char *out, size_t n);
 bool launch_address_of(const char *interface, char *out, size_t n);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch_address.c - which hosts of a list are this one, and at which address of this host the others reach rank 0.
+// launch_address.c - recognizes this host, and finds the address at which other hosts reach it.
 #include "cli/launch/launch.h"
 
 #include <ifaddrs.h>
@@ -72,7 +72,7 @@ bool launch_is_address(const char *host)
     return true;
 }
 
-// Connecting a datagram socket sends nothing, and makes the kernel choose a route.
+// Connecting a datagram socket sends nothing and makes the kernel choose a route.
 bool launch_route_to(const char *host, char *out, size_t n)
 {
     struct addrinfo want = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
@@ -90,7 +90,7 @@ bool launch_route_to(const char *host, char *out, size_t n)
     return routed;
 }
 
-// An IPv4 address if the interface has one, else one of IPv6.
+// Prefers IPv4.
 bool launch_address_of(const char *interface, char *out, size_t n)
 {
     static const int families[] = {AF_INET, AF_INET6};

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch_ranks.c - starts ranks, passes on their lines with the rank's number before each, ends all when one fails.
+// launch_ranks.c - starts ranks, prints their lines with the rank's number, stops all when one fails.
 //
-// Called by cmd_launch.c alone. One child here for each rank: the rank itself, or a remote shell
-// that runs launch_script on another host. Three phases: `start` forks all of them with pipes for
-// their streams; `watch` passes lines on, takes those that have ended, and ends the others when one
-// has failed; then everything that is still open is closed. After the first failure at second 0 the
-// others get SIGTERM at 10 and SIGKILL at 13; at 16 the launcher goes even if a grandchild holds a
-// pipe.
+// `start` forks one child per rank with pipes for its streams; `watch` prints lines, reaps children, and
+// stops the others after a failure: SIGTERM after 10 seconds, SIGKILL after 13. After 16 the launcher
+// ends even if a grandchild holds a pipe.
 //
-// What a rank is told stands in its environment, as torchrun sets it: of `a:2,b` the third rank has
-// RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.
+// Ranks get the environment of torchrun: the third rank of `a:2,b` has RANK=2 WORLD_SIZE=3 LOCAL_RANK=0
+// LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.
 #include "cli/launch/launch.h"
 
 #include <errno.h>
@@ -23,12 +20,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GRACE_S 10.0 // after the first failure: the others notice within 5, and say it
-#define KILL_S  3.0  // after being asked to end
-#define LINE    8192 // longer lines are passed on in pieces
+#define GRACE_S 10.0 // after the first failure; the others notice it within 5
+#define KILL_S  3.0  // after SIGTERM
+#define LINE    8192 // longer lines are split
 
-// One of the two streams of a rank.
-// `line` holds what has come of a line that has not ended yet, `have` bytes of it.
+// stdout or stderr of a rank. `line` has the first `have` bytes of an incomplete line.
 struct stream {
     int fd; // -1: closed
     FILE *to;
@@ -37,7 +33,7 @@ struct stream {
 };
 struct child {
     pid_t pid; // 0: ended
-    int input; // of a remote shell: open as long as the rank is wanted; -1: none
+    int input; // of a remote shell: closing it ends the rank; -1: none
     struct stream streams[2];
 };
 
@@ -48,9 +44,9 @@ static double now_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// ---- what a remote shell does ----------------------------------------------------------------------------------------
+// ---- the script of a remote shell --------------------------------------------------------------
 
-// As one word of a POSIX shell: a quote inside closes, stands escaped, and opens again.
+// Quotes one word for a POSIX shell.
 static void quote(FILE *out, const char *word)
 {
     fputc('\'', out);
@@ -62,8 +58,8 @@ static void quote(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-// The secret is the first line of the input. The input stays open as long as the rank is wanted: when it ends (the launcher has gone,
-// or the network), the rank is ended, too.
+// The first line of the input is the secret. When the input ends (the launcher or the network is gone),
+// the rank is stopped.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank)
 {
     char *text = NULL, folder[4096];
@@ -85,8 +81,7 @@ char *launch_script(const struct launch *launch, const struct launch_rank *rank)
         quote(out, folder);
         fputs(" || exit 3", out);
     }
-    // The rank's own input is empty, so the shell's input is kept as descriptor 3 for the watcher,
-    // which reads it to its end and then ends the rank.
+    // The rank reads /dev/null; the watcher reads the shell's input as descriptor 3.
     fputs("; exec 3<&0;", out);
     for (const char *const *word = launch->command; *word; word++) {
         fputc(' ', out);
@@ -99,7 +94,7 @@ char *launch_script(const struct launch *launch, const struct launch_rank *rank)
     return text;
 }
 
-// ---- starting --------------------------------------------------------------------------------------------------------
+// ---- starting ------------------------------------------------------------------------------------
 
 static void set_number(const char *name, int value)
 {
@@ -108,8 +103,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-// Only where the program cannot be started does it get past execvp; 127 is the shell's code for
-// that.
+// 127 is the shell's code for a program that cannot be started.
 static void become_rank(const struct launch *launch, const struct launch_rank *rank)
 {
     set_number("RANK", rank->rank);
@@ -134,10 +128,8 @@ static bool is_ssh(const char *program)
     return strcmp(slash ? slash + 1 : program, "ssh") == 0;
 }
 
-// "ssh -x" and a host: the words of the remote shell, "--" where it is ssh, the host, the script. Other
-// remote shells get a host and a script only.
-// TESSERA_SECRET of the launcher's own environment is not for the shell: ssh might be told to send
-// it.
+// Runs SHELL [--] HOST SCRIPT; -- for ssh only. The environment of the shell has no secret, which ssh
+// might send.
 static void become_shell(const struct launch *launch, const struct launch_rank *rank)
 {
     char *words[SHELL_WORDS + 4], *rest = NULL;
@@ -161,8 +153,7 @@ static void become_shell(const struct launch *launch, const struct launch_rank *
     _exit(127);
 }
 
-// In the new process: its streams are those of the pipes, and it ends with the launcher.
-// After fork, before exec. Neither of the two calls at its end returns.
+// In the child: connects the pipes, ends with the launcher, and never returns.
 static void become(const struct launch *launch, const struct launch_rank *rank, int in, int out,
                    int err)
 {
@@ -176,14 +167,13 @@ static void become(const struct launch *launch, const struct launch_rank *rank, 
     become_shell(launch, rank);
 }
 
-// The secret goes to a remote shell over its input, which nobody else on either host can see.
-static bool tell_secret(const struct launch *launch, int input)
+// Sends the secret over the shell's input, which other users cannot read.
+static bool send_secret(const struct launch *launch, int input)
 {
     size_t length = strlen(launch->secret);
     return write(input, launch->secret, length) == (ssize_t)length && write(input, "\n", 1) == 1;
 }
 
-// Both ends of a pipe, as far as it was made.
 static void close_pair(int pair[2])
 {
     for (int i = 0; i < 2; i++)
@@ -191,15 +181,14 @@ static void close_pair(int pair[2])
             close(pair[i]);
 }
 
-// False: the system has no process or pipe for it; nothing of it is left.
+// False: the system has no process or pipe left.
 static bool start(const struct launch *launch, const struct launch_rank *rank, struct child *child)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
     bool piped = pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
     if (piped && !rank->local)
         piped = pipe2(in, O_CLOEXEC) == 0;
-    // What stdio holds would be in the child, too, and might be written twice.
-    fflush(NULL);
+    fflush(NULL); // else the child might write buffered output again
     pid_t pid = piped ? fork() : -1;
     if (pid == 0)
         become(launch, rank, in[0], out[1], err[1]);
@@ -209,7 +198,7 @@ static bool start(const struct launch *launch, const struct launch_rank *rank, s
         close_pair(err);
         return false;
     }
-    // A pipe ends for the reader when all writers have closed it, so the child's ends go at once.
+    // A pipe ends for its reader when all writers have closed it.
     close(out[1]);
     close(err[1]);
     if (in[0] >= 0)
@@ -218,22 +207,21 @@ static bool start(const struct launch *launch, const struct launch_rank *rank, s
     child->input = in[1];
     child->streams[0] = (struct stream){.fd = out[0], .to = stdout};
     child->streams[1] = (struct stream){.fd = err[0], .to = stderr};
-    if (in[1] >= 0 && !tell_secret(launch, in[1]))
-        fprintf(stderr, "tessera launch: the shell for rank %d ended at once\n", rank->rank);
+    if (in[1] >= 0 && !send_secret(launch, in[1]))
+        fprintf(stderr, "tessera launch: the shell for rank %d ended immediately\n", rank->rank);
     return true;
 }
 
-// ---- passing on ------------------------------------------------------------------------------------------------------
+// ---- output --------------------------------------------------------------------------------------
 
-// The first `length` bytes as a line of that rank; the rest moves to the front. A last line without
-// a newline gets one, or the next rank's would begin behind it.
+// Prints the first `length` bytes as a line and moves the rest to the front.
 static void print_line(const struct launch *launch, int rank, struct stream *stream, size_t length)
 {
     if (!launch->plain)
         fprintf(stream->to, "[%d] ", rank);
     size_t shown = length;
     while (shown && strchr("\r\n", stream->line[shown - 1]))
-        shown--; // ssh ends its own messages with both
+        shown--; // ssh ends its messages with \r\n
     fwrite(stream->line, 1, shown, stream->to);
     fputc('\n', stream->to);
     fflush(stream->to);
@@ -241,8 +229,8 @@ static void print_line(const struct launch *launch, int rank, struct stream *str
     memmove(stream->line, stream->line + length, stream->have);
 }
 
-// Reads what has come, and prints whole lines; at the end of the stream, or where a line is too long, what there is.
-static void pass_on(const struct launch *launch, int rank, struct stream *stream)
+// Reads available output and prints complete lines; at the end, or if a line is too long, the rest.
+static void forward(const struct launch *launch, int rank, struct stream *stream)
 {
     ssize_t n = read(stream->fd, stream->line + stream->have, sizeof stream->line - stream->have);
     if (n < 0 && errno == EINTR)
@@ -257,17 +245,13 @@ static void pass_on(const struct launch *launch, int rank, struct stream *stream
     }
     if (stream->have == sizeof stream->line || (n <= 0 && stream->have))
         print_line(launch, rank, stream, stream->have);
-    // 0: the rank has closed it. An error other than an interruption ends it as well.
-    if (n <= 0) {
+    if (n <= 0) { // closed, or an error
         close(stream->fd);
         stream->fd = -1;
     }
 }
 
-// Waits a moment for lines of any rank; false: all streams are at their end.
-// Two descriptors for each rank. `polls` has room for all; it is filled anew each time, since
-// streams close one by one. At most 50 ms, so that ranks that ended without a word are noticed
-// soon.
+// Waits up to 50 ms for output of any rank; false: all streams are closed.
 static bool pump(const struct launch *launch, struct child *children, struct pollfd *polls)
 {
     nfds_t n = 0;
@@ -279,19 +263,19 @@ static bool pump(const struct launch *launch, struct child *children, struct pol
         for (nfds_t at = 0; at < n; at++)
             for (int i = 0; polls[at].revents && i < 2 * launch->n; i++)
                 if (children[i / 2].streams[i % 2].fd == polls[at].fd)
-                    pass_on(launch, launch->ranks[i / 2].rank, &children[i / 2].streams[i % 2]);
+                    forward(launch, launch->ranks[i / 2].rank, &children[i / 2].streams[i % 2]);
     return n > 0;
 }
 
-// ---- the end ---------------------------------------------------------------------------------------------------------
+// ---- the end -------------------------------------------------------------------------------------
 
-// 128 and the signal's number for a rank that a signal ended, as shells have it.
+// As in shells: 128 plus the number of the signal.
 static int code_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Takes the ranks that have ended; the code of the first that failed, or what there was before. *left: those that run.
+// Reaps ranks that have ended. Returns `code`, or that of the first failure; *left: running ranks.
 static int reap(const struct launch *launch, struct child *children, int code, int *left)
 {
     *left = 0;
@@ -310,9 +294,7 @@ static int reap(const struct launch *launch, struct child *children, int code, i
     return code;
 }
 
-// A remote rank ends when its shell's input does.
-// Closing the input makes the remote watcher end its rank, which may still print what it noticed;
-// its shell is killed only by SIGKILL, the second time.
+// Closing the input ends a remote rank, which may still print errors; its shell gets SIGKILL only.
 static void end_all(const struct launch *launch, struct child *children, int signal_number)
 {
     for (int i = 0; i < launch->n; i++) {
@@ -325,8 +307,7 @@ static void end_all(const struct launch *launch, struct child *children, int sig
     }
 }
 
-// Ends when all streams are closed and all ranks have been taken, or when time is up. The clock of
-// the end starts with the first failure; `asked` and `killed` let each signal be sent once.
+// Returns when all streams are closed and all ranks have ended, or after the time limit.
 static int watch(const struct launch *launch, struct child *children, struct pollfd *polls,
                  int code)
 {
@@ -336,9 +317,7 @@ static int watch(const struct launch *launch, struct child *children, struct pol
     for (bool open = true; open || left;) {
         open = pump(launch, children, polls);
         if (!open)
-            // Nothing to read: ranks that have closed their streams and still run are waited for
-            // without turning.
-            poll(NULL, 0, 20);
+            poll(NULL, 0, 20); // ranks that closed their streams still run
         code = reap(launch, children, code, &left);
         if (!code)
             continue;
@@ -354,29 +333,28 @@ static int watch(const struct launch *launch, struct child *children, struct pol
             killed = true;
         }
         if (left == 0 && since_s > GRACE_S + 2 * KILL_S)
-            break; // somebody's child keeps a stream open
+            break; // a grandchild keeps a stream open
     }
     return code;
 }
 
-// Where one rank cannot be started, those that run are ended and waited for like after any failure.
 int launch_ranks(const struct launch *launch)
 {
     int code = 0;
     struct child *children = cli_alloc((size_t)launch->n, sizeof *children);
     struct pollfd *polls = cli_alloc(2 * (size_t)launch->n, sizeof *polls);
-    signal(SIGPIPE, SIG_IGN); // a shell that ended before it took the secret
+    signal(SIGPIPE, SIG_IGN); // a shell may end before it reads the secret
     for (int i = 0; i < launch->n; i++)
         children[i] = (struct child){.input = -1, .streams = {{.fd = -1}, {.fd = -1}}};
     for (int i = 0; i < launch->n && !code; i++)
         if (!start(launch, &launch->ranks[i], &children[i])) {
-            fprintf(stderr, "tessera launch: rank %d cannot be started: %s\n", i, strerror(errno));
+            fprintf(stderr, "tessera launch: cannot start rank %d: %s\n", i, strerror(errno));
             code = EXIT_READ;
         }
     if (code)
         end_all(launch, children, SIGTERM);
     code = watch(launch, children, polls, code);
-    end_all(launch, children, SIGTERM); // closes what is open
+    end_all(launch, children, SIGTERM); // closes inputs
     free(polls);
     free(children);
     return code;

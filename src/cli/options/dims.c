@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// dims.c - sizes of symbolic dimensions, as --dim NAME=SIZE gives them.
+// dims.c - sizes of symbolic dimensions: `--dim batch=8 --dim seq=128` becomes {batch, 8}, {seq, 128}.
 //
-// The sizes go to planning, shapes, simulation and random shardings. `--dim batch=8 --dim seq=128`
-// becomes {batch, 8}, {seq, 128}; of a name that is given twice both entries are passed on. The
-// library refuses names that the model lacks. cli_tell_dims says which sizes had to be assumed.
+// The library reports names that the model does not have. cli_report_dims reports assumed sizes.
 #include "cli/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-// "batch=1" -> name and size; the name is cut off in place.
-// The last sign splits: names may hold one. strtoll would take a sign or a blank before the digits.
+// Splits "batch=1" in place, at the last sign: names may contain one. strtoll would accept a sign or
+// a blank before the digits.
 static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;
@@ -41,8 +39,8 @@ static int refuse_list(struct cli *cli, const char *option, const char *list)
     size_t at = 0;
     while (*list && at < sizeof text) {
         size_t n = strcspn(list, ",");
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %.*s", cli_text_if(at, " "),
-                               option, (int)n, list);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %.*s", at ? " " : "", option,
+                               (int)n, list);
         list += n + (list[n] == ',');
     }
     return cli_usage(cli, "%s takes one NAME=SIZE; write %s", option, text);
@@ -53,8 +51,6 @@ int cli_read_dims(struct cli *cli, struct cli_dims *dims)
     return cli_read_dims_of(cli, "--dim", dims);
 }
 
-// Every text that was copied is counted in dims->n at once, so that cli_free_dims frees it also
-// after a mistake.
 int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
 {
     dims->n = 0;
@@ -68,13 +64,12 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
         char *text = cli_copy(cli->given[i].value, strlen(cli->given[i].value));
         dims->texts[dims->n] = text;
         if (!parse_dim(text, &dims->at[dims->n++]))
-            return cli_usage(cli, "%s wants NAME=SIZE, a size of at least 1, not '%s'", option,
+            return cli_usage(cli, "%s needs NAME=SIZE with a size from 1 up, not '%s'", option,
                              cli->given[i].value);
     }
     return EXIT_DONE;
 }
 
-// For commands that take --dim but may not plan: a misspelt name is an error there too.
 tsr_status cli_check_dims(struct cli *cli, tsr_model *model)
 {
     struct cli_dims dims;
@@ -103,9 +98,9 @@ void cli_free_dims(struct cli_dims *dims)
         free(dims->texts[i]);
 }
 
-// ---- remarks -----------------------------------------------------------------------------------
+// ---- assumed sizes ------------------------------------------------------------------------------
 
-// The sizes that the model's configuration was planned for have a line of that name.
+// True if the model stores the size that it was planned for, as a line of its metadata.
 static bool is_kept(const tsr_model *model, const char *name)
 {
     char key[512];
@@ -120,7 +115,6 @@ static bool is_kept(const tsr_model *model, const char *name)
     return false;
 }
 
-// Linear: models have a handful of symbols.
 static bool is_listed(const char *const *names, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -129,7 +123,7 @@ static bool is_listed(const char *const *names, size_t n, const char *name)
     return false;
 }
 
-// Names of the open dimensions of the inputs, each once; returns their number.
+// Names of the symbolic dimensions of the inputs, without duplicates; returns their number.
 static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -143,7 +137,7 @@ static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
     return n;
 }
 
-// Appends to the text, which is cut off at cap; returns the new length.
+// Appends to the text, at most up to cap; returns the new length.
 static size_t append(char *text, size_t cap, size_t at, const char *before, const char *name,
                      const char *after)
 {
@@ -153,8 +147,8 @@ static size_t append(char *text, size_t cap, size_t at, const char *before, cons
 }
 
 // "batch and seq have no size; assuming 128, not sharded. Set --dim batch=N --dim seq=N".
-void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
-                   size_t n)
+void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
+                     size_t n)
 {
     const char *names[64], *given[2 * CLI_MAX_DIMS], *open[64];
     char list[512] = "", options[512] = "";
@@ -169,7 +163,7 @@ void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_
         return;
     for (size_t i = 0; i < n_open; i++) {
         const char *between = i + 1 < n_open ? ", " : " and ";
-        a = append(list, sizeof list, a, cli_between(i, between), open[i], "");
+        a = append(list, sizeof list, a, i ? between : "", open[i], "");
         b = append(options, sizeof options, b, " --dim ", open[i], "=N");
     }
     cli_say(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,

@@ -2,20 +2,19 @@
 // guard.c - checks of a command line before anything runs.
 //
 // cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`) or another output
-// (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and other
-// spellings of a path are found. cli_near_* suggest the option or command that was meant.
+// (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and different
+// spellings of a path are recognized. cli_near_* return the option or command that was meant.
 #include "cli/cli.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
-// The command's name: `--plan FILE` is written by `plan` and read by `report`.
 static bool is(const struct cli *cli, const char *command)
 {
     return !strcmp(cli->command->name, command);
 }
 
-// The option names a file that the command writes.
+// True if the option names a file that the command writes. `plan` writes --plan, `report` reads it.
 static bool writes(const struct cli *cli, const char *option)
 {
     static const char *const names[] = {"-o", "--outputs", "--with-output", "--export-lp"};
@@ -26,7 +25,7 @@ static bool writes(const struct cli *cli, const char *option)
            (!strcmp(option, "--trace") && !is(cli, "report"));
 }
 
-// Both names lead to one regular file. Pipes and devices may be given twice.
+// True if both paths are the same regular file. Pipes and devices may be given twice.
 static bool same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -34,7 +33,7 @@ static bool same_file(const char *a, const char *b)
            x.st_ino == y.st_ino;
 }
 
-// A pipe or device such as /dev/null, which loses nothing when it is written twice.
+// A pipe or device such as /dev/null, which may be written twice.
 static bool is_special(const char *path)
 {
     struct stat st;
@@ -43,14 +42,13 @@ static bool is_special(const char *path)
 
 static int refuse(const struct cli *cli, const char *path, const char *what)
 {
-    fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: give another name\n",
+    fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: use another name\n",
             cli->command->name, path, what);
     return EXIT_WRITE;
 }
 
-// The other options: what they read, and what they write too.
-// `at`: the option that names a result. Of two results that do not exist yet only the names can be
-// compared; the same option given twice is no conflict, for the last one counts.
+// Compares output `at` with the files of the other options. Outputs that do not exist yet can only be
+// compared by name. The same option given twice is no conflict: the last one counts.
 static int guard_options(const struct cli *cli, size_t at)
 {
     const char *out = cli->given[at].value;
@@ -61,7 +59,7 @@ static int guard_options(const struct cli *cli, size_t at)
             continue;
         bool also = writes(cli, option->name);
         if (also && (same_file(out, value) || (!strcmp(out, value) && !is_special(out))))
-            return refuse(cli, out, "named for two results");
+            return refuse(cli, out, "used for two outputs");
         if (!also && same_file(out, value))
             return refuse(cli, out, "an input");
     }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// memory_limit.c - how much the command may allocate: what --memory-limit says, else most of the machine's memory or of what
-// its control group leaves to it, so that a hostile file ends the command and not the machine. And the command's own few
-// allocations, which end it where they fail: so no caller can take a failure for an answer.
+// memory_limit.c - the memory limit of the session, and the command's own allocations.
 //
-// Example: on a machine of 24 GiB whose control group allows 16 GiB the session may hold 14 GiB.
-// Beyond that its allocations fail, and the command ends with error[out-of-memory] and EXIT_READ,
-// instead of being killed together with its neighbours.
+// The limit is --memory-limit, else 7/8 of the memory of the machine or its control group, so that a
+// hostile file ends the command instead of the machine. Example: on a machine of 24 GiB whose control
+// group allows 16 GiB the session may allocate 14 GiB. Beyond that the command ends with
+// error[out-of-memory] and EXIT_READ instead of being killed.
 #include "cli/cli.h"
 
 #include <fcntl.h>
@@ -13,10 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PART_OF  7
-#define OF_PARTS 8 // 7/8: the system and the engine need some too
+// 7/8: the system and the engine need memory too.
+#define LIMIT_NUMERATOR   7
+#define LIMIT_DENOMINATOR 8
 
-// The number at the start of a small file of the kernel; -1: there is none ("max").
+// The number in a small file of the kernel; -1: there is none ("max").
 static int64_t read_number(const char *path)
 {
     char text[64];
@@ -29,13 +29,11 @@ static int64_t read_number(const char *path)
         return -1;
     text[n] = 0;
     long long value = strtoll(text, NULL, 10);
-    if (value <= 0)
-        return -1;
-    return (int64_t)value;
+    return value > 0 ? (int64_t)value : -1;
 }
 
-// Bytes; 0: nothing is known, and there is no limit. Both versions of control groups are asked.
-static int64_t of_machine(void)
+// The default limit in bytes; 0: unknown, no limit. Reads both versions of control groups.
+static int64_t default_limit(void)
 {
     static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
                                          "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
@@ -45,9 +43,7 @@ static int64_t of_machine(void)
         if (limit > 0 && (least <= 0 || limit < least))
             least = limit;
     }
-    if (least <= 0)
-        return 0;
-    return least / OF_PARTS * PART_OF;
+    return least > 0 ? least / LIMIT_DENOMINATOR * LIMIT_NUMERATOR : 0;
 }
 
 int cli_memory_limit(const struct cli *cli, size_t *out)
@@ -55,18 +51,17 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
     const char *text = cli_value(cli, "--memory-limit");
     int64_t bytes = 0;
     if (!text)
-        bytes = of_machine();
+        bytes = default_limit();
     else if (!cli_read_bytes(text, &bytes))
-        return cli_usage(cli, "--memory-limit wants a size such as 2GiB, not '%s'", text);
+        return cli_usage(cli, "--memory-limit needs a size such as 2GiB, not '%s'", text);
     *out = (size_t)bytes;
     return 0;
 }
 
 // ---- the command's own memory ---------------------------------------------------------------------
 
-// Lets a pointer pass; without memory it ends the program, so that the functions below never give
-// NULL.
-static void *hold(void *p, size_t n, size_t bytes_each)
+// Returns the pointer, or ends the program if it is NULL.
+static void *require(void *p, size_t n, size_t bytes_each)
 {
     char text[96];
     if (p)
@@ -78,17 +73,17 @@ static void *hold(void *p, size_t n, size_t bytes_each)
 
 void *cli_alloc(size_t n, size_t bytes_each)
 {
-    n = n ? n : 1; // calloc may answer NULL to 0
-    return hold(calloc(n, bytes_each), n, bytes_each);
+    n = n ? n : 1; // calloc(0) may return NULL
+    return require(calloc(n, bytes_each), n, bytes_each);
 }
 
-// realloc knows no two factors, so their product is checked; what is new is not zeroed.
+// New elements are not zeroed.
 void *cli_grow(void *old, size_t n, size_t bytes_each)
 {
     size_t bytes;
     if (__builtin_mul_overflow(n ? n : 1, bytes_each, &bytes))
-        return hold(NULL, n, bytes_each);
-    return hold(realloc(old, bytes), n, bytes_each);
+        return require(NULL, n, bytes_each);
+    return require(realloc(old, bytes), n, bytes_each);
 }
 
 char *cli_copy(const char *text, size_t n)

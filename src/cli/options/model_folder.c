@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// model_folder.c - a generation folder where a command wants a model: its model is taken, and what the user did not say is
-// filled in: inputs that fit together, or sizes of one step of decode.
+// model_folder.c - accepts a generation folder wherever a command takes a model.
 //
-// Called by main.c after the options are parsed and before the command runs, which then sees a
-// model file as its argument and filled-in options as if the user had typed them. Two kinds of
-// command: those with --inputs (run, verify, bench) get a file of inputs, 3 tokens after 5 that the
-// cache holds; those with --dim alone (plan, partition, shapes, simulate, report) get the sizes of
-// one step of decode, 1 token after 256. cli->folder still names the folder for commands that want
-// more of it (generate, bench, partition --layout genai).
+// main.c calls cli_folder between parsing and the command. The argument becomes the model file of the
+// folder, and missing options are filled in as if the user had given them. Commands with --inputs
+// (run, verify, bench) get a file of inputs: 3 tokens with 5 in the cache. Commands with --dim only
+// (plan, partition, shapes, simulate, report) get the sizes of one decode step: 1 token with 256 in
+// the cache. cli->folder keeps the folder for commands that need it (generate, bench, partition
+// --layout genai).
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -16,12 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TOKENS      3 // of the inputs that are made up, after PAST of them
+#define TOKENS      3 // of the generated inputs, with PAST tokens in the cache
 #define PAST        5
-#define DECODE_PAST 256 // tokens in the cache that plans are made for
+#define DECODE_PAST 256 // tokens in the cache that plans assume
 
-// As if the user had given it. The text is kept until the end.
-// The list of what was given had room for argc entries, so it grows here; `made` owns the texts.
+// Adds an option as if the user had given it. cli->made owns the text.
 static void give(struct cli *cli, const struct option *option, char *text)
 {
     cli->given = cli_grow(cli->given, cli->n_given + 1, sizeof *cli->given);
@@ -30,7 +28,7 @@ static void give(struct cli *cli, const struct option *option, char *text)
     cli->made[cli->n_made++] = text;
 }
 
-// The user has given --dim NAME=... for that name: it wins.
+// True if the user gave --dim NAME=...
 static bool has_dim(const struct cli *cli, const char *name)
 {
     size_t n = strlen(name);
@@ -61,7 +59,7 @@ static tsr_status give_sizes(struct cli *cli, tsr_folder *folder, const struct o
     return TSR_OK;
 }
 
-// Writes a set of inputs that fit together into a temporary folder, which goes with the session.
+// Writes inputs into a temporary folder, which is removed with the session.
 static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct option *inputs)
 {
     const char *folder = NULL;
@@ -72,7 +70,6 @@ static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct optio
     size_t bytes = strlen(folder) + sizeof "/inputs.npz";
     char *path = cli_alloc(bytes, 1);
     snprintf(path, bytes, "%s/inputs.npz", folder);
-    // Before the file is there, so that the text is owned if something fails below.
     give(cli, inputs, path);
     status = tsr_tensors_new(cli->session, &set);
     if (status == TSR_OK)
@@ -89,7 +86,7 @@ bool cli_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// A folder of exported files that has a model, but nothing that says how it generates, and is no partition: the model was meant.
+// A folder with model.onnx that is neither a generation folder nor a partition.
 static bool has_model_alone(const char *folder, char *path, size_t n)
 {
     snprintf(path, n, "%s/manifest.json", folder);
@@ -99,7 +96,6 @@ static bool has_model_alone(const char *folder, char *path, size_t n)
     return access(path, F_OK) == 0;
 }
 
-// Anything else that is no such folder is left alone: the command itself says what is wrong with it.
 int cli_folder(struct cli *cli)
 {
     char path[PATH_MAX];
@@ -108,9 +104,7 @@ int cli_folder(struct cli *cli)
     if (!tsr_folder_is(cli->arguments[0])) {
         if (!has_model_alone(cli->arguments[0], path, sizeof path))
             return 0;
-        return cli_usage(cli,
-                         "'%s' is a folder without genai_config.json or config.json; its model is "
-                         "%s",
+        return cli_usage(cli, "'%s' has no genai_config.json or config.json; use its model: %s",
                          cli->arguments[0], path);
     }
     tsr_folder *folder;
@@ -127,9 +121,7 @@ int cli_folder(struct cli *cli)
     else if (dim && !inputs)
         status = give_sizes(cli, folder, dim);
     tsr_folder_free(folder);
-    if (status != TSR_OK)
-        return cli_finish(cli, status);
-    return 0;
+    return status == TSR_OK ? 0 : cli_finish(cli, status);
 }
 
 void cli_folder_end(struct cli *cli)

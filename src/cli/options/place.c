@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// place.c - which rank a process is, on which hosts the others are, and what they have in common to find each other.
+// place.c - which rank this process is, the hosts of the other ranks, and how they find each other.
 //
-// Three ways to be a rank: --rank K --ranks N on one host (shared memory), --rank K --hosts a:4,b:4
-// on several (UCX), or a launcher's environment, which the library reads when no option says it
-// (tsr_launcher). Texts that options point to lie in static buffers: a command reads its options
-// once.
+// A process becomes a rank by --rank K --ranks N on one host (shared memory), by --rank K --hosts
+// a:4,b:4 on several (UCX), or by a launcher's environment, which the library reads (tsr_launcher).
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -13,25 +11,23 @@
 #include <string.h>
 #include <unistd.h>
 
-// Bounds on what is read: ranks of a job, characters of a secret.
 #define MAX_RANKS  65536
-#define MAX_SECRET 4096
+#define MAX_SECRET 4096 // characters
 
-// Used to decide who prints; what is wrong with --rank is said by read_rank, so here it counts as
-// none.
+// Ignores an invalid --rank, which read_rank reports.
 int cli_rank(const struct cli *cli)
 {
-    uint64_t told;
+    uint64_t given;
     int rank = 0;
     const char *text = cli_value(cli, "--rank");
-    if (text && cli_count_of(text, &told) && told < MAX_RANKS)
-        return (int)told;
+    if (text && cli_count_of(text, &given) && given < MAX_RANKS)
+        return (int)given;
     tsr_launcher(&rank, NULL, NULL);
     return rank;
 }
 
-// Where the name of a host ends in an entry of a list. An IPv6 address stands in brackets, which count as part of it here:
-// "a:4" -> 1, "[::1]:4" -> 5. 0: there is none.
+// Length of the host name in an entry, including the brackets of an IPv6 address: "a:4" -> 1,
+// "[::1]:4" -> 5. 0: invalid.
 static size_t name_length(const char *entry, size_t length)
 {
     if (*entry != '[') {
@@ -39,13 +35,11 @@ static size_t name_length(const char *entry, size_t length)
         return colon ? (size_t)(colon - entry) : length;
     }
     const char *close = memchr(entry, ']', length);
-    if (!close || close == entry + 1)
-        return 0;
-    return (size_t)(close + 1 - entry);
+    return close && close > entry + 1 ? (size_t)(close + 1 - entry) : 0;
 }
 
-// One entry of a list of hosts, "a" or "a:4": ranks on it; 0: it is none.
-// "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4, "a:", ":4", "a:x", "::1", "-a" -> 0: a remote shell would take "-a" for an option.
+// Number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4; "a:", ":4", "a:x" and
+// "::1" are invalid, and so is "-a", which a remote shell would read as an option.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];
@@ -60,9 +54,7 @@ static int ranks_on(const char *entry, size_t length)
         return 0;
     memcpy(number, entry + name + 1, digits);
     number[digits] = 0;
-    if (!cli_count_of(number, &ranks) || ranks > MAX_RANKS)
-        return 0;
-    return (int)ranks;
+    return cli_count_of(number, &ranks) && ranks <= MAX_RANKS ? (int)ranks : 0;
 }
 
 char *cli_host_name(char *entry)
@@ -95,23 +87,23 @@ int cli_count_hosts(const char *list)
 int cli_hosts_wanted(struct cli *cli, const char *list)
 {
     if (*list == '-' || strstr(list, ",-"))
-        return cli_usage(cli, "a host name cannot begin with '-': --hosts wants a list as a:4,b:4");
-    return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,[::1]:2, not '%s'", list);
+        return cli_usage(cli,
+                         "a host name cannot begin with '-': --hosts needs a list such as a:4,b:4");
+    return cli_usage(cli, "--hosts needs a list such as a:4,b:4 or a,[::1]:2, not '%s'", list);
 }
 
-// --rank, --ranks and --meet. Ranks that are told nothing else meet by the path of what they run.
+// --rank and --ranks. Without --meet the path of the argument is the name of the meeting.
 static int read_rank(struct cli *cli, tsr_run_options *options)
 {
     static char path[PATH_MAX];
     uint64_t rank, ranks;
     char counted[16];
     const char *rank_text = cli_value(cli, "--rank"), *ranks_text = cli_value(cli, "--ranks");
-    options->meet = cli_value(cli, "--meet");
     if (options->hosts && !rank_text)
-        return cli_usage(cli, "--hosts goes with --rank K, which of these ranks this process is");
+        return cli_usage(cli, "--hosts needs --rank K: which of these ranks is this process");
     if (!rank_text && !ranks_text)
-        return options->meet ? cli_usage(cli, "--meet goes with --rank K --ranks N") : 0;
-    // --hosts says how many ranks there are; --ranks may repeat it, and must then agree.
+        return options->meet ? cli_usage(cli, "--meet needs --rank K --ranks N") : 0;
+    // --hosts implies --ranks; if both are given they must agree.
     if (options->hosts && !ranks_text) {
         snprintf(counted, sizeof counted, "%d", cli_count_hosts(options->hosts));
         ranks_text = counted;
@@ -119,21 +111,20 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     if (!ranks_text)
         return cli_usage(cli, "--rank K needs --ranks N");
     if (!cli_count_of(ranks_text, &ranks) || ranks < 1 || ranks > MAX_RANKS)
-        return cli_usage(cli, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS,
+        return cli_usage(cli, "--ranks needs a number from 1 to %d, not '%s'", MAX_RANKS,
                          ranks_text);
-    if (!rank_text) { // the ranks are started by this process
+    if (!rank_text) { // this process starts the ranks
         options->most_ranks = (int)ranks;
         return 0;
     }
     if (!cli_count_of(rank_text, &rank) || rank >= ranks)
-        return cli_usage(cli, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
+        return cli_usage(cli, "--rank needs a number from 0 to %d, not '%s'", (int)ranks - 1,
                          rank_text);
     if (options->hosts && cli_count_hosts(options->hosts) != (int)ranks)
-        return cli_usage(cli, "--hosts has %d ranks, --ranks says %d",
+        return cli_usage(cli, "--hosts has %d ranks, but --ranks is %d",
                          cli_count_hosts(options->hosts), (int)ranks);
     if (options->transport && strcmp(options->transport, "threads") == 0)
-        return cli_usage(cli,
-                         "--rank is for ranks that are processes, not for --transport threads");
+        return cli_usage(cli, "--rank is for ranks that are processes: remove --transport threads");
     if (!options->meet)
         options->meet = realpath(cli->arguments[0], path) ? path : cli->arguments[0];
     options->rank = (int)rank;
@@ -141,7 +132,8 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     return 0;
 }
 
-// The first line of a file: a secret in the arguments would be seen by everybody on the host.
+// Reads the first line of a file. Arguments are visible to all users of the host, so the secret is
+// not one of them.
 static int read_secret(struct cli *cli, const char *file, tsr_run_options *options)
 {
     static char secret[MAX_SECRET + 2];
@@ -160,27 +152,19 @@ static int read_secret(struct cli *cli, const char *file, tsr_run_options *optio
     return 0;
 }
 
-// An option wins over the environment. Port 0 lets the library take MASTER_PORT or its default.
+// An option has priority over the environment.
 int cli_read_meeting(struct cli *cli, tsr_run_options *options)
 {
-    const char *file = cli_value(cli, "--secret-file"), *port = cli_value(cli, "--port");
-    uint64_t number = 0;
+    const char *file = cli_value(cli, "--secret-file");
     options->secret = getenv("TESSERA_SECRET");
-    options->network_interface = cli_value(cli, "--interface");
     if (!options->network_interface)
         options->network_interface = getenv("TESSERA_INTERFACE");
-    if (options->network_interface && !*options->network_interface)
-        options->network_interface = NULL;
-    if (port && (!cli_count_of(port, &number) || number < 1 || number > 65535))
-        return cli_usage(cli, "--port wants a number from 1 to 65535, not '%s'", port);
-    options->port = (int)number;
-    if (file)
-        return read_secret(cli, file, options);
-    return 0;
+    options->network_interface = cli_text_or(options->network_interface, NULL);
+    return file ? read_secret(cli, file, options) : 0;
 }
 
-// A partition says how many ranks it is for. Asked before the ranks look for each other: another number would wait for
-// ranks that nobody starts. A manifest that cannot be read is told by the run, and so to the other ranks too.
+// Checked before the ranks look for each other: with a wrong number they would wait for ranks that
+// are never started. The run itself reports a manifest that cannot be read.
 static int check_ranks(struct cli *cli, const tsr_run_options *options)
 {
     char path[PATH_MAX];
@@ -205,19 +189,23 @@ static int check_ranks(struct cli *cli, const tsr_run_options *options)
                      folder, facts.ranks, ranks, facts.ranks);
 }
 
-// hosts is read before the rank, whose number it bounds.
 int cli_read_place(struct cli *cli, tsr_run_options *options)
 {
     int code = cli_read_meeting(cli, options);
     if (code)
         return code;
-    options->hosts = cli_value(cli, "--hosts");
     if (options->hosts && cli_count_hosts(options->hosts) == 0)
         return cli_hosts_wanted(cli, options->hosts);
     if (cli_value(cli, "--devices"))
-        options->most_ranks = -1; // the user has chosen their number
+        options->most_ranks = -1; // no limit: the user chose the number
     code = read_rank(cli, options);
-    if (code)
-        return code;
-    return check_ranks(cli, options);
+    return code ? code : check_ranks(cli, options);
+}
+
+bool cli_plans(const tsr_run_options *options)
+{
+    int rank = 0, ranks = 1;
+    const char *asked = options->transport;
+    bool alone = asked && strcmp(asked, "threads") == 0;
+    return alone || !tsr_run_place(options, &rank, &ranks) || rank == 0;
 }

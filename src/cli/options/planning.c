@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// planning.c - options of the commands that plan: devices, memory, sizes of symbolic dimensions.
-//
-// Used by plan, partition, run, bench, verify, simulate and report. After cli_planning gave 0 the
-// options hold a topology and copies of texts, and cli_planning_end frees both; after a mistake it
-// has already been called.
+// planning.c - options of the commands that plan, and messages about predicted times.
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -13,9 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
-// A number, or a topology by its name or its file; what is neither, and no file, is a mistake of the command line.
-// "4" is a number of equal devices; "4x" or "ring:4" go to cli_topology, which knows files and
-// names.
+tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
+{
+    return tsr_topology_find(cli->session, text, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"),
+                             out);
+}
+
+// "4" is a number of equal devices; other texts are names or files of topologies. A text that is
+// neither is a usage error.
 static int read_devices(struct cli *cli, struct planning *planning)
 {
     const char *text = cli_value(cli, "--devices");
@@ -26,7 +27,7 @@ static int read_devices(struct cli *cli, struct planning *planning)
     long long n = strtoll(text, &end, 10);
     if (isdigit((unsigned char)text[0]) && !*end) {
         if (errno || n < 1)
-            return cli_usage(cli, "--devices wants at least 1, not '%s'", text);
+            return cli_usage(cli, "--devices needs a number from 1 up, not '%s'", text);
         planning->options.devices = n;
         return 0;
     }
@@ -34,13 +35,9 @@ static int read_devices(struct cli *cli, struct planning *planning)
     if (status == TSR_OK)
         return 0;
     int code = cli_finish(cli, status);
-    // The text is no notation and no file: a word that was mistyped, not a bad file.
-    if (status == TSR_MALFORMED && access(text, F_OK) != 0)
-        return EXIT_USAGE;
-    return code;
+    return status == TSR_MALFORMED && access(text, F_OK) != 0 ? EXIT_USAGE : code;
 }
 
-// Stages 0: no pipeline. --objective without --stages would be followed by nobody.
 static int read_stages(struct cli *cli, tsr_plan_options *options)
 {
     const char *stages = cli_value(cli, "--stages"), *objective = cli_value(cli, "--objective");
@@ -50,30 +47,26 @@ static int read_stages(struct cli *cli, tsr_plan_options *options)
     else if (stages && cli_count_of(stages, &n) && n > 0 && n <= INT64_MAX)
         options->stages = (int64_t)n;
     else if (stages)
-        return cli_usage(cli, "--stages wants a number from 1 on, or auto, not '%s'", stages);
+        return cli_usage(cli, "--stages needs a number from 1 up, or auto, not '%s'", stages);
     if (objective && strcmp(objective, "throughput") == 0)
         options->objective = TSR_THROUGHPUT;
     else if (objective && strcmp(objective, "latency") != 0)
-        return cli_usage(cli, "--objective is latency or throughput, not '%s'", objective);
+        return cli_usage(cli, "--objective needs latency or throughput, not '%s'", objective);
     if (objective && !stages)
-        return cli_usage(cli, "--objective is of stages: give --stages K or --stages auto");
+        return cli_usage(cli, "--objective needs --stages K or --stages auto");
     return 0;
 }
 
-// Each step looks whether the one before has failed, so that the end is at one place.
 int cli_planning(struct cli *cli, struct planning *planning)
 {
-    const char *memory = cli_value(cli, "--memory"), *seconds = cli_value(cli, "--time");
     *planning = (struct planning){.options = {.size = sizeof planning->options}};
     int code = cli_read_dims(cli, &planning->dims);
     planning->options.sizes = planning->dims.at;
     planning->options.n_sizes = planning->dims.n;
     if (!code)
         code = read_devices(cli, planning);
-    if (!code && memory && !cli_read_bytes(memory, &planning->options.memory))
-        code = cli_usage(cli, "--memory wants a size such as 8GiB, not '%s'", memory);
-    if (!code && seconds && !cli_number(seconds, &planning->options.seconds))
-        code = cli_usage(cli, "--time wants seconds, more than 0, not '%s'", seconds);
+    if (!code)
+        code = cli_fill(cli, OPTION_PLAN, &planning->options);
     if (!code)
         code = read_stages(cli, &planning->options);
     if (code)
@@ -96,8 +89,9 @@ int cli_refuse_planning(const struct cli *cli)
         return 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_flag(cli, names[i]))
-            return cli_usage(cli, "%s is of a model, and '%s' is a folder whose parts are cut",
-                             names[i], cli->arguments[0]);
+            return cli_usage(
+                cli, "%s is for models, but '%s' is a folder whose model is already partitioned",
+                names[i], cli->arguments[0]);
     return 0;
 }
 
@@ -108,7 +102,7 @@ void cli_say_one_device(const struct cli *cli, struct prediction prediction)
     if (prediction.one_device <= prediction.cost)
         cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s%s\n",
                 cli_time(prediction.one_device), (long long)prediction.devices,
-                cli_time(prediction.cost), cli_text_if(prediction.assumed, " (assumed devices)"));
+                cli_time(prediction.cost), prediction.assumed ? " (assumed devices)" : "");
 }
 
 struct prediction cli_prediction(const tsr_plan_summary *summary)
@@ -134,7 +128,7 @@ void cli_say_assumed(FILE *to, struct prediction prediction)
         tera ? giga / 1000 : giga, tera ? "T" : "G");
 }
 
-// Ranks of the partition that the command runs; 0: it runs a model, or the manifest cannot be read, which the run reports.
+// Number of ranks in the manifest; 0: the argument is a model, or the manifest cannot be read.
 static int64_t partition_ranks(const struct cli *cli)
 {
     tsr_manifest *manifest = NULL;
@@ -163,27 +157,17 @@ void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t
     if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank"))
         return;
     cli_say(cli,
-            "warning: %lld ranks on %d core%s: they take turns, so times say nothing about %lld "
-            "devices\n",
+            "warning: %lld ranks share %d core%s: times do not show the speed of %lld devices\n",
             (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 
 void cli_json_prediction(tsr_json *json, struct prediction prediction)
 {
-    tsr_json_int(json, "cost", prediction.cost);
-    if (prediction.one_device > 0)
-        tsr_json_int(json, "one_device", prediction.one_device);
-    else
-        tsr_json_null(json, "one_device");
-    tsr_json_bool(json, "assumed", prediction.assumed);
-}
-
-// With threads there is one process, which plans. tsr_run_place is false where no launcher and no
-// --rank makes this process one of several.
-bool cli_plans(const tsr_run_options *options)
-{
-    int rank = 0, ranks = 1;
-    const char *asked = options->transport;
-    bool alone = asked && strcmp(asked, "threads") == 0;
-    return alone || !tsr_run_place(options, &rank, &ranks) || rank == 0;
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(struct prediction, "cost", cost)},
+        {JSON_OR_NULL(struct prediction, "one_device", one_device)},
+        {JSON_FIELD(struct prediction, "assumed", assumed)},
+        {JSON_END},
+    };
+    tsr_json_fields(json, fields, &prediction);
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// streams.c - what the command prints goes through here, so that no name of a model, file or option can steer the terminal:
-// control characters, marks that reorder a line and broken UTF-8 become \xNN. Newlines and tabs are the command's own.
+// streams.c - the output streams of the command. They escape control characters, marks that reorder a
+// line and broken UTF-8 as \xNN, so that names from files cannot control the terminal.
 //
-// cli_streams replaces the C library's stdout and stderr by streams of its own (fopencookie), so
-// every printf of the room passes here. A value whose name holds ESC [2J is printed with the plain
-// characters \x1b[2J and does not clear the screen. show_progress in main.c and the handlers in
-// signals.c write past these streams, with write(2).
+// cli.h redirects stdout, stderr and printf here. A value whose name contains ESC [2J is printed as
+// \x1b[2J and does not clear the screen. show_progress in main.c and the handlers in signals.c
+// bypass these streams with write(2).
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -15,14 +14,15 @@
 
 #define BUFFER 4096
 
-// One of the two streams. A character that was cut off at the end of a write waits for the next.
+FILE *cli_stdout, *cli_stderr;
+
+// A character that is incomplete at the end of a write waits for the next write.
 struct stream {
     int fd;
     char pending[4];
     size_t n_pending;
 };
 
-// All of it, over interruptions and short writes; false: the other side is gone.
 static bool write_all(int fd, const char *p, size_t n)
 {
     while (n > 0) {
@@ -37,15 +37,14 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-// Writes text; what it ends in the middle of is kept for later unless this is the last of it.
+// Writes text; an incomplete last character is kept for later, or escaped if `last`.
 static bool put(struct stream *stream, const char *text, size_t n, bool last)
 {
     char out[BUFFER];
     while (n > 0) {
         size_t used = 0, made = tsr_safe_text(text, n, last, out, sizeof out, &used);
-        // What is left is the beginning of a character, at most 3 bytes, which fits `pending`.
         if (!used)
-            break;
+            break; // at most 3 bytes of a character are left
         if (!write_all(stream->fd, out, made))
             return false;
         text += used;
@@ -56,31 +55,26 @@ static bool put(struct stream *stream, const char *text, size_t n, bool last)
     return true;
 }
 
-// 0 as the result is an error to stdio, which sets ferror(stdout); main.c looks at it at the end.
+// A result of 0 makes stdio set ferror(stdout), which main.c checks at the end.
 static ssize_t stream_write(void *cookie, const char *text, size_t n)
 {
     struct stream *stream = cookie;
     char start[8];
     size_t taken = 0;
-    while (stream->n_pending && taken < n) { // first the character that was cut off
+    while (stream->n_pending && taken < n) {
         memcpy(start, stream->pending, stream->n_pending);
         start[stream->n_pending] = text[taken++];
         if (!put(stream, start, stream->n_pending + 1,
                  stream->n_pending == sizeof stream->pending - 1))
             return 0;
     }
-    if (put(stream, text + taken, n - taken, false))
-        return (ssize_t)n;
-    return 0;
+    return put(stream, text + taken, n - taken, false) ? (ssize_t)n : 0;
 }
 
-// What still waits is no character any more: it is written escaped.
 static int stream_close(void *cookie)
 {
     struct stream *stream = cookie;
-    if (put(stream, stream->pending, stream->n_pending, true))
-        return 0;
-    return EOF;
+    return put(stream, stream->pending, stream->n_pending, true) ? 0 : EOF;
 }
 
 static FILE *open_stream(struct stream *stream, int fd, int mode)
@@ -93,16 +87,19 @@ static FILE *open_stream(struct stream *stream, int fd, int mode)
     return f;
 }
 
+#undef stdout
+#undef stderr
+// A process may call main several times (tests): it keeps its streams. Without memory for a stream
+// the C library's own is used.
 void cli_streams(void)
 {
     static struct stream out, err;
-    if (out.fd || err.fd)
-        return; // a caller that runs the command several times in one process keeps its streams
-    // Lines to a terminal at once, to a file or pipe in blocks; errors always at once.
-    FILE *safe_out = open_stream(&out, STDOUT_FILENO, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
-    FILE *safe_err = open_stream(&err, STDERR_FILENO, _IOLBF);
-    if (safe_out)
-        stdout = safe_out;
-    if (safe_err)
-        stderr = safe_err;
+    if (cli_stdout)
+        return;
+    cli_stdout = open_stream(&out, STDOUT_FILENO, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+    cli_stderr = open_stream(&err, STDERR_FILENO, _IOLBF);
+    if (!cli_stdout)
+        cli_stdout = stdout;
+    if (!cli_stderr)
+        cli_stderr = stderr;
 }
