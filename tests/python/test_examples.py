@@ -71,7 +71,7 @@ def with_tokenizer(d):
 
 with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
     rc, out, said = example("plan_and_run", MODEL, "batch=2", "seq=9")
-    apart = [float(line.split("apart by ")[1].split()[0]) for line in out.splitlines() if "apart by" in line]
+    apart = [float(line.split("largest difference ")[1].split()[0]) for line in out.splitlines() if "largest difference" in line]
     case("plan_and_run", rc == 0 and "predicted" in out and apart and max(apart) < 5e-5, said)
     rc, out, said = example("annotate_and_check", MODEL)
     case("annotate_and_check", rc == 0 and "refused: " in out and "sharded and unsharded agree" in out, said)
