@@ -310,8 +310,7 @@ def signals(d):
     tmp = d + "/tmp"
     os.makedirs(tmp)
     if call("doctor")[1].find("ONNX Runtime       ok") < 0:
-        print("ok signals # SKIP no ONNX Runtime")
-        return
+        return "no ONNX Runtime"
     commands = (["verify", MODEL, "--devices", "4", "--random", "50"], ["bench", MODEL, "--devices", "2", "--seconds", "30"],
                 ["bench", MODEL, "--devices", "2", "--seconds", "30", "--trace", d + "/t.json"],
                 ["bench", MODEL, "--devices", "2", "--seconds", "30", "--trace", d + "/t.json", "--transport", "shm"],

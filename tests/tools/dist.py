@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import tarfile
-import tempfile
+
+import harness
 
 DIST, ROOT = map(os.path.abspath, sys.argv[1:3])
 FOLDER = ROOT + "/tests/folders/genai_tiny"
@@ -64,13 +65,5 @@ def the_package(d):
         assert name in names + "\n", (name, names)
 
 
-failed = 0
-for case in (the_wheel, the_tarball, the_package):
-    with tempfile.TemporaryDirectory(prefix="tessera-dist-") as folder:
-        try:
-            case(folder)
-            print("ok dist %s" % case.__name__)
-        except Exception as x:
-            failed += 1
-            print("not ok dist %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
-sys.exit(1 if failed else 0)
+harness.run([the_wheel, the_tarball, the_package])
+harness.finish()

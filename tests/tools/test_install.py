@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `make install` leaves: a program outside the tree builds against it with pkg-config and with CMake, wherever it was moved to, and
 runs; the command runs. usage: test_install.py BUILD"""
-import glob, os, shutil, subprocess, sys, tempfile
+import glob, os, shutil, subprocess, sys
+
+import harness
 
 BUILD = os.path.abspath(sys.argv[1])
 PROGRAM = '#include <tessera.h>\n#include <stdio.h>\nint main(void)\n{\n    tsr_session *s = tsr_session_new(NULL);\n    printf("tessera %s\\n", tsr_version());\n    tsr_session_free(s);\n    return !s;\n}\n'
@@ -91,13 +93,5 @@ def debian_package(d):
     assert not glob.glob(root + "/usr/**/*tessera*", recursive=True), "something is left"
 
 
-failed = 0
-for case in (with_pkg_config, with_cmake, the_command, debian_package):
-    with tempfile.TemporaryDirectory(prefix="tessera-install-") as folder:
-        try:
-            skipped = case(folder)
-            print("ok %s%s" % (case.__name__, " # SKIP " + skipped if skipped else ""))
-        except Exception as x:
-            failed += 1
-            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
-sys.exit(1 if failed else 0)
+harness.run([with_pkg_config, with_cmake, the_command, debian_package])
+harness.finish()

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the README and the pages of docs/ say what is true? test_readme.py BUILD: types their commands and looks for the output
-that they show.
+"""Types the commands of the README and of the pages of docs/, and compares their output with what the pages show.
+
+usage: test_readme.py BUILD
 
 In a ```console block, a line `$ ...` is a command and the lines after it are output: each must appear, in that order,
-where `...` stands for anything. The commands of a page run in an empty folder that sees the repository's tests.
+where `...` matches anything. The commands of a page run in an empty folder that sees the repository's tests.
 """
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
+
+import harness
 
 BUILD = os.path.abspath(sys.argv[1])
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 NEEDS_ENGINE = re.compile(r"tessera (demo|run|verify|generate|bench|topology measure)")
-failed = 0
 
 
 def examples(text):
@@ -38,7 +39,7 @@ def missing(expected, output):
 
 def environment():
     env = dict(os.environ, PATH=BUILD + os.pathsep + os.environ["PATH"])
-    env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",  # what the README says in words
+    env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",  # the README describes these in words
                OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
     return env
 
@@ -54,23 +55,18 @@ def left_out(command, env):
     return ""
 
 
-def try_command(page, command, expected, folder, env):
-    """Types one command; prints whether it ended well and showed what the page shows."""
-    global failed
-    name = "%s: %s" % (page, " ".join(command.split()[:3]))
-    why = left_out(command, env)
-    if why:
-        print("ok %s # SKIP %s" % (name, why))
+def try_command(name, command, expected, folder, env):
+    """Types one command; it must succeed and print what the page shows."""
+    reason = left_out(command, env)
+    if reason:
+        harness.skip(name, reason)
         return
     if command.startswith("mpirun"):
-        env = dict(env, ASAN_OPTIONS="detect_leaks=0")  # MPI keeps things to the end
+        env = dict(env, ASAN_OPTIONS="detect_leaks=0")  # MPI frees its memory late or never
     ended = subprocess.run(command, shell=True, cwd=folder, env=env, text=True, errors="replace",
-                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=2 * harness.HANG_S)
     want = missing(expected, ended.stdout + ended.stderr) and missing(expected, ended.stderr + ended.stdout)
-    good = ended.returncode == 0 and want is None
-    failed += not good
-    print("ok %s" % name if good else "not ok %s: exit %d, not shown: %s\n%s%s" % (
-        name, ended.returncode, want, ended.stdout, ended.stderr))
+    harness.check(name, ended.returncode == 0 and want is None, "exit %d, not shown: %s\n%s%s" % (ended.returncode, want, ended.stdout, ended.stderr))
 
 
 def broken_links(page, text):
@@ -81,25 +77,19 @@ def broken_links(page, text):
             yield link
 
 
-def main():
-    global failed
-    env = environment()
-    pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] + sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
-    for page in pages:
-        with open(os.path.join(ROOT, page), encoding="utf-8") as f:
-            text = f.read()
-        for link in broken_links(page, text):
-            failed += 1
-            print("not ok %s links to %s, which is not there" % (page, link))
-        todo = list(examples(text))
-        if page in ("README.md", "docs/tour.md") and not todo:
-            failed += 1
-            print("not ok %s has no examples" % page)
-        with tempfile.TemporaryDirectory(prefix="tessera-readme-") as folder:
-            os.symlink(os.path.join(ROOT, "tests"), os.path.join(folder, "tests"))
-            for command, expected in todo:
-                try_command(page, command, expected, folder, env)
-    sys.exit(1 if failed else 0)
+def page_is_true(folder, page, env):
+    """All links lead somewhere, and the commands print what the page shows. They run one after the other: later ones use earlier results."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+        text = f.read()
+    harness.check("%s: links" % page, not list(broken_links(page, text)), list(broken_links(page, text)))
+    todo = list(examples(text))
+    if page in ("README.md", "docs/tour.md"):
+        harness.check("%s: has examples" % page, todo)
+    os.symlink(os.path.join(ROOT, "tests"), os.path.join(folder, "tests"))
+    for command, expected in todo:
+        try_command("%s: %s" % (page, " ".join(command.split()[:3])), command, expected, folder, env)
 
 
-main()
+pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] + sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
+harness.run([(page, page_is_true, page, environment()) for page in pages])
+harness.finish()

@@ -6,8 +6,9 @@ import os
 import sys
 import tempfile
 
+import harness
+
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-failed = 0
 
 
 def load(name):
@@ -18,9 +19,7 @@ def load(name):
 
 
 def check(name, got, want):
-    global failed
-    failed += got != want
-    print("ok %s" % name if got == want else "not ok %s: got %r, want %r" % (name, got, want))
+    harness.check(name, got == want, "got %r, want %r" % (got, want))
 
 
 def counted(result, stdout, stderr="", code=0):
@@ -156,4 +155,4 @@ check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "/
 check("lint: a comment on a parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
 LONG = HEAD + "static int f(int a)\n{\n" + "    a++;\n" * 69 + "    return a;\n}\n"
 check("lint: length of a function", [(n, name) for n, name, _ in lint.functions("x.c", LONG)], [(72, "f")])
-sys.exit(1 if failed else 0)
+harness.finish()
