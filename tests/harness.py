@@ -77,7 +77,7 @@ def _run_one(name, function, arguments, folder):
             print("ok %s # SKIP %s" % (name, reason), flush=True)
         elif _ran == before and not _only_checks and reason is not False:  # a function that made checks of its own is no further case
             _result(name, True)
-    except Exception:
+    except BaseException:  # KeyboardInterrupt and SystemExit too: some tests cause them
         _result(name, False, traceback.format_exc())
 
 
@@ -99,6 +99,11 @@ def run(cases, *arguments, at_a_time=1, folder=None):
         for name, function, more in rows:
             _run_one(name, function, (*more, *arguments), folder)
     _only_checks = bool(PATTERN)
+
+
+def run_functions(names):
+    """Runs the functions test_NAME() of a module in their order, given its globals()."""
+    run([(name[5:], lambda _, test: test(), test) for name, test in list(names.items()) if name.startswith("test_")])
 
 
 def side_by_side(function, rows, at_a_time=WAITING):

@@ -5,19 +5,15 @@ usage: test_session.py BUILD"""
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 
-BUILD = os.path.abspath(sys.argv[1])
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
-sys.path.insert(0, BUILD + "/python")
-import tessera  # before onnxruntime: it turns telemetry off, which hangs forked children at exit
+import harness
+from built import MODEL, ROOT, near, tessera  # before onnxruntime
+
 import numpy as np
 import onnxruntime
 
-MODEL = ROOT + "/tests/models/bert_tiny/model.onnx"
 FOLDER = ROOT + "/tests/folders/genai_tiny"
 REFERENCE = onnxruntime.InferenceSession(MODEL)
 NAMES = [v.name for v in REFERENCE.get_inputs()]
@@ -30,10 +26,6 @@ def feed(value):
 
 
 WANT = {value: REFERENCE.run(None, feed(value))[0] for value in range(1, 10)}
-
-
-def near(got, want):
-    return np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
 
 
 def expect_answers(session, what):
@@ -331,16 +323,5 @@ def test_forks():
     assert len(list(tokens)) > 0
 
 
-failed = 0
-for name, test in list(globals().items()):
-    if not name.startswith("test_"):
-        continue
-    try:
-        test()
-        print("ok python session %s" % name[5:], flush=True)
-    except BaseException:
-        failed += 1
-        import traceback
-        traceback.print_exc(file=sys.stdout)
-        print("not ok python session %s" % name[5:], flush=True)
-sys.exit(1 if failed else 0)
+harness.run_functions(globals())
+harness.finish()

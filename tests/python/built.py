@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports the Python package of a build; the build's folder is the first argument of the script. Import this before onnxruntime:
+the package turns telemetry off, which hangs forked children at exit."""
+import os
+import sys
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = ROOT + "/tests/models/bert_tiny/model.onnx"
+os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
+sys.path.insert(0, BUILD + "/python")
+import numpy as np  # noqa: E402
+import tessera  # noqa: E402,F401
+
+
+def near(got, want):
+    return np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
