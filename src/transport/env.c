@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// env.c - joins ranks of one host that have no other way to talk: a launcher started them with plain environment variables
-// (RANK, WORLD_SIZE, MASTER_ADDR, as torchrun sets them; SLURM_PROCID and its like, as srun does), or somebody started
-// them one by one and told each its place.
+// env.c - joins ranks of one host that were started without MPI: by a launcher that only sets
+// environment variables (RANK, WORLD_SIZE, MASTER_ADDR like torchrun; SLURM_PROCID like srun), or
+// one by one with --rank.
 //
-// Rank 0 makes the memory that they share and hands its descriptor to each of the others through a socket
-// whose name is made of the launcher's words, or of the name that was told. It is not one of the file system, so nothing
-// is left behind.
+// Rank 0 creates the shared memory and passes its descriptor to each other rank through a socket.
+// The socket's name is derived from the launcher's variables, or from the name given by the user.
+// It is an abstract name, so no file is left behind.
 //
-// The memory serves as the meeting, too: once all have it, they count each other's cores in its
-// head (count_cores). After that nothing of the sockets is left.
+// The memory also serves as the rendezvous: once all have it, they count each other's cores in its
+// head (count_cores). The sockets are closed then.
 #include "transport/shm/shm.h"
 
 #include <errno.h>
@@ -21,25 +21,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#define JOIN_S      60.0  // ranks may be started some time apart
+#define JOIN_S      60.0  // ranks may be started at different times
 #define JOIN_HAND_S 300.0 // and by hand in one terminal after the other
 
-// Where the ranks of a job find each other, and this one's place among them.
+// Where the ranks of a job find each other, and which one this is.
 struct meeting {
     int rank, ranks;
     double join_s;
     struct sockaddr_un address;
     socklen_t address_bytes;
-    const char *hint; // what to look at where somebody does not come
+    const char *hint; // what to check if a rank does not come
 };
 
-// What a rank says to rank 0 when it comes; the kernel vouches for its user (same_user).
+// What a rank sends to rank 0; the kernel vouches for its user (same_user).
 struct hello {
     uint32_t magic;
     int32_t rank, size;
 };
 #define HELLO 0x4F4C4548u
-// Rank 0's answer is one byte, with a descriptor if it is welcome.
+// Rank 0's answer is one byte, with a descriptor if the rank is accepted.
 enum answer { WELCOME = 1, OTHER_COUNT = 2, PLACE_TAKEN = 3 };
 
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
@@ -55,7 +55,7 @@ static bool is_slurm(void)
     return tsr_launcher(NULL, NULL, &family) && strcmp(family, "slurm") == 0;
 }
 
-// All ranks are on this host, as far as the launcher says.
+// True if all ranks are on this host, as far as the launcher says.
 static bool one_host(int ranks)
 {
     const char *local = getenv("LOCAL_WORLD_SIZE"), *address = getenv("MASTER_ADDR");
@@ -76,9 +76,8 @@ static const char *word_of(const char *variable)
     return text ? text : "";
 }
 
-// A name that ranks of one job have in common, and those of another not: of a word and a text of any length.
-// An abstract name (its first byte is 0) of the user, a word and a hash: tessera-1000-29500-1c2f...
-// It vanishes with the socket.
+// An abstract name (its first byte is 0) that is common to the ranks of one job alone, made of the
+// user, a word and a hash: tessera-1000-29500-1c2f... It vanishes with the socket.
 static void set_address(struct meeting *meeting, const char *word, const char *text, uint64_t seed)
 {
     meeting->address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -88,7 +87,8 @@ static void set_address(struct meeting *meeting, const char *word, const char *t
     meeting->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-// The meeting of ranks that were told their places one by one. Their patience is the caller's, if it has a limit.
+// The rendezvous of ranks that were started one by one. Their time limit is the caller's, if there
+// is one.
 static void meet_by_hand(const struct comm_options *options, struct meeting *meeting)
 {
     meeting->rank = options->rank;
@@ -117,7 +117,7 @@ static void meet_as_launched(struct meeting *meeting)
         set_address(meeting, word_of("MASTER_PORT"), word_of("TORCHELASTIC_RUN_ID"), false);
 }
 
-// ---- rank 0 ------------------------------------------------------------------------------------
+// ---- rank 0 -------------------------------------------------------------------------------------
 
 static bool same_user(int fd)
 {
@@ -147,7 +147,8 @@ static bool send_answer(int to, enum answer answer, int fd)
     return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
 }
 
-// Answers the rank that said hello on c: the memory, or why not. True: it has it.
+// Answers the rank that connected on c: the memory, or the reason for a refusal. True: it has the
+// memory.
 static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 {
     struct hello hello = {0};
@@ -166,7 +167,7 @@ static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
     return met[hello.rank];
 }
 
-// One rank that came; false: a stranger, or it is not needed.
+// Serves one connection; false: an unknown process, or a rank that is not needed.
 static bool serve(int listener, int fd, int ranks, bool *met, double until)
 {
     int c = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -177,8 +178,8 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
-// Rank 0 listens and gives the segment's descriptor to each rank that comes, once. `met` is also
-// what names the first rank that did not come when the time is over.
+// Rank 0 listens and passes the descriptor to each rank once. `met` also names the first rank that
+// did not come in time.
 static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
     int ranks = meeting->ranks;
@@ -191,7 +192,7 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     bool open = l >= 0 &&
                 bind(l, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
                 listen(l, 128) == 0;
-    // Strangers and ranks that are refused cost a turn each, and count for nothing.
+    // Unknown processes and refused ranks are skipped.
     while (open && left && tsr__wait_readable(l, until))
         left -= serve(l, fd, ranks, met, until);
     char text[160];
@@ -212,9 +213,9 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
-// ---- the others --------------------------------------------------------------------------------
+// ---- the others ---------------------------------------------------------------------------------
 
-// The descriptor; -1: none came, and *answer says why where rank 0 did.
+// The descriptor; -1: none came, and *answer has rank 0's reason if it gave one.
 static int receive_fd(int from, char *answer)
 {
     char byte;
@@ -233,7 +234,7 @@ static int receive_fd(int from, char *answer)
     return fd;
 }
 
-// Asks rank 0 once; -1: it is not there yet, or *answer says what it has against this rank.
+// Asks rank 0 once; -1: it is not there yet, or *answer has its reason for a refusal.
 static int ask(const struct meeting *meeting, double until, char *answer)
 {
     struct hello hello = {HELLO, meeting->rank, meeting->ranks};
@@ -248,7 +249,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
     return fd;
 }
 
-// Asks until rank 0 is there. What it has against this rank will not change, so that ends the wait.
+// Asks until rank 0 is there. A refusal is final.
 static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int *fd)
 {
     struct timespec nap = {0, 20000000};
@@ -272,9 +273,9 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
     return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
-// A launcher may have bound each rank to cores of its own: those of all ranks count, once all have told theirs.
-// Waits for all ranks to have told theirs, so every rank comes to the same number. Rank 0 may have given up since it handed out
-// the memory.
+// A launcher may have bound each rank to its own cores: the cores of all ranks are counted. Waits
+// until all have published theirs, so that every rank gets the same number. Rank 0 may have given
+// up since it passed out the memory.
 static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
                               struct shm_job *job)
 {
@@ -296,12 +297,13 @@ static tsr_status count_cores(tsr_session *session, const struct meeting *meetin
     int all = 0;
     for (size_t i = 0; i < SHM_CORES / 64; i++)
         all += __builtin_popcountll(atomic_load(&head->cores[i]));
-    if (all > CPU_COUNT(&mine)) // else they share what there is, and a control group may allow less
+    if (all > CPU_COUNT(&mine)) // else they share cores, and a control group may allow fewer
         job->host_cores = all;
     return TSR_OK;
 }
 
-// The memory of the job: rank 0 makes it and hands it out, the others fetch it. *out may be set even after a failure.
+// The memory of the job: rank 0 creates it, the others fetch it. *out may be set even after a
+// failure.
 static tsr_status open_memory(tsr_session *session, const struct comm_options *options,
                               struct meeting *meeting, struct shm_job **out)
 {
@@ -330,8 +332,7 @@ bool tsr__env_one_host(const struct comm_options *options)
     return one_host(ranks);
 }
 
-// Rank 0 makes the shared segment and hands it out; the others fetch and map it. Then all are
-// alike.
+// Rank 0 creates the segment; the others fetch and map it.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

@@ -129,7 +129,7 @@ struct comm_options {
     const char *interface;
 };
 
-// ---- collectives -------------------------------------------------------------------------------
+// ---- collectives --------------------------------------------------------------------------------
 
 tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                 const void *in, void *out, struct comm_trouble *why);
@@ -189,7 +189,7 @@ void tsr__comm_close(struct endpoint *endpoint); // NULL is allowed
 
 double tsr__now_s(void); // monotonic
 
-// ---- ranks as threads of one process (threads.c) -----------------------------------------------
+// ---- ranks as threads of one process (threads.c) ------------------------------------------------
 
 struct thread_job;
 // A job of n ranks; it owns the endpoints. NULL: out of memory (diagnostic added).
@@ -200,7 +200,7 @@ void tsr__threads_free(struct thread_job *job); // after all ranks have ended
 // The failure that ended the job, or NULL. Call it after all ranks have ended.
 const struct comm_trouble *tsr__threads_trouble(const struct thread_job *job);
 
-// ---- ranks as processes of one host (shm_job.c, shm_meet.c, shm_move.c) ------------------------
+// ---- ranks as processes of one host (shm_job.c, shm_meet.c, shm_move.c) -------------------------
 
 struct shm_job;
 // Anonymous shared memory for a job of n ranks. *out must be freed even after a failure (diagnostic
@@ -224,7 +224,7 @@ bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why);
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank);
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last);
 
-// ---- ranks as processes (mpi.c, net.c) ---------------------------------------------------------
+// ---- ranks as processes (mpi.c, net.c) ----------------------------------------------------------
 
 // Joins the MPI job that a launcher of that family started ("openmpi", "mpich"). Adds its own
 // diagnostics: plugin-absent, mpi-failed.
@@ -253,7 +253,7 @@ bool tsr__env_one_host(const struct comm_options *options);
 // "torchrun", and "slurm" on one host.
 bool tsr__launcher_is_mpi(const char *family);
 
-// ---- ranks on GPUs (device*.c) -----------------------------------------------------------------
+// ---- ranks on GPUs (device*.c) ------------------------------------------------------------------
 
 // How a group of GPUs communicates. Own: ranks read each other's GPU memory. Host: through host
 // memory, over the transport below.
@@ -328,7 +328,7 @@ struct device_group_info {
 };
 bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct device_group_info *out);
 
-// ---- cores (cores.c) ---------------------------------------------------------------------------
+// ---- cores (cores.c) ----------------------------------------------------------------------------
 
 // Number of cores that this process can use: its affinity mask, or fewer if a control group limits
 // its time.
@@ -343,7 +343,7 @@ bool tsr__cores_keep(int part, int parts);
 // 0: no limit.
 int tsr__cores_quota(const char *root, const char *groups);
 
-// ---- arithmetic (reduce.c) ---------------------------------------------------------------------
+// ---- arithmetic (reduce.c) ----------------------------------------------------------------------
 
 // True if elements of that type can be reduced: floats of 16, 32, 64 bits, bfloat16, integers of 8
 // to 64 bits, bool.
@@ -364,7 +364,7 @@ void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *i
 uint16_t tsr__float_to_half(float f);
 uint16_t tsr__float_to_bfloat(float f);
 
-// The absolute path of the mapped file that holds this address (mapped.c); false: it lies in none,
+// The absolute path of the mapped file that holds this address (mapped.c); false: in none,
 // or the path does not fit.
 bool tsr__file_at(const void *address, char *out, size_t n);
 // The folder of that file: "/usr/lib" of "/usr/lib/libtessera.so.0.1", "" of a file in the root.

@@ -150,7 +150,7 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
     return st;
 }
 
-// ---- two ranks ---------------------------------------------------------------------------------
+// ---- two ranks ----------------------------------------------------------------------------------
 
 // The call as both ranks see it; group has room for 2. Ranks are in ascending order; the direction
 // is part of the detail, so that two ranks that both send detect it.

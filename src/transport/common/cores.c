@@ -17,7 +17,7 @@
 #define MAX_CORES 4096
 #define MAX_DEPTH 64 // of nested control groups
 
-// ---- time --------------------------------------------------------------------------------------
+// ---- time ---------------------------------------------------------------------------------------
 
 // Reads the first bytes of a small file as text; false: no such file.
 static bool read_text(const char *path, char *out, size_t cap)
@@ -100,7 +100,7 @@ int tsr__cores_quota(const char *root, const char *groups)
     return least;
 }
 
-// ---- places ------------------------------------------------------------------------------------
+// ---- places -------------------------------------------------------------------------------------
 
 struct core {
     int number;

@@ -12,7 +12,7 @@
 #define BLOCK 1024 // elements folded at a time
 #define STEP  16   // elements of the innermost loop
 
-// ---- conversions -------------------------------------------------------------------------------
+// ---- conversions --------------------------------------------------------------------------------
 
 static float bits_float(uint32_t u)
 {
@@ -73,7 +73,7 @@ uint16_t tsr__float_to_bfloat(float f)
     return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
-// ---- one block: acc[i] := acc[i] op x[i] -------------------------------------------------------
+// ---- one block: acc[i] := acc[i] op x[i] --------------------------------------------------------
 
 #define FADD(a, x) ((a) + (x))
 #define FMUL(a, x) ((a) * (x))
@@ -131,7 +131,7 @@ FOLD_INT(fold_int64, int64_t)
 FOLD_INT(fold_uint64, uint64_t)
 FOLD(fold_bool, uint8_t, OR, AND, OR, AND)
 
-// ---- how a type is loaded, folded and stored ---------------------------------------------------
+// ---- how a type is loaded, folded and stored ----------------------------------------------------
 
 static void load_half(float *out, const void *from, size_t n)
 {

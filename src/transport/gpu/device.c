@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// device.c - endpoints of ranks that may be on GPUs: cards are exchanged, a way is chosen, the way works.
+// device.c - endpoints of ranks that may be on GPUs: exchanges cards, chooses a method, runs it.
 //
-// Calls that are plain go to the endpoint below as they are. For others all members compare their fingerprints there and
-// tell where their memory lies. If all of it is the host's, the endpoint below does the call. If all of it lies on GPUs
-// that reach each other, ranks read and write each other's memory (own), or NCCL does it; else each brings its part to the
-// host and the endpoint below does the call there. Nobody waits for a GPU except on that last way.
+// Plain calls go to the endpoint below. For others all members compare their fingerprints there and
+// exchange where their buffers are. If all are in host memory, the endpoint below does the call. If
+// all are on GPUs with peer access, ranks read and write each other's memory (own), or NCCL does
+// it. Else each copies its part to the host, and the endpoint below does the call there. Only that
+// last method waits for a GPU.
 //
-// Locks: this file takes none. A rank's endpoint belongs to its thread; only failing (device_fail)
-// comes from other threads, and device_nccl.c guards what that touches. Arrays of struct device are
-// for the largest group, and are written anew in each call.
+// Locks: this file takes none. A rank's endpoint belongs to its thread; only device_fail is called
+// from other threads, and device_nccl.c protects what it uses. Arrays of struct device are sized
+// for the largest group and rewritten in each call.
 #include "transport/gpu/device.h"
 
 #include <stdio.h>
@@ -32,7 +33,7 @@ bool tsr__way_of(const char *name, enum comm_way *out)
     return false;
 }
 
-// ---- cards -------------------------------------------------------------------------------------
+// ---- cards --------------------------------------------------------------------------------------
 
 static bool same_process(const struct device *device, int64_t rank)
 {
@@ -40,7 +41,7 @@ static bool same_process(const struct device *device, int64_t rank)
            device->ranks[rank].host == device->mine.host;
 }
 
-// NULL: nobody expected this group, so it has no communicator.
+// NULL: the group was not announced, so it has no communicator.
 static const struct device_group *group_of(const struct device *device,
                                            const struct comm_call *call)
 {
@@ -53,7 +54,7 @@ static const struct device_group *group_of(const struct device *device,
     return NULL;
 }
 
-// Handles of memory that a member in another process is to open; false: the driver gives none.
+// Handles of memory for a member in another process; false: the driver gives none.
 static bool export_to(struct device *device, const void *p, struct gpu_block *block,
                       uint64_t *offset)
 {
@@ -66,8 +67,8 @@ static bool export_to(struct device *device, const void *p, struct gpu_block *bl
     return true;
 }
 
-// What member i alone is told; false: it cannot open this rank's memory. Handles are made for other processes alone: they
-// cost a call of the driver.
+// The card for member i; false: it cannot open this rank's memory. Handles are made for other
+// processes only: they cost a driver call.
 static bool fill_card(const struct device_call *call, int i, const struct comm_buffer *send,
                       const void *out)
 {
@@ -85,7 +86,7 @@ static bool fill_card(const struct device_call *call, int i, const struct comm_b
            export_to(device, out, &card->out_block, &card->out_offset);
 }
 
-// Every card of this rank says the same of it (place, reaches, NCCL), but addresses and sizes are
+// Every card of this rank has the same properties (place, reaches, NCCL); addresses and sizes are
 // for one reader each.
 static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
                        const void *out)
@@ -108,7 +109,7 @@ static void fill_cards(const struct device_call *call, const struct comm_buffer 
     }
 }
 
-// Exchanges cards; the caller's notes and its `arrived` go along. exchange NULL: an all-reduce.
+// Exchanges cards, with the caller's notes and its `arrived`. exchange NULL: an all-reduce.
 static tsr_status exchange_cards(const struct device_call *call, struct comm_exchange *exchange)
 {
     struct device *device = call->device;
@@ -127,9 +128,9 @@ static tsr_status exchange_cards(const struct device_call *call, struct comm_exc
     return device->base->transport->exchange(device->base, &comm_call, &cards, call->why);
 }
 
-// ---- choosing ----------------------------------------------------------------------------------
+// ---- choosing -----------------------------------------------------------------------------------
 
-// Whether two members of the group share a GPU.
+// True if two members of the group share a GPU.
 static bool shares_gpu(const struct device *device, const int64_t *group, int n)
 {
     for (int i = 0; i < n; i++)
@@ -139,7 +140,7 @@ static bool shares_gpu(const struct device *device, const int64_t *group, int n)
     return false;
 }
 
-// All members see the same cards, so all choose the same. WAY_AUTO: all memory is the host's.
+// All members see the same cards, so all choose the same. WAY_AUTO: all buffers are in host memory.
 static enum comm_way choose(const struct device_call *call)
 {
     const struct device *device = call->device;
@@ -156,16 +157,15 @@ static enum comm_way choose(const struct device_call *call)
         return WAY_AUTO;
     if (devices < n || asked == WAY_HOST)
         return WAY_HOST;
-    // Ranks on one GPU do better without NCCL, whose kernels would wait for each other on it.
+    // Ranks on one GPU are faster without NCCL, whose kernels would wait for each other on it.
     bool first_nccl = asked == WAY_NCCL || !own || !shares_gpu(device, call->call->group, n);
     if (nccl && asked != WAY_OWN && first_nccl)
         return WAY_NCCL;
     return own ? WAY_OWN : WAY_HOST;
 }
 
-// Fails the job if the call did.
-// Other members may be waiting, in the endpoint below or in a kernel of NCCL: device_fail ends
-// both.
+// Fails the job if the call failed. Other members may be waiting, in the endpoint below or in an
+// NCCL kernel: device_fail ends both.
 static tsr_status ended(const struct device_call *call, tsr_status st)
 {
     if (st != TSR_OK) {
@@ -175,7 +175,8 @@ static tsr_status ended(const struct device_call *call, tsr_status st)
     return st;
 }
 
-// The start of every call: this rank's stream is marked as having made what it sends, and cards go round.
+// The start of every call: records an event after the work that produces this rank's data, and
+// exchanges cards.
 static tsr_status begin(struct device_call *call, const struct comm_buffer *send, const void *out,
                         struct comm_exchange *exchange)
 {
@@ -185,7 +186,7 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     if (device->watched)
         tsr__watch_waits(device, NULL);
     tsr_status st = TSR_OK;
-    // What the stream has been given before this call makes the data; READY stands behind it.
+    // The READY event follows the work that produces the data.
     if (on_device(call)) {
         st = tsr__device_code(call, tsr__seat_enter(device->seat), "its context");
         if (st == TSR_OK)
@@ -203,7 +204,7 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     return exchange_cards(call, exchange);
 }
 
-// begin() tells all members what each has; with that they choose the same way, each by itself.
+// After begin() all members know the cards and choose the same method.
 static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, void *out, struct comm_trouble *why)
 {
@@ -228,8 +229,8 @@ static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm
     default:
         break;
     }
-    // All memory is the host's after all. Another step in the fingerprint, so that it is not taken
-    // for the cards.
+    // All buffers are in host memory after all. Another step in the fingerprint distinguishes it
+    // from the cards.
     struct comm_call below = tsr__device_step(call, STEP_HOST);
     return device->base->transport->all_reduce(device->base, &below, in, out, why);
 }
@@ -244,7 +245,7 @@ static tsr_status device_exchange(struct endpoint *endpoint, const struct comm_c
     tsr_status st = begin(&k, exchange->send, NULL, exchange);
     if (st != TSR_OK)
         return ended(&k, st);
-    exchange->arrived = NULL; // it has been told
+    exchange->arrived = NULL; // it has been called
     switch (choose(&k)) {
     case WAY_OWN:
         return ended(&k, tsr__own_exchange(&k, exchange));
@@ -259,7 +260,7 @@ static tsr_status device_exchange(struct endpoint *endpoint, const struct comm_c
     return device->base->transport->exchange(device->base, &below, exchange, why);
 }
 
-// ---- the endpoint ------------------------------------------------------------------------------
+// ---- the endpoint -------------------------------------------------------------------------------
 
 static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
@@ -268,16 +269,15 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_way_abort(device);
 }
 
-// The rank leaves the job; the struct itself is freed by tsr__device_close, when the rank's session
-// is gone.
+// The rank leaves the job; tsr__device_close frees the struct when the rank's session is gone.
 static void device_close(struct endpoint *endpoint)
 {
     struct device *device = device_of(endpoint);
     device->base->transport->close(device->base);
 }
 
-// Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} communicate by "own", or "ipc" where they are processes; {0, 2} by
-// "host", because rank 0 brings its part there.
+// Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} use "own", or "ipc" between processes; {0, 2}
+// use "host".
 static const char *device_way(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     const struct device *device = (const struct device *)endpoint;
@@ -337,7 +337,7 @@ static bool make_lists(struct device *device)
     return !device->arena.failed;
 }
 
-// The endpoint looks like the one below it, but for the calls that GPUs take part in.
+// Forwards to the endpoint below, except for calls with GPUs.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,
                             struct comm_trouble *why)
@@ -379,7 +379,7 @@ void tsr__device_expect(struct endpoint *endpoint, const int64_t *group, int n)
     int64_t *kept = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
     struct device_group *device_group = kept ? vec_push(&device->arena, &device->groups) : NULL;
     if (!device_group)
-        return; // that group does without a communicator of NCCL
+        return; // that group has no NCCL communicator
     memcpy(kept, group, (size_t)n * sizeof *kept);
     *device_group = (struct device_group){.group = kept, .n = n};
 }
@@ -396,7 +396,7 @@ bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct devi
     return true;
 }
 
-// The watch first: its thread would abort what is closed next.
+// Stops the watch first: its thread would abort what is closed next.
 void tsr__device_close(struct endpoint *endpoint)
 {
     if (!endpoint)

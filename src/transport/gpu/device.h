@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// device.h - inside of the endpoints of ranks that may be on GPUs: what they know of each other, and one call.
+// device.h - endpoints of ranks that may be on GPUs: what they know of each other, and one call.
 //
-// A call has two steps over the endpoint below. First everybody tells where its memory lies and what can be done with it
-// (struct call_card); from the cards alone all members choose the same way. Then the way does its work.
+// A call has two steps over the endpoint below. First all members exchange where their buffers are
+// and what is possible with them (struct call_card); from the cards alone all members choose the
+// same method. Then the method does its work.
 //
-// Which way it is (choose in device.c), for ranks 0 and 1 of a group that asked for nothing:
+// The method (choose in device.c) for ranks 0 and 1 of a group, if the user asked for none:
 //   0 on the host, 1 on the host                           none: the endpoint below does the call
-//   0 on a GPU,    1 on the host                           host: 0 brings its part to pinned memory
-//   0 and 1 on GPUs that do not reach each other, no NCCL  host
+//   0 on a GPU,    1 on the host                           host: 0 copies its part to pinned memory
+//   0 and 1 on GPUs without peer access, no NCCL           host
 //   0 and 1 on one GPU                                     own: such a group has no communicator
-//   0 and 1 on two GPUs that reach each other              NCCL where there is a communicator, else own
-// A way that was asked for is taken where it can be: own needs GPUs that reach each other, NCCL a communicator.
+//   0 and 1 on two GPUs with peer access                   NCCL with a communicator, else own
+// A method that the user asked for is used if possible: own needs peer access, NCCL a communicator.
 #ifndef TSR_DEVICE_H
 #define TSR_DEVICE_H
 
@@ -22,31 +23,31 @@
 
 #define GIVEN_UP_BYTES 240
 
-// Which of a seat's events says what.
+// Use of a GPU context's events.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 
-// What every rank tells of itself at the meeting.
+// What every rank publishes at the start.
 struct rank_card {
-    uint64_t host;    // the same on ranks that can open each other's handles
-    int64_t process;  // the same on ranks of one process
+    uint64_t host;    // equal on ranks that can open each other's handles
+    int64_t process;  // equal on ranks of one process
     uint64_t address; // of its struct device, in that process
     int32_t on_gpu, nccl;
-    int32_t way, deterministic; // asked for
+    int32_t way, deterministic; // requested by the user
     char gpu[GPU_ID_BYTES];
     int32_t exports;        // its memory and events can be opened by others
-    struct gpu_block probe; // some memory of it
+    struct gpu_block probe; // some of its memory
     struct gpu_handle events[GPU_EVENTS];
 };
 
-// What one member tells another at the start of a call.
+// What one member sends to another at the start of a call.
 struct call_card {
     int32_t place;    // enum comm_place
     int32_t reaches;  // all members' GPU memory, and can let all of them reach its own
     int32_t has_nccl; // a communicator for this group
     uint64_t in,
-        out;        // addresses in its process: what it sends to the reader, where its result goes
-    uint64_t bytes; // of what it sends to the reader
-    uint64_t most_bytes; // of what it sends to anybody
+        out; // addresses in its process: what it sends to the reader, where its result is written
+    uint64_t bytes;      // of what it sends to the reader
+    uint64_t most_bytes; // of the largest part that it sends
     struct gpu_block in_block, out_block;
     uint64_t in_offset, out_offset;
 };
@@ -65,29 +66,31 @@ struct device {
     const struct gpu *gpu;
     struct device_options options;
     struct arena arena;
-    struct rank_card mine, *ranks; // by rank; NULL before the meeting
+    struct rank_card mine, *ranks; // by rank; NULL before tsr__device_meet
     bool *reached;                 // by rank: its GPU memory can be read from here
     void *(*events)[GPU_EVENTS];   // by rank: as this process sees them
     void *probe;
     VEC(struct device_group) groups;
     unsigned turn; // calls so far: which of the DONE events is next
-    // For ranks of this process (device_leave.c): the host puts work on a stream that touches others' memory; this rank has failed,
-    // and its memory may go.
+    // For ranks of this process (device_leave.c): touching: the host enqueues work that accesses
+    // others' memory; left: this rank has failed, and its memory may be freed.
     atomic_bool touching, left;
-    // Guards the communicators of NCCL, which ranks that fail abort from their own threads: what `inside` is not, nobody is in.
+    // Protects the NCCL communicators, which failing ranks abort from their own threads. A
+    // communicator may be aborted only while `inside` is false.
     pthread_mutex_t nccl_lock;
     pthread_cond_t nccl_left;
     bool inside;  // this rank's thread is in a call of NCCL
-    bool aborted; // no call of NCCL may begin any more
+    bool aborted; // no NCCL call may begin any more
     bool dropped; // the communicators are gone
     // device_watch.c: its thread, and what it looks at, all but the first two under nccl_lock
     pthread_t watch;
     bool watched;
     bool unwatched;             // the thread is to end
-    double waits_since;         // a call of NCCL was started then; 0: the rank has got beyond it
+    double waits_since;         // start of the current NCCL call; 0: none
     char waits_node[COMM_NAME]; // its node
     char given_up
-        [GIVEN_UP_BYTES]; // why the communicators were aborted; "": they were not, or another rank failed
+        // why the communicators were aborted; "": they were not, or another rank failed
+        [GIVEN_UP_BYTES];
     // Scratch of one call, one entry for each member of the largest group.
     struct call_card *cards_out, *cards;
     struct comm_buffer *buffers; // three lists of them
@@ -116,7 +119,7 @@ static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {
     return (enum gpu_reduce)(reduce - COMM_SUM); // both lists have one order
 }
-// All members' parts of so many elements become n_out results; who calls says where the parts and results are.
+// Reduces all members' parts to n_out results; the caller sets where parts and results are.
 static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_out, int64_t count)
 {
     return (struct gpu_fold){.type = call->type,
@@ -127,28 +130,30 @@ static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_ou
 }
 
 // ---- device_call.c
-// TSR_OK for 0; else the trouble of a call to the driver, with the GPU and what it said. doing: "copying"
+// TSR_OK for 0; else an error with the GPU and the driver's text. doing: "copying"
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);
 // A call to the endpoint below that is one more step of this one.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
-// Every member tells every other one word.
+// Exchanges one word between all members.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs);
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
-// device_leave.c: between these two a rank may put work on its stream that touches others' memory. False: one of them has left,
-// and nothing may be put.
+// device_leave.c: between these two calls a rank may enqueue work that accesses others' memory.
+// False: one of them has left, and nothing may be enqueued.
 bool tsr__device_touch(const struct device_call *call);
 void tsr__device_touched(const struct device_call *call);
-// The end of a way in which others touch this rank's memory: after a failure (st), back when nobody in this process does any more.
+// The end of a method in which others access this rank's memory: after a failure (st), returns when
+// no rank of this process does any more.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st);
 // device_own.c
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);
 tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange);
-// The end of a call in which members touch each other's memory: tells that this rank is done with it (touched false: it never was
-// there), and lets its stream wait until the others are done with its own.
+// The end of a call in which members access each other's memory: announces that this rank is done
+// (touched false: it never was), and makes its stream wait until the others are done.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched);
-// device_staged.c: the host way between ranks of one process. Fits: all members say the same of a call.
+// device_staged.c: the host method between ranks of one process. Fits: all members get the same
+// answer for a call.
 bool tsr__staged_fits(const struct device_call *call);
 tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in, void *out);
 // device_host.c
@@ -164,12 +169,12 @@ tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group,
 tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                                  const struct comm_exchange *exchange);
 void tsr__nccl_way_init(struct device *device);
-// Ends what NCCL does for the ranks of this process: it would wait for ever for one that has failed.
+// Aborts NCCL for the ranks of this process: it would wait forever for one that has failed.
 void tsr__nccl_way_abort(struct device *device);
 // Ends the communicators of this rank, whose thread has ended.
 void tsr__nccl_way_close(struct device *device);
-// device_watch.c: watches a rank that has communicators, from the meeting on; says that it has started a call of NCCL (node NULL: that
-// it has got further).
+// device_watch.c: watches a rank that has communicators; announces that it has started an NCCL call
+// (node NULL: that it has ended).
 void tsr__watch_start(struct device *device);
 void tsr__watch_end(struct device *device);
 void tsr__watch_waits(struct device *device, const char *node);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_call.c - what all ways of GPUs to communicate do in a call: steps over the endpoint below, and words for what
-// went wrong.
+// device_call.c - what all GPU methods share: steps over the endpoint below, and error texts.
 #include "transport/gpu/device.h"
 
-// 2 is the driver's "out of memory": then the finding says how much is free.
+// 2 is the driver's "out of memory": then the diagnostic says how much is free.
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)
@@ -25,8 +24,7 @@ tsr_status tsr__device_code(const struct device_call *call, int code, const char
                         call->device->options.card, rank, doing, words);
 }
 
-// The step becomes part of the detail, so that members who are at different steps of one call find
-// out.
+// The step becomes part of the detail, so that members at different steps of one call detect it.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
 {
     struct comm_call below = *call;
@@ -46,8 +44,8 @@ tsr_status tsr__device_other_size(const struct device_call *call, int member, si
                         call->device->endpoint.rank, expected);
 }
 
-// theirs has room for every member; it is also a meeting: nobody returns before all have come to
-// this step.
+// theirs has room for every member. Also a barrier: no member returns before all have reached this
+// step.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs)
 {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_host.c - groups whose memory does not all lie on GPUs that reach each other: through the host, over the endpoint
-// below.
+// device_host.c - groups without peer access between all buffers: through the host, over the
+// endpoint below.
 //
-// Everything goes in chunks through pinned memory. In an all-reduce three chunks are under way: one comes down from the
-// GPU, one is added up, one goes up again. Members that are on the host give their memory as it lies. All members make the
-// same calls below, because the number of chunks follows from what all of them know.
+// Everything goes in chunks through pinned memory. In an all-reduce three chunks are in flight: one
+// is copied from the GPU, one is reduced, one is copied back. Members on the host use their memory
+// directly. All members make the same calls below, because the number of chunks follows from what
+// all of them know.
 //
-// 5 MiB of float32 are chunks of 2, 2 and 1 MiB in places 0, 1, 2 of the pinned memory. While the
-// host adds up chunk 0, chunk 1 comes down; chunk 0 goes up while chunk 1 is added up. Chunk 3
-// would use place 0 again, once what lay there is up.
+// 5 MiB of float32 are chunks of 2, 2 and 1 MiB in slots 0, 1, 2 of the pinned memory. While the
+// host reduces chunk 0, chunk 1 is copied down; chunk 0 is copied up while chunk 1 is reduced.
+// Chunk 3 would reuse slot 0 after it was copied up.
 #include "transport/gpu/device.h"
 
 #define CHUNK_BYTES ((size_t)2 << 20)
@@ -35,8 +36,7 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
     return left < chunks->each ? left : chunks->each;
 }
 
-// The endpoint below waits for the other members; each chunk is a step of its own in the
-// fingerprint.
+// The endpoint below waits for the other members; each chunk has its own step in the fingerprint.
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {
@@ -46,14 +46,14 @@ static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_
                                                      call->why);
 }
 
-// A chunk is on its way down; its step is noted.
+// Starts the copy of a chunk from the GPU.
 static int bring_down(const struct device_call *call, const struct chunks *chunks, int64_t i,
                       const char *in, char *pinned)
 {
     size_t unit = tsr__elem_bytes(call->call->type), at = (size_t)(i * chunks->each) * unit;
     int place = (int)(i % IN_FLIGHT);
     int code = 0;
-    if (i >= IN_FLIGHT) // what lay there must have gone up
+    if (i >= IN_FLIGHT) // the slot's last chunk must have been copied up
         code = tsr__seat_step_wait(call->device->seat, IN_FLIGHT + place);
     if (code == 0)
         code = tsr__seat_down(call->device->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
@@ -63,7 +63,8 @@ static int bring_down(const struct device_call *call, const struct chunks *chunk
     return code;
 }
 
-// A chunk is on its way up, on the seat's own stream, so that it does not queue behind what comes down.
+// Starts the copy of a chunk to the GPU, on a stream of its own, so that it does not queue behind
+// downloads.
 static int bring_up(const struct device_call *call, const struct chunks *chunks, int64_t i,
                     char *out, const char *pinned)
 {
@@ -94,13 +95,14 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
             return st;
         code = bring_up(call, chunks, i, out, pinned);
     }
-    if (code == 0 && chunks->n) // the caller's stream goes on when everything is up
+    if (code == 0 && chunks->n) // the caller's stream continues when everything is copied
         code = tsr__seat_step_await(
             call->device->seat, IN_FLIGHT + (int)((chunks->n - 1) % IN_FLIGHT), call->call->stream);
     return tsr__device_code(call, code, "copying through the host");
 }
 
-// A member on the host, whose memory the endpoint below reads as it is, makes the same calls chunk by chunk.
+// A member on the host, whose memory the endpoint below reads directly, makes the same calls chunk
+// by chunk.
 static tsr_status reduce_from_host(const struct device_call *call, const struct chunks *chunks,
                                    const char *in, char *out)
 {
@@ -132,23 +134,25 @@ tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, 
     return reduce_chunks(call, &s, in, out, pinned);
 }
 
-// ---- exchange ----------------------------------------------------------------------------------
+// ---- exchange -----------------------------------------------------------------------------------
 
-// One round of an exchange: bytes [at, at + CHUNK_BYTES) of every message. send and recv are lists of the round.
+// One round of an exchange: bytes [at, at + CHUNK_BYTES) of every message. send and recv are lists
+// of the round.
 struct round {
     size_t at;
     struct comm_buffer *send, *recv;
     char *pinned;
 };
 
-// 0 beyond the end: a short message takes part in later rounds with nothing.
+// 0 beyond the end: a short message takes part in later rounds with 0 bytes.
 static size_t left_of(size_t bytes, size_t at)
 {
     size_t left = bytes > at ? bytes - at : 0;
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-// What a round moves of `whole`: the bytes from `at` on, one chunk at most. Parts that are folded have a size and no place.
+// The part of `whole` that a round moves: bytes from `at` on, one chunk at most. Parts that are
+// folded have a size and no address.
 static struct comm_buffer chunk_of(struct comm_buffer whole, size_t at)
 {
     size_t bytes = left_of(whole.bytes, at);
@@ -157,8 +161,8 @@ static struct comm_buffer chunk_of(struct comm_buffer whole, size_t at)
     return (struct comm_buffer){(char *)whole.p + at, bytes};
 }
 
-// Sets the round's buffers. Places in the pinned memory: n for what is sent, which is copied down to it, n for what
-// comes, one for a fold. Members on the host have no pinned memory and give their own.
+// Sets the round's buffers. Slots in the pinned memory: n for sent parts, which are copied down, n
+// for received parts, one for a fold. Members on the host use their own memory.
 static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
                             struct round *round)
 {
@@ -199,7 +203,7 @@ static int bring_round_up(const struct device_call *call, const struct comm_exch
     return code;
 }
 
-// The sizes that are told must be those expected, before chunks hide it.
+// The sizes must be as expected; checked before they are split into chunks.
 static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
 {
     for (int i = 0; i < call->call->n_group; i++) {
@@ -234,7 +238,7 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
 {
     struct device *device = call->device;
     size_t n = (size_t)call->call->n_group;
-    uint64_t most = 1; // one round at least: all meet, and nobody hides a size
+    uint64_t most = 1; // at least one round: all synchronize and check sizes
     tsr_status st = check_sizes(call, exchange);
     if (st != TSR_OK)
         return st;

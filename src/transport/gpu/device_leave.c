@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_leave.c - a rank that fails in the middle of a call leaves only when no other rank of its process is inside its memory.
-//
-// After the cards others know where a rank's memory lies, and put copies and kernels on their streams that read and write it. One
-// that finds a mistake in the cards (another size) must not return to a caller who frees that memory meanwhile:
-//
-//     rank 0: touching, looks whether rank 1 has left: no        rank 1: finds another size
-//     rank 0: puts a copy from rank 1's memory on its stream     rank 1: fails the job, has left, waits for rank 0's touching
-//     rank 0: no longer touching                                 rank 1: waits for the GPU, which does the copy; returns
-//
-// Either rank 0 sees that rank 1 has left, or rank 1 sees that rank 0 touches: both write before they read. A rank of another process
-// reads memory that the driver keeps for it until the owner frees it; then its copy fails, in a job that has failed.
+// device_leave.c - a rank that fails inside a call returns only when no other rank of its process
+// accesses its memory.
 #include "transport/gpu/device.h"
 
 // The device of a member in this process; NULL: it is this rank, or in another one.
@@ -41,8 +32,9 @@ void tsr__device_touched(const struct device_call *call)
     atomic_store(&call->device->touching, false);
 }
 
-// Failing first: others that wait for this rank in a meeting, or in NCCL's kernels, go on. Then every GPU on which a member could have
-// put work is waited for; what the driver says there no longer matters.
+// Failing first: others that wait for this rank in a meeting, or in NCCL's kernels, go on. Then
+// every GPU on which a member could have put work is waited for; what the driver says there no
+// longer matters.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st)
 {
     struct device *device = call->device;

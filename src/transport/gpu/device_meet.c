@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_meet.c - what ranks learn of each other once, before they run: who is on which GPU, whose memory can be reached,
-// and communicators of NCCL for the groups that will use them.
+// device_meet.c - what ranks learn of each other once, before they run: who is on which GPU, whose
+// memory can be reached, and communicators of NCCL for the groups that will use them.
 #include "transport/gpu/device.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-// What is the same for all processes that can open each other's handles: the running kernel, and the names of processes.
+// What is the same for all processes that can open each other's handles: the running kernel, and
+// the names of processes.
 static uint64_t host_id(void)
 {
     char text[256] = "";
@@ -73,7 +74,8 @@ static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_tro
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
-// Every rank tells which GPU it is on; one on the host tells zeros. What is free is read before: nobody loads until all have told.
+// Every rank tells which GPU it is on; one on the host tells zeros. What is free is read before:
+// nobody loads until all have told.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
 {
@@ -83,7 +85,7 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
         char bytes[GPU_ID_BYTES];
     } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
-    // A rank on the host tells zeros and counts nobody.
+    // A rank on the host publishes zeros.
     *out = (struct device_share){0};
     if (device->arena.failed)
         return tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory",
@@ -155,9 +157,9 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
     return false;
 }
 
-// From what all members know alike: NCCL serves groups that have a GPU for each member, or that were told to use it.
-// All members must come to the same answer, or one would wait in NCCL for another: so only cards
-// are looked at, and the way asked for is the first member's.
+// Depends on what all members know: NCCL serves groups that have a GPU for each member, or that
+// were told to use it. All members must come to the same answer, or one would wait in NCCL for
+// another: so only cards are looked at, and the way asked for is the first member's.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
@@ -178,7 +180,8 @@ static int compare_groups(const struct device_group *a, const struct device_grou
     return a->n - b->n;
 }
 
-// In one order on all ranks: two that have several groups in common must not wait in different ones.
+// In one order on all ranks: two that have several groups in common must not wait in different
+// ones.
 static void sort_groups(struct device *device)
 {
     for (size_t i = 1; i < device->groups.n; i++)
@@ -209,8 +212,8 @@ static enum comm_way expected_way(const struct device *device, const struct devi
     return own ? WAY_OWN : WAY_HOST;
 }
 
-// The order matters: groups are sorted, then cards, then who reaches whom; NCCL opens communicators in
-// the sorted order of the groups, which is the same on all ranks, so that nobody waits in
+// The order matters: groups are sorted, then cards, then who reaches whom; NCCL opens communicators
+// in the sorted order of the groups, which is the same on all ranks, so that nobody waits in
 // another's group.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_memory.c - what kernels do with their own GPU memory around a call: rows that are packed, scratch memory.
+// device_memory.c - what kernels do with their own GPU memory around a call: rows that are packed,
+// scratch memory.
 #include "transport/gpu/device.h"
 
 tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *call,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_nccl.c - groups that NCCL serves: its all-reduce, and messages in groups for everything else.
+// device_nccl.c - groups that NCCL serves: its all-reduce, and messages in groups for everything
+// else.
 //
-// NCCL's kernels wait on the GPU until all members have started theirs. The hosts have met just before (the cards), so all
-// do; should one fail between, the communicators of this process are aborted.
+// NCCL's kernels wait on the GPU until all members have started theirs. The hosts have met just
+// before (the cards), so all do; should one fail between, the communicators of this process are
+// aborted.
 #include "transport/gpu/device.h"
 
 #include <time.h>
@@ -19,11 +21,12 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
                         tsr__nccl_words(call->device->gpu, code));
 }
 
-// ---- who may use a communicator ------------------------------------------------------------------
+// ---- who may use a communicator -----------------------------------------------------------------
 //
-// A rank that fails aborts the communicators of all ranks of its process, because their kernels would wait for it for ever. An
-// aborted communicator is freed memory. So a rank's thread is inside of NCCL only between enter() and leave(); another thread
-// aborts while it is outside, or leaves it to the rank itself to abort as soon as it comes out.
+// A rank that fails aborts the communicators of all ranks of its process, because their kernels
+// would wait for it for ever. An aborted communicator is freed memory. So a rank's thread is inside
+// of NCCL only between enter() and leave(); another thread aborts while it is outside, or leaves it
+// to the rank itself to abort as soon as it comes out.
 
 #define ABORT_PATIENCE_S 2 // for a rank that is inside: calls of NCCL only start kernels
 
@@ -38,7 +41,7 @@ void tsr__nccl_way_init(struct device *device)
 }
 
 // With the lock held.
-// Once: whoever comes first, the rank itself or one that aborts it.
+// Once, by the first caller: the rank itself or one that aborts it.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -48,7 +51,8 @@ static void drop_comms(struct device *device, bool abort)
         tsr__nccl_leave(device->gpu, device->groups.at[i].comm, abort);
 }
 
-// TSR_OK: the rank is inside, and leave() must follow. Else the job has failed, and the endpoint below says why.
+// TSR_OK: the rank is inside, and leave() must follow. Else the job has failed, and the endpoint
+// below says why.
 static tsr_status enter(const struct device_call *call)
 {
     struct device *device = call->device;
@@ -58,7 +62,7 @@ static tsr_status enter(const struct device_call *call)
     pthread_mutex_unlock(&device->nccl_lock);
     if (!aborted)
         return TSR_OK;
-    // The job has failed, so this returns with the reason that was told; it waits for nobody.
+    // The job has failed, so this returns its reason without waiting.
     tsr_status st = tsr__device_words(call, STEP_TOGETHER, 0, device->words);
     if (st != TSR_OK)
         return st;
@@ -77,8 +81,8 @@ static void leave(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// A rank that does not come out waits inside of NCCL for one that failed. There NCCL wants to be aborted from another thread, and
-// after that the rank touches the communicator no more.
+// A rank that does not come out waits inside of NCCL for one that failed. There NCCL wants to be
+// aborted from another thread, and after that the rank touches the communicator no more.
 static void abort_rank(struct device *device)
 {
     struct timespec until;
@@ -105,7 +109,7 @@ void tsr__nccl_way_abort(struct device *device)
     }
 }
 
-// The rank's thread has ended, so nobody is inside. Without a failure the communicators are ended
+// The rank's thread has ended, so no call is active. Without a failure the communicators are ended
 // in order.
 void tsr__nccl_way_close(struct device *device)
 {
@@ -116,9 +120,11 @@ void tsr__nccl_way_close(struct device *device)
     pthread_mutex_destroy(&device->nccl_lock);
 }
 
-// Where members share a GPU the hosts meet, before NCCL's kernels are started and after. Before: nobody starts a kernel that waits while another
-// still has memory to get for its output. After: nobody goes on, perhaps to a kernel that must be loaded first, while another has its own still
-// to start; getting memory and loading may wait for all that runs on the GPU, and what runs there waits for them.
+// Where members share a GPU the hosts meet, before NCCL's kernels are started and after. Before:
+// nobody starts a kernel that waits while another still has memory to get for its output. After:
+// nobody goes on, perhaps to a kernel that must be loaded first, while another has its own still to
+// start; getting memory and loading may wait for all that runs on the GPU, and what runs there
+// waits for them.
 static tsr_status together(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -159,7 +165,7 @@ static tsr_status exchange_parts(const struct device_call *call, void *comm,
     return started(call, code, doing);
 }
 
-// ---- joining -------------------------------------------------------------------------------------
+// ---- joining ------------------------------------------------------------------------------------
 
 #define JOIN_LOOK_MS 50 // between looks whether another rank of this process has failed
 
@@ -171,8 +177,9 @@ static bool is_aborted(struct device *device)
     return aborted;
 }
 
-// Joining waits for all members. One that does not come, because it failed after the name was told, is not waited for for ever: a rank
-// of this process that fails says so (aborted), and for others there is a deadline.
+// Joining waits for all members. One that does not come, because it failed after the name was told,
+// is not waited for for ever: a rank of this process that fails says so (aborted), and for others
+// there is a deadline.
 static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
                                const struct device_group *group, void **comm)
 {
@@ -261,8 +268,8 @@ static struct slice slice_of(const struct comm_call *call, int i)
     return (struct slice){(size_t)first * unit, (size_t)length * unit};
 }
 
-// Memory and kernels that a call will need. A GPU may give or take no memory and load no kernel while another rank's kernel
-// waits on it for this one, so they are had before the hosts meet.
+// Memory and kernels that a call will need. A GPU may give or take no memory and load no kernel
+// while another rank's kernel waits on it for this one, so they are had before the hosts meet.
 tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                                  const struct comm_exchange *exchange)
 {
@@ -285,9 +292,10 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                             "adding up");
 }
 
-// ---- sums in group order -----------------------------------------------------------------------
+// ---- sums in group order ------------------------------------------------------------------------
 
-// Each member gets its slice of all inputs, folds it in group order, and sends it to all: the same bits as anywhere else.
+// Each member gets its slice of all inputs, folds it in group order, and sends it to all: the same
+// bits as anywhere else.
 static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
                                   void *out)
 {
@@ -327,7 +335,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
     return exchange_parts(call, comm, parts, "bringing slices together");
 }
 
-// NCCL adds in an order of its own. Where results must be the same bits each time, or where NCCL
+// The order of NCCL's additions is not specified. Where results must be the same bits each time, or where NCCL
 // does not have the type, parts are gathered and folded in group order; groups too large for that
 // go by way of the host.
 tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
@@ -359,7 +367,7 @@ tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, 
     return started(call, code, "AllReduce");
 }
 
-// ---- messages ----------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 // All parts arrive side by side in scratch memory, part i at i * bytes, and are folded in group
 // order; the member's own part is read where it is.

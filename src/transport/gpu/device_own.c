@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_own.c - ranks whose GPUs reach each other's memory: nobody copies but whoever needs the data, and the hosts only
-// tell each other addresses and events.
+// device_own.c - GPUs with peer access: only the rank that needs data copies
+// data, and the hosts only tell each other addresses and events.
 //
-// A rank's stream waits for the READY event of everybody whose memory it touches, works, and records a DONE event; after a
-// second meeting of the hosts every stream waits for the DONE events of those who touched its memory, so that what comes
-// next on it may use that memory again. READY is recorded anew only in the next call, when all have put their waits on
-// their streams; DONE has three events in turn, because the wait for it comes after the last meeting.
+// A rank's stream waits for the READY event of everybody whose memory it touches, works, and
+// records a DONE event; after a second meeting of the hosts every stream waits for the DONE events
+// of those who touched its memory, so that what comes next on it may use that memory again. READY
+// is recorded anew only in the next call, when all have put their waits on their streams; DONE has
+// three events in turn, because the wait for it comes after the last meeting.
 #include "transport/gpu/device.h"
 
 enum { STEP_DONE = 3 };
@@ -112,9 +113,10 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
                             "adding up");
 }
 
-// On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part. Ranks 0 and
-// 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..511 of both and writes the sums to both, rank 1 does so with 512..999.
-// touched: others' memory is read or written.
+// On one GPU the first member folds everything; on several each folds its slice, so that every link
+// carries its part. Ranks 0 and 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..511 of
+// both and writes the sums to both, rank 1 does so with 512..999. touched: others' memory is read
+// or written.
 static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
                              bool *touched)
 {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_staged.c - all-reduce through the host between ranks of one process: pinned memory carries, the GPUs add up.
+// device_staged.c - all-reduce through the host between ranks of one process: pinned memory
+// carries, the GPUs add up.
 //
-// GPUs that do not reach each other all reach pinned memory. Each member folds its slice of the tensor: it gets the others' parts of
-// that slice from their pinned memory, adds them up in group order on its GPU, and lays the sum where the others get it. No host
-// touches a number; hosts meet three times to tell that events were recorded, and streams wait for the events.
+// GPUs that do not reach each other all reach pinned memory. Each member folds its slice of the
+// tensor: it gets the others' parts of that slice from their pinned memory, adds them up in group
+// order on its GPU, and lays the sum where the others get it. No host touches a number; hosts meet
+// three times to tell that events were recorded, and streams wait for the events.
 //
-// 64 MiB of ranks 0 and 1: each sends 32 MiB down (the half that the other folds), gets 32 MiB up, sends its sums down and gets the
-// other half up, in PIECES pieces that follow each other: while piece 1 comes down, piece 0 goes up. `down` is the call's stream,
-// `up` another of the seat, so that both directions of the link are used at once. Rank 0's pinned memory in a round:
+// 64 MiB of ranks 0 and 1: each sends 32 MiB down (the half that the other folds), gets 32 MiB up,
+// sends its sums down and gets the other half up, in PIECES pieces that follow each other: while
+// piece 1 comes down, piece 0 goes up. `down` is the call's stream, `up` another of the seat, so
+// that both directions of the link are used at once. Rank 0's pinned memory in a round:
 //     [ sums of slice 0 | rank 0's part of slice 1 ]
 #include "transport/gpu/device.h"
 
@@ -52,7 +55,7 @@ static bool same_process(const struct device *device, const struct rank_card *ca
     return card->on_gpu && card->process == device->mine.process && card->host == device->mine.host;
 }
 
-// From what all members know alike, so that all take this path or none does.
+// Depends on what all members know, so that all use this method or none.
 bool tsr__staged_fits(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -96,7 +99,8 @@ static int send_down(const struct staged *staged)
     return 0;
 }
 
-// The others' parts of a piece of this rank's slice come up and are folded with its own, in group order.
+// The others' parts of a piece of this rank's slice come up and are folded with its own, in group
+// order.
 static int fold_piece(const struct staged *staged, int piece)
 {
     const struct device_call *call = staged->call;
@@ -172,7 +176,8 @@ static int take_sums(const struct staged *staged)
     return tsr__seat_step_await(seat, LAST, staged->down);
 }
 
-// Work that touches others' memory; nothing where one of them has left, which the next meeting tells.
+// Enqueues work that accesses others' memory; nothing if one of them has left, which the next step
+// reports.
 static tsr_status touching(const struct staged *staged, int (*work)(const struct staged *))
 {
     int code = 0;
@@ -182,7 +187,7 @@ static tsr_status touching(const struct staged *staged, int (*work)(const struct
     return tsr__device_code(staged->call, code, "copying through the host");
 }
 
-// Memory first: nobody waits for this rank on a GPU yet.
+// Memory first: no rank waits for this one on a GPU yet.
 static int have_memory(struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -199,8 +204,9 @@ static int have_memory(struct staged *staged)
     return code;
 }
 
-// Hosts meet twice. When they leave the first meeting, all copies down are queued, so each GPU may wait for the others' and fold its slice;
-// when they leave the second, all sums are queued, so each may wait for those of the others. Memory is had before the first.
+// Two barriers on the hosts. After the first, all downloads are enqueued, so each GPU may wait for
+// the others' and fold its slice. After the second, all sums are enqueued, so each may wait for
+// those of the others. Memory is allocated before the first.
 static tsr_status reduce_round(struct staged *staged, uint64_t round)
 {
     const struct device_call *call = staged->call;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_watch.c - gives up a rank whose work on its GPU waits for another rank for too long.
+// device_watch.c - aborts a rank whose GPU waits for another rank for too long.
 //
-// NCCL's kernels wait on the GPU, and the engine's thread waits for the GPU, in calls that have no deadline. A thread of this process
-// looks once in a while whether a rank that has started such a kernel has got any further: to its next communication, or to the end of
-// its run. If not, the communicators are aborted, which ends the kernels, and the job fails with words for it. The thread makes no call of
-// the driver before that: they may wait too.
+// NCCL's kernels wait on the GPU, and the engine's thread waits for the GPU, in calls without a
+// deadline. A thread checks from time to time whether a rank that has started such a kernel has
+// made progress: to its next communication, or to the end of its run. If not, the communicators are
+// aborted, which ends the kernels, and the job fails with a message. The thread makes no driver
+// call before that, since it might wait, too.
 #include "transport/gpu/device.h"
 
 #include <errno.h>
@@ -13,13 +14,13 @@
 
 #define WATCH_LOOK_S 0.25
 
-// With the lock held: seconds since the rank started what it has not got beyond; 0: it waits for nothing.
+// With the lock held: seconds since the start of the current NCCL call; 0: none.
 static double waited_s(const struct device *device)
 {
     return device->waits_since > 0 ? tsr__now_s() - device->waits_since : 0;
 }
 
-// Tells all ranks of this process why their communicators end, before they do.
+// Stores for all ranks of this process why their communicators end, before they do.
 static void tell_here(struct device *device, const char *text)
 {
     for (int rank = 0; rank < device->endpoint.size; rank++) {
@@ -35,7 +36,7 @@ static void tell_here(struct device *device, const char *text)
     }
 }
 
-// The text is written for all ranks of this process before the abort: a rank that comes out of NCCL
+// The text is written for all ranks of this process before the abort: a rank that returns from NCCL
 // then finds it (tsr__device_rest).
 static void give_up(struct device *device, const char *node, double limit_s)
 {
@@ -49,8 +50,8 @@ static void give_up(struct device *device, const char *node, double limit_s)
     device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);
 }
 
-// One thread per rank that has communicators. The lock is not held while it gives up: that takes
-// the locks of other ranks.
+// One thread per rank that has communicators. The lock is not held while it aborts: that takes the
+// locks of other ranks.
 static void *watch_main(void *data)
 {
     struct device *device = data;
@@ -74,9 +75,9 @@ static void *watch_main(void *data)
     return NULL;
 }
 
-// ---- what others say to it ---------------------------------------------------------------------
+// ---- calls from other threads -------------------------------------------------------------------
 
-// Without a thread to be had, nobody watches: the job is as it would be without this file.
+// If no thread can be started, ranks are not watched.
 void tsr__watch_start(struct device *device)
 {
     bool any = false;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet.c - opens a meeting: rank 0 listens (meet_greet.c), the others come (meet_join.c), both sides prove the secret.
+// meet.c - opens a meeting: rank 0 listens (meet_greet.c), the others come (meet_join.c), both
+// sides prove the secret.
 //
 // On the wire, rank 3 of 4 comes to rank 0:
 //     0 -> 3   greeting   magic, version 2, has a secret, nonce of rank 0
-//     3 -> 0   answer     magic, version 2, has a secret, rank 3, ranks 4, nonce of rank 3, proof "others"
+//     3 -> 0   answer     magic, version 2, has a secret, rank 3, ranks 4, nonce, proof
 //     0 -> 3   verdict    magic, welcome, code of the verdict
-// Both codes are made with a key of the secret and all of the above, so neither side can be played back.
+// Both codes are made with a key of the secret and all of the above, so neither side can be played
+// back.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -44,7 +46,8 @@ static struct meet *meet_new(tsr_session *session, const struct meet_place *plac
     return meet;
 }
 
-// Waits for late ranks until the deadline. Either all ranks have met when this returns, or it fails.
+// Waits for late ranks until the deadline. Either all ranks have met when this returns, or it
+// fails.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n)
 {

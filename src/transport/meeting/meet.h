@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet.h - ranks of several hosts find each other over TCP, prove that they know one secret, and watch each other.
+// meet.h - ranks of several hosts find each other over TCP, prove that they know one secret, and
+// watch each other.
 //
-// Rank 0 listens; every other rank connects to it. Both sides prove that they know the secret without sending it (a nonce
-// each, HMAC-SHA256 over both), and every later frame carries a code made with a key of that connection. Without a secret,
-// ranks connect over a Unix socket of this host and accept only processes of the same user. The connections stay open while
-// the job runs: if one closes without a farewell, that rank died, and rank 0 tells the others. Tensors never go this way.
+// Rank 0 listens; every other rank connects to it. Both sides prove that they know the secret
+// without sending it (a nonce each, HMAC-SHA256 over both), and every later frame carries a code
+// made with a key of that connection. Without a secret, ranks connect over a Unix socket of this
+// host and accept only processes of the same user. The connections stay open while the job runs: if
+// one closes without a farewell, that rank died, and rank 0 tells the others. Tensors never go this
+// way.
 #ifndef TSR_MEET_H
 #define TSR_MEET_H
 
 #include "transport/common/link.h"
 #include "transport/transport.h"
 
-// ---- words on the wire (meet_words.c); all numbers are little-endian ------------------------------------------------
+// ---- words on the wire (meet_words.c); all numbers are little-endian ----------------------------
 
 #define MEET_VERSION  2
 #define MEET_NONCE    32
@@ -64,52 +67,56 @@ bool tsr__meet_get_verdict(const uint8_t in[MEET_VERDICT], enum meet_verdict *ve
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out);
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE]);
-// The code by which rank 0 signs its verdict, so that nobody else can refuse a rank.
+// The code by which rank 0 signs its verdict, so that no one else can refuse a rank.
 void tsr__meet_verdict_code(const struct meet_key *key, enum meet_verdict verdict,
                             uint8_t out[MEET_CODE]);
 void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD]);
-// False: no frame of a job of so many ranks.
+// False: not a valid frame of a job of that many ranks.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out);
 // The code of a frame: head, data, its number on this connection, who sends it.
 void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint64_t number,
                           const uint8_t head[MEET_HEAD], const void *data, size_t bytes,
                           uint8_t out[MEET_CODE]);
 
-// ---- where they meet (meet_place.c) ----------------------------------------------------------------------------------
+// ---- where they meet (meet_place.c) -------------------------------------------------------------
 
 struct meet_place {
     int rank, ranks;
     char host[256]; // of rank 0
     int port;
-    const char *secret; // NULL or "": none, and all ranks are on this host
+    const char *secret; // NULL or "": none, allowed only if all ranks are on this host
     const char *
-        interface; // network interface between hosts: a name, an address or a network; NULL: by the route
+        // network interface between hosts: a name, an address or a network; NULL: by the route
+        interface;
     double join_s;    // how long a rank waits for the others
-    const char *hint; // what to look at where somebody does not come
+    const char *hint; // what to check if a rank does not come
 };
-// False: neither options nor launcher say where rank 0 is; *why is a text without a life of its own.
+// False: neither options nor launcher say where rank 0 is; *why is a static text.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why);
 // "node[003-010,12],x7" -> "node003"; false: there is no name in it, or no room.
 bool tsr__first_host(const char *list, char *out, size_t n);
 
-// ---- the meeting (meet.c) and what stays of it (meet_watch.c) -------------------------------------------------------
+// ---- the meeting (meet.c) and its connections (meet_watch.c) ------------------------------------
 
 struct meet;
-// All ranks come, or none is served: why says who did not.
+// Succeeds only if all ranks come; why names one that did not.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n);
-// Names of the network interfaces over which this rank met the others: "eth0", "eth0,eth1", "lo". False: why says
-// which address belongs to no interface.
+// Names of the network interfaces over which this rank met the others: "eth0", "eth0,eth1", "lo".
+// False: why says which address belongs to no interface.
 bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *why, size_t why_n);
-// Tells all others a card and takes theirs, in the order of the ranks; false: why says what went wrong.
+// Sends a card to all others and takes theirs, in rank order; false: why says what went wrong.
 bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
                     bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                     char *why, size_t n);
-void tsr__meet_look(struct meet *meet); // takes what has come; never waits; one thread at a time
-// Seconds since that rank's connection ended without a farewell; negative: it is there. Any thread.
+// handles what has arrived; never waits; one thread at a time
+void tsr__meet_look(struct meet *meet);
+// Seconds since that rank's connection ended without a farewell; negative: it is connected. From
+// any thread.
 double tsr__meet_gone_s(const struct meet *meet, int rank);
-// Says farewell and waits, not for ever, until all others have; `step` is called meanwhile.
+// Sends a farewell and waits, for a limited time, until all others have; `step` is called
+// meanwhile.
 void tsr__meet_end(struct meet *meet, void (*step)(void *data), void *data);
-void tsr__meet_free(struct meet *meet); // NULL is fine
+void tsr__meet_free(struct meet *meet); // NULL is allowed
 
 #endif

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_address.c - addresses of a meeting: where rank 0 listens, and which network interface leads to the other ranks.
+// meet_address.c - addresses of a meeting: where rank 0 listens, and which network interface leads
+// to the other ranks.
 //
 //     host of rank 0         secret   rank 0 listens at
-//     127.0.0.1, localhost   no       a Unix socket of this user; the loopback, to refuse ranks that have a secret
+//     127.0.0.1, localhost   no       a Unix socket of this user; the loopback, to refuse secrets
 //     127.0.0.1, localhost   yes      the loopback
-//     10.0.0.1               yes      10.0.0.1; on all interfaces where no interface has that address (Kubernetes)
-//     node1                  yes      all interfaces: the name may have another address on other hosts
+//     10.0.0.1               yes      10.0.0.1; all interfaces if none has it (Kubernetes)
+//     node1                  yes      all interfaces: other hosts may resolve the name differently
 // With an interface (--interface) rank 0 listens at that interface's address.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
@@ -24,7 +25,8 @@ static const struct sockaddr *plain(const struct sockaddr_storage *address)
     return (const struct sockaddr *)(const void *)address;
 }
 
-// The bytes of an IP address, NULL: another family. An IPv4 address inside IPv6 (::ffff:10.0.0.1) is returned as IPv4.
+// The bytes of an IP address, NULL: another family. An IPv4 address inside IPv6 (::ffff:10.0.0.1)
+// is returned as IPv4.
 static const uint8_t *bytes_of(const struct sockaddr *address, size_t *n)
 {
     if (address->sa_family == AF_INET) {
@@ -49,7 +51,7 @@ static bool is_loopback(const struct sockaddr *address)
     return memcmp(bytes, &in6addr_loopback, n) == 0;
 }
 
-// ---- where rank 0 is -------------------------------------------------------------------------------------------------
+// ---- where rank 0 is ----------------------------------------------------------------------------
 
 // An abstract name, so no file is left behind. Other users can see it; SO_PEERCRED keeps them out.
 static struct meet_address unix_address(int port)
@@ -107,7 +109,7 @@ bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *ou
     return allowed;
 }
 
-// ---- listening -------------------------------------------------------------------------------------------------------
+// ---- listening ----------------------------------------------------------------------------------
 
 static int listen_at(const struct sockaddr *address, socklen_t bytes)
 {
@@ -224,12 +226,12 @@ int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses
     fds[0] = listen_at(plain(&found->list[0].address), found->list[0].bytes);
     if (fds[0] < 0)
         return 0;
-    // Somebody else may have that port; it only serves to refuse ranks that have a secret.
+    // Another process may have that port; it only serves to refuse ranks that have a secret.
     fds[1] = found->n > 1 ? listen_at(plain(&found->list[1].address), found->list[1].bytes) : -1;
     return 1 + (fds[1] >= 0);
 }
 
-// ---- interfaces ------------------------------------------------------------------------------------------------------
+// ---- interfaces ---------------------------------------------------------------------------------
 
 // A network like 10.1.0.0/16, or an address, which is a network of one.
 struct network {

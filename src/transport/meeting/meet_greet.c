@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_greet.c - rank 0 of a meeting: it greets everyone who connects, all at the same time, and admits the ranks of its job.
+// meet_greet.c - rank 0 of a meeting: it greets everyone who connects, all at the same time, and
+// admits the ranks of its job.
 //
-// A connection that says nothing costs one of HALF_OPEN places and delays nobody. When all places are in use, the oldest
-// connection is dropped: a rank answers within a round trip, so it is never the oldest for long.
+// A silent connection occupies one of HALF_OPEN slots and delays no other. When all places
+// are in use, the oldest connection is dropped: a rank answers within a round trip, so it is never
+// the oldest for long.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -34,7 +36,7 @@ struct reception {
     int absent; // ranks that have not come
 };
 
-// ---- connections -----------------------------------------------------------------------------------------------------
+// ---- connections --------------------------------------------------------------------------------
 
 static void forget(struct reception *reception, int i)
 {
@@ -79,7 +81,7 @@ static bool is_unix(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
 }
 
-// Accepts what waits, at most as many as there are places: others have their turn in between.
+// Accepts pending connections, at most as many as there are slots.
 static void accept_callers(struct reception *reception, int listener)
 {
     bool is_local = is_unix(listener);
@@ -96,7 +98,7 @@ static void accept_callers(struct reception *reception, int listener)
     }
 }
 
-// ---- answers ---------------------------------------------------------------------------------------------------------
+// ---- answers ------------------------------------------------------------------------------------
 
 // A rank that gave up an attempt and comes again must not be refused because of the first one.
 static bool is_taken(struct reception *reception, uint32_t rank)
@@ -184,7 +186,7 @@ static void hear(struct reception *reception, int i)
         drop(reception, i);
 }
 
-// ---- the meeting -----------------------------------------------------------------------------------------------------
+// ---- the meeting --------------------------------------------------------------------------------
 
 // Waits for connections and answers, and takes one turn with each. False: the time is up.
 static bool turn(struct reception *reception, double until)

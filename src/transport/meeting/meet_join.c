@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_join.c - a rank other than 0 comes to a meeting: it connects to rank 0 and proves the secret.
+// meet_join.c - a rank other than 0 comes to a meeting: it connects to rank 0 and proves the
+// secret.
 //
-// A refusal that rank 0 signed is final. One without a signature may come from an impostor (or from a rank 0 of another
-// job at the same port), so the rank tries again for REFUSED_S before it believes it.
+// A refusal that rank 0 signed is final. One without a signature may come from an impostor (or from
+// a rank 0 of another job at the same port), so the rank tries again for REFUSED_S before it
+// believes it.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -52,7 +54,8 @@ static int connect_to(const struct meet_address *to, double until)
     return -1;
 }
 
-// Reads the verdict of rank 0. A welcome without a valid signature comes from somebody who does not know the secret.
+// Reads the verdict of rank 0. A welcome without a valid signature comes from a process that does not
+// know the secret.
 static bool hear_verdict(struct attempt *attempt, const struct meet_key *key, int fd, double until)
 {
     uint8_t in[MEET_VERDICT], code[MEET_CODE], expected[MEET_CODE];
@@ -68,7 +71,7 @@ static bool hear_verdict(struct attempt *attempt, const struct meet_key *key, in
     return true;
 }
 
-// Answers rank 0's greeting. False: nobody spoke as rank 0 does, or the connection ended.
+// Answers rank 0's greeting. False: no valid greeting came, or the connection ended.
 static bool introduce(struct attempt *attempt, int fd, double until)
 {
     uint8_t in[MEET_GREETING], out[MEET_ANSWER];

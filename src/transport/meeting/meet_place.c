@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_place.c - where the ranks of a job meet: the host and port of rank 0, from options or from the launcher's variables.
+// meet_place.c - where the ranks of a job meet: the host and port of rank 0, from options or from
+// the launcher's variables.
 //
 //   started by                  host of rank 0                        port
 //   --hosts a:4,b:4 --rank K    the first of the list                 --port, else 29500
-//   --rank K --ranks N          this host                             --port, else one made of the name they meet by
-//   torchrun, PyTorchJob        MASTER_ADDR                           MASTER_PORT; torchrun's own store has that, so the next one
-//   Slurm                       MASTER_ADDR, else first of the step   MASTER_PORT, else one made of the step
+//   --rank K --ranks N          this host                             --port, else derived from the name
+//   torchrun, PyTorchJob        MASTER_ADDR                           MASTER_PORT + 1 (torchrun uses it)
+//   Slurm                       MASTER_ADDR, else first of the step   MASTER_PORT, else from the step
 //   LeaderWorkerSet             LWS_LEADER_ADDRESS                    MASTER_PORT, else 29500
-//   mpirun                      MASTER_ADDR, else this host           MASTER_PORT, else one made of the job
+//   mpirun                      MASTER_ADDR, else this host           MASTER_PORT, else from the job
 #include "transport/meeting/meet.h"
 
 #include <stdio.h>
@@ -41,7 +42,8 @@ static bool copy(char *out, size_t n, const char *text, size_t length)
     return true;
 }
 
-// "node[003-010,12],x7" -> "node003": what is before the bracket, then its first number as it is written.
+// "node[003-010,12],x7" -> "node003": what is before the bracket, then its first number as it is
+// written.
 bool tsr__first_host(const char *list, char *out, size_t n)
 {
     size_t stem = strcspn(list, "[,");
@@ -71,10 +73,10 @@ static bool read_port(const char *text, int *out)
     return true;
 }
 
-// ---- by hand ---------------------------------------------------------------------------------------------------------
+// ---- by hand ------------------------------------------------------------------------------------
 
-// The first of "a:4,b:4" is a: the number behind the colon counts ranks, it is no port. An address of IPv6 has colons of its
-// own, so it stands in brackets: "[fd00::2]:4" is fd00::2.
+// The first of "a:4,b:4" is a: the number behind the colon counts ranks, it is no port. An address
+// of IPv6 contains colons, so it is in brackets: "[fd00::2]:4" is fd00::2.
 static bool first_of(const char *hosts, struct meet_place *out, const char **why)
 {
     size_t length = strcspn(hosts, ",");
@@ -86,7 +88,7 @@ static bool first_of(const char *hosts, struct meet_place *out, const char **why
         return copy(out->host, sizeof out->host, hosts, length);
     size_t name = (size_t)(colon - hosts);
     if (memchr(colon + 1, ':', length - name - 1)) {
-        *why = "an IPv6 address in the list of hosts stands in brackets, as [::1]:4";
+        *why = "write IPv6 addresses in the list of hosts in brackets: [::1]:4";
         return false;
     }
     return copy(out->host, sizeof out->host, hosts, name);
@@ -109,7 +111,7 @@ static bool place_by_hand(const struct comm_options *options, struct meet_place 
     return first_of(options->hosts, out, why);
 }
 
-// ---- by a launcher ---------------------------------------------------------------------------------------------------
+// ---- by a launcher ------------------------------------------------------------------------------
 
 // torchrun's agent keeps its own store at MASTER_PORT while the ranks run, and says so.
 static bool agent_has_port(void)
@@ -180,7 +182,7 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
 {
     out->join_s = JOIN_S;
     out->hint = "was every rank started, with the same MASTER_ADDR, MASTER_PORT and secret?";
-    *why = "nobody says which rank this is: there is no launcher's RANK and WORLD_SIZE, and no "
+    *why = "the rank of this process is unknown: no RANK and WORLD_SIZE of a launcher, and no "
            "--rank";
     if (!tsr_launcher(&out->rank, &out->ranks, NULL))
         return false;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_watch.c - frames between ranks that have met: cards at first, then notices of who left and who is gone.
+// meet_watch.c - frames between ranks that have met: cards at first, then notices of who left and
+// who is gone.
 //
-// After the cards nothing is said on a connection but notices, so that its end without a farewell is news: the process behind it
-// has died. Rank 0 passes that on, because the others have no connections among themselves.
+// After the cards nothing is said on a connection but notices, so that its end without a farewell
+// is news: the process behind it has died. Rank 0 passes that on, because the others have no
+// connections among themselves.
 //
 // Frames on a connection are numbered from 0 in each direction, and the number is part of the code:
 // a frame that was dropped, repeated or put elsewhere does not verify. A connection whose frame
@@ -58,7 +60,7 @@ bool tsr__meet_read(int fd, void *p, size_t bytes, double until)
     return true;
 }
 
-// ---- frames ----------------------------------------------------------------------------------------------------------
+// ---- frames -------------------------------------------------------------------------------------
 
 static enum meet_side own_side(const struct meet *meet)
 {
@@ -107,7 +109,7 @@ static bool receive_card(struct meet *meet, int from, int about, struct link_car
     return tsr__meet_same_code(code, expected);
 }
 
-// ---- cards -----------------------------------------------------------------------------------------------------------
+// ---- cards --------------------------------------------------------------------------------------
 
 static bool lost(const struct meet *meet, int rank, char *why, size_t n)
 {
@@ -168,7 +170,7 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
     return swapped;
 }
 
-// ---- notices ---------------------------------------------------------------------------------------------------------
+// ---- notices ------------------------------------------------------------------------------------
 
 // Once for each rank. One that has said farewell may close its connection.
 static void note_gone(struct meet *meet, int rank)
@@ -191,7 +193,7 @@ static void hang_up(struct meet *meet, int rank)
     note_gone(meet, rank);
 }
 
-// A notice that has come whole. False: it is none, and whoever sent it is not trusted any more.
+// Handles a complete notice. False: it is invalid, and its sender is not trusted any more.
 static bool take_notice(struct meet *meet, int from)
 {
     struct meet_wire *wire = &meet->wires[from];
@@ -211,7 +213,7 @@ static bool take_notice(struct meet *meet, int from)
     return true;
 }
 
-// Notices are all of one length, so bytes are gathered until one is whole; usually there are none.
+// Notices have one length, so bytes are collected until one is complete; usually none comes.
 static void look_at(struct meet *meet, int rank)
 {
     struct meet_wire *wire = &meet->wires[rank];
@@ -243,7 +245,7 @@ double tsr__meet_gone_s(const struct meet *meet, int rank)
     return seconds > 0 ? seconds : 0; // since_ms is rounded up, so that it is never 0
 }
 
-// ---- the end ---------------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------
 
 static bool is_over(const struct meet *meet, int rank)
 {

@@ -16,13 +16,13 @@ struct meet_wire {
     int fd; // -1: none, or closed
     struct meet_key key;
     uint64_t sent, received; // frames so far
-    uint8_t in[MEET_NOTICE]; // of a notice that has not come whole
+    uint8_t in[MEET_NOTICE]; // of a notice that is incomplete
     size_t have;
 };
 // What is known of a rank; read by any thread.
 struct meet_state {
     atomic_bool left;             // it said farewell
-    atomic_uint_fast64_t gone_ms; // when it was found to be gone without one; 0: it was not
+    atomic_uint_fast64_t gone_ms; // when it was found to be gone without one; 0: it is not
 };
 struct meet {
     tsr_session *session;
@@ -34,7 +34,7 @@ struct meet {
     struct meet_state *states;   // [rank]
 };
 
-// ---- addresses (meet_address.c) --------------------------------------------------------------------------------------
+// ---- addresses (meet_address.c) -----------------------------------------------------------------
 
 #define MEET_ADDRESSES 16
 struct meet_address {
@@ -57,7 +57,7 @@ int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses
 bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);
 bool tsr__meet_same_user(int fd); // the process at the other end of a Unix socket
 
-// ---- rank 0 (meet_greet.c) and the others (meet_join.c) --------------------------------------------------------------
+// ---- rank 0 (meet_greet.c) and the others (meet_join.c) -----------------------------------------
 
 static inline bool meet_has_secret(const struct meet_place *place)
 {
@@ -69,9 +69,9 @@ bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
 bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
                     const struct meet_addresses *found, char *why, size_t n);
 
-// ---- bytes (meet_watch.c) --------------------------------------------------------------------------------------------
+// ---- bytes (meet_watch.c) -----------------------------------------------------------------------
 
-// All bytes, or false: it ended, or the time did.
+// Reads or writes all bytes; false: the connection ended, or the time was up.
 bool tsr__meet_write(int fd, const void *p, size_t bytes, double until);
 bool tsr__meet_read(int fd, void *p, size_t bytes, double until);
 

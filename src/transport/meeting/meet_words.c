@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_words.c - what ranks say when they meet, as bytes: fixed sizes, little-endian numbers, codes by HMAC-SHA256.
+// meet_words.c - what ranks say when they meet, as bytes: fixed sizes, little-endian numbers, codes
+// by HMAC-SHA256.
 //
 // Nothing here reads a socket, so that it can be given any bytes (fuzz/meet.c).
 #include "transport/meeting/meet.h"
@@ -28,7 +29,7 @@ static uint32_t get32(const uint8_t *in)
     return get16(in) | (uint32_t)get16(in + 2) << 16;
 }
 
-// ---- codes -----------------------------------------------------------------------------------------------------------
+// ---- codes --------------------------------------------------------------------------------------
 
 static unsigned nibble(char digit)
 {
@@ -45,7 +46,8 @@ static void digest_of(struct sha256 *sha256, uint8_t out[MEET_CODE])
         out[i] = (uint8_t)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
 }
 
-// RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad, text)); a key longer than a block is its digest.
+// RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad, text)); a key longer than a block is its
+// digest.
 void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t bytes,
                     uint8_t out[MEET_CODE])
 {
@@ -73,7 +75,7 @@ void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t byt
     digest_of(&sha256, out);
 }
 
-// All bytes are looked at whatever they are, so that the time tells nobody how many were right.
+// Compares all bytes in constant time, so that timing reveals nothing.
 bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
 {
     uint8_t differs = 0;
@@ -82,7 +84,8 @@ bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
     return differs == 0;
 }
 
-// Both nonces and all that the answer claims go into the key, so that no part can be changed on the way.
+// Both nonces and all that the answer claims go into the key, so that no part can be changed on the
+// way.
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out)
 {
@@ -131,7 +134,7 @@ void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint6
     tsr__meet_hmac(key->bytes, sizeof key->bytes, said, sizeof said, out);
 }
 
-// ---- words -----------------------------------------------------------------------------------------------------------
+// ---- words --------------------------------------------------------------------------------------
 
 void tsr__meet_put_greeting(const struct meet_greeting *greeting, uint8_t out[MEET_GREETING])
 {

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Slurm starts both families; what it speaks to its tasks says which.
+// Slurm starts both families; its process management interface says which.
 static const char *family_of(const char *family)
 {
     if (strcmp(family, "slurm") != 0)
@@ -41,8 +41,8 @@ static struct link *open_link(void *handle, char *why, size_t n)
     return NULL;
 }
 
-// Both MPI and the launcher say who this rank is. They must agree: a plug-in for one MPI under
-// mpirun of another starts N worlds of one rank each.
+// MPI and the launcher must agree about this rank: a plug-in for one MPI under mpirun of another
+// starts N worlds of one rank each.
 tsr_status tsr__mpi_open(tsr_session *session, const char *family,
                          const struct comm_options *options, struct endpoint **out)
 {
@@ -66,7 +66,7 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
         return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                       "the launcher is not of this MPI", why);
     }
-    // Jobs are numbered, so that signs of life of an earlier one on the same link are told apart.
+    // Jobs are numbered, so that heartbeats of an earlier job on the same link are ignored.
     tsr_status st = tsr__net_open(session, link, NULL, ++link->jobs, options, out);
     bool alone = link->size == 1 || (options && options->messages_only);
     if (st != TSR_OK || alone)

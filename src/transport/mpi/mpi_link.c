@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpi_link.c - MPI as a link: one source, built once for each MPI family into a library of its own.
+// mpi_link.c - MPI as a link: one source file, compiled once for each MPI family into a separate
+// library.
 //
-// It knows nothing of Tessera but link.h. MPI may be in use already in this process: it is started only if it is
-// not, ended only if it was started here, and all traffic has communicators of its own. It has state of its own (one
-// link), because a process has one MPI.
+// It knows nothing of Tessera but link.h. MPI may be in use already in this process: it is
+// initialized only if it is not, finalized only if it was initialized here, and all traffic uses
+// separate communicators. It has global state (one link), because a process has one MPI.
 //
-// Requests are MPI's, kept in the 64 bits of the link's. Each channel is a communicator of its own,
-// so messages of calls, signs of life and gifts never match each other, and need no tags.
+// Requests are MPI's, kept in the 64 bits of the link's. Each channel is a communicator, so
+// messages of calls, heartbeats and files never match each other and need no tags.
 #include "transport/common/link.h"
 
 #include <limits.h>
@@ -22,29 +23,29 @@
 #include <time.h>
 #include <unistd.h>
 
-#define START_S 60 // until all ranks are there: they may be started some time apart
+#define START_S 60 // until all ranks have come: they may be started at different times
 #ifndef END_S
-#define END_S 30 // between two looks whether those that have not ended are stopped
+#define END_S 30 // between two checks whether the remaining ranks are stopped
 #endif
-#define PEER_EXIT 6 // of a job with a rank that never ends: as the command's own
+#define PEER_EXIT 6 // exit code of a job with a rank that never ends, as of the command
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
-// ours: MPI was started here, so it is ended here. failed: a job has failed, and MPI is not ended
-// in order. joined: join_job went well.
+// ours: MPI was initialized here, so it is finalized here. failed: a job has failed, and MPI is not
+// finalized. joined: join_job succeeded.
 static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
     bool open, ours, failed, joined;
     atomic_bool all_came; // to the end of their work
-    pid_t *host_pids;     // link.host_ranks of them; 0: not seen from here. NULL: unknown
+    pid_t *host_pids;     // link.host_ranks of them; 0: not visible from here. NULL: unknown
     char error[256];      // why it was not joined
 } state;
 
-// ---- with a deadline ------------------------------------------------------------------------------
+// ---- with a deadline ----------------------------------------------------------------------------
 
-// MPI waits for all ranks when it starts and when it ends, for ever if one is stopped. So a thread does that, and whoever waits for
-// the thread goes on after the deadline; the thread stays behind until the process ends.
+// MPI waits for all ranks when it starts and ends, forever if one is stopped. So a thread does
+// that, and the caller continues after the deadline; the thread stays until the process ends.
 static struct task {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -68,8 +69,9 @@ static bool never(void)
     return false;
 }
 
-// False: the work was not done within so many seconds, and goes on. No other may be begun then. As long as longer() says so, they
-// begin again. Used twice in a process at most: to start and to end.
+// False: the work was not done in that many seconds, and goes on. No other may be started then.
+// While longer() returns true, the deadline is extended. Used at most twice in a process: to start
+// and to end.
 static bool in_time(void (*work)(void), int seconds, bool (*longer)(void))
 {
     pthread_t thread;
@@ -156,7 +158,7 @@ static void link_cancel(struct link *link, uint64_t *request)
         MPI_Wait(&r, &status); // a cancelled receive ends at once
 }
 
-// Without waiting: a message that has begun to arrive goes on, and its rank may be gone.
+// Without waiting: a message that has begun to arrive continues, and its rank may be gone.
 static void link_withdraw(struct link *link, uint64_t *request)
 {
     (void)link;
@@ -173,8 +175,8 @@ static void link_failed(struct link *link)
     state.failed = true;
 }
 
-// Takes the last signs of life that nobody waits for any more: some MPIs warn of messages left over. The
-// barrier waits for all ranks, as MPI_Finalize does.
+// Receives the last heartbeats: some MPIs warn of unreceived messages. The barrier waits for all
+// ranks, as MPI_Finalize does.
 static void drain(void)
 {
     char beat[4096];
@@ -192,7 +194,7 @@ static void drain(void)
     }
 }
 
-// Once, whoever comes first: MPI_Finalize of the program, or the end of the process.
+// Once, for the first caller: MPI_Finalize of the program, or the end of the process.
 static void end_link(void)
 {
     void (*on_end)(void *) = state.link.on_end;
@@ -205,7 +207,7 @@ static void end_link(void)
         drain();
 }
 
-// MPI calls this first thing in MPI_Finalize, whoever calls that.
+// MPI calls this first in MPI_Finalize.
 static int before_finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
@@ -238,8 +240,8 @@ static char process_state(pid_t pid)
     return name_end && name_end[1] == ' ' ? name_end[2] : 0;
 }
 
-// A rank may have much to do after its last call, so all others wait for it, as MPI's programs do; not for one that is stopped or
-// gone, as far as this host can tell.
+// A rank may compute for long after its last call, so all others wait for it, as MPI programs do;
+// but not for one that is stopped or gone, as far as this host can tell.
 static bool others_run(void)
 {
     if (!state.host_pids)
@@ -254,9 +256,9 @@ static bool others_run(void)
     return true;
 }
 
-// The program may have ended MPI itself; then before_finalize has done all this. Without MPI_Finalize launchers kill the ranks that
-// are left, and MPICH's takes a 0 of this rank for the job's: nobody would be told. One that is stopped in MPI_Finalize has done all
-// its work.
+// The program may have finalized MPI itself; then before_finalize has done all this. Without
+// MPI_Finalize launchers kill the remaining ranks, and MPICH's takes this rank's exit code 0 for
+// the job's. A rank that is stopped in MPI_Finalize has done all its work.
 static void at_exit(void)
 {
     int gone = 0;
@@ -290,13 +292,13 @@ static bool start_mpi(char *error, size_t n)
     return true;
 }
 
-// Those of another name space have numbers that mean nothing here.
+// Process ids of another namespace are not valid here.
 static void gather_pids(MPI_Comm host)
 {
     int own = (int)getpid();
     int *pids = malloc((size_t)state.link.host_ranks * sizeof *pids);
     state.host_pids = malloc((size_t)state.link.host_ranks * sizeof *state.host_pids);
-    // All ranks take part, with or without memory for what they learn.
+    // All ranks take part, with or without memory for the result.
     int lacks = !pids || !state.host_pids, one_lacks = 1;
     MPI_Allreduce(&lacks, &one_lacks, 1, MPI_INT, MPI_MAX, host);
     if (!one_lacks && MPI_Allgather(&own, 1, MPI_INT, pids, 1, MPI_INT, host) == MPI_SUCCESS) {
@@ -309,7 +311,7 @@ static void gather_pids(MPI_Comm host)
     free(pids);
 }
 
-// Ranks of this host, and the cores that they may use together, whether or not each is bound to some of them.
+// Ranks of this host, and the cores that they may use together.
 static void look_at_host(void)
 {
     cpu_set_t mine, all;
@@ -359,7 +361,7 @@ static void read_library(void)
     snprintf(state.link.library, sizeof state.link.library, "%.100s", text);
 }
 
-// All that waits for the other ranks.
+// Everything that waits for the other ranks.
 static void join_job(void)
 {
     state.joined = start_mpi(state.error, sizeof state.error) &&
@@ -371,8 +373,8 @@ static void join_job(void)
     look_at_host();
 }
 
-// MPI is started once for the life of the process: later jobs share the link. A start that hangs
-// (a rank never came) cannot be taken back, so that the process does not try again.
+// MPI is initialized once for the life of the process: later jobs share the link. A start that
+// hangs (a rank never came) cannot be undone, so the process does not try again.
 struct link *tsr_link_open(char *error, size_t n)
 {
     if (state.open)

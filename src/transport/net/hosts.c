@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// hosts.c - ranks on several hosts: those of one host talk through shared memory, others through messages.
+// hosts.c - ranks on several hosts: shared memory inside a host, messages between hosts.
 //
-// A group that lies on one host meets in that host's memory, any other by messages; both fold in group
-// order, so it makes no difference to the numbers. Which ranks share a host, and whether they really can map
-// the same memory, they find out by messages when they join. Signs of life go by messages always.
+// A group on one host uses that host's memory, any other group uses messages. Both fold in group
+// order, so the results are equal. When the ranks join, they find out by messages which of them
+// share a host and can map the same memory. Heartbeats always use messages.
 //
 // Ranks 0 to 3 on host a, 4 to 7 on b: a group {0, 1, 2, 3} uses a's memory, {2, 5} messages. A
-// failure that is heard on one way is told on the other at once, so that ranks which wait in memory
-// and ranks which wait for messages both end.
+// failure that is reported on one path is forwarded to the other at once, so that ranks which wait
+// in memory and ranks which wait for messages both end.
 #include "transport/net/net.h"
 #include "transport/shm/shm.h"
 
@@ -15,8 +15,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// It owns both endpoints. `here` is the same on all ranks of a host, so all members of a group
-// choose the same way.
+// Owns both endpoints. `here` is equal on all ranks of a host, so all members of a group choose the
+// same path.
 struct hosts {
     struct endpoint endpoint; // first
     tsr_session *session;
@@ -43,7 +43,7 @@ static const char *hosts_way(const struct endpoint *endpoint, const int64_t *gro
     return tsr__comm_way(way_of_group((const struct hosts *)endpoint, group, n), group, n);
 }
 
-// What is learnt on one way is told on the other.
+// Forwards a failure from one path to the other.
 static tsr_status told(const struct hosts *hosts, tsr_status st, const struct comm_trouble *why)
 {
     if (st != TSR_OK) {
@@ -76,7 +76,7 @@ static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, c
     hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
-// The memory only: the messages go on serving the caller, or hosts_close ends them.
+// Frees the memory only: the caller still uses the messages, or hosts_close ends them.
 static void hosts_free(struct hosts *hosts)
 {
     tsr_session *session = hosts->session;
@@ -110,7 +110,7 @@ static size_t hosts_held(struct endpoint *endpoint)
     return tsr__shm_held(((struct hosts *)endpoint)->shm);
 }
 
-// What is given goes by messages: they move while the giver works.
+// Files go by messages: they move while the rank computes.
 static tsr_status hosts_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                              size_t bytes, struct comm_trouble *why)
 {
@@ -147,7 +147,7 @@ static const struct transport hosts_transport = {
     .way = hosts_way,
 };
 
-// While a rank waits in shared memory: what do the messages say?
+// While a rank waits in shared memory: checks the messages, too.
 static tsr_status look_at_net(void *data, const struct comm_call *call, int peer,
                               struct comm_trouble *why)
 {
@@ -158,16 +158,15 @@ static tsr_status look_at_net(void *data, const struct comm_call *call, int peer
     return st;
 }
 
-// ---- joining -----------------------------------------------------------------------------------
+// ---- joining ------------------------------------------------------------------------------------
 
-// What a rank tells all others, in three rounds.
+// What a rank publishes, in three rounds.
 struct card {
     uint64_t host;
     int64_t pid, fd, ok;
 };
 
-// The boot and the name: containers of one machine that have names of their own count as hosts of
-// their own.
+// Boot id and host name: containers of one machine with different names are different hosts.
 uint64_t tsr__host_id(void)
 {
     char boot[64], name[256] = "";
@@ -179,8 +178,7 @@ uint64_t tsr__host_id(void)
     return tsr__hash64(name, strlen(name), tsr__hash64(boot, n > 0 ? (size_t)n : 0, 0));
 }
 
-// An all-gather of one card: everybody has everybody's afterwards. The round is compared, so nobody
-// is a round ahead.
+// An all-gather of one card. The round is compared, so no rank is a round ahead.
 static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,
                        struct comm_buffer *buffers, int64_t *group, int64_t round,
                        struct comm_trouble *why)
@@ -201,7 +199,7 @@ static tsr_status deal(struct endpoint *net, const struct card *mine, struct car
     return tsr__comm_all_to_all(net, &call, buffers, buffers + n, why);
 }
 
-// The memory of this host: made by its first rank, opened by the others.
+// The memory of this host: created by its first rank, opened by the others.
 static bool make_memory(struct hosts *hosts, const struct comm_options *options)
 {
     return tsr__shm_new(hosts->session, hosts->net->size, options, &hosts->job) == TSR_OK;
@@ -212,7 +210,7 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
 {
     char path[64];
     if (head->fd < 0)
-        return false; // its first rank could make none
+        return false; // its first rank could not create it
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)head->pid, (long long)head->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -220,7 +218,8 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
     return tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
 }
 
-// Three rounds: who is on this host; its first rank has made the memory; who could open it.
+// Three rounds: which ranks are on this host; its first rank has created the memory; which ranks
+// could open it.
 static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
                             struct card *all, struct comm_buffer *buffers, int64_t *group,
                             struct comm_trouble *why)
@@ -239,7 +238,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
         mine.ok = 1;
     }
     if (!mine.ok)
-        tsr_finding_clear(hosts->session); // without shared memory there are messages
+        tsr_finding_clear(hosts->session); // without shared memory, messages are used
     st = deal(net, &mine, all, buffers, group, 2, why);
     if (st != TSR_OK)
         return st;
@@ -255,7 +254,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     st = deal(net, &mine, all, buffers, group, 3, why);
     if (st != TSR_OK)
         return st;
-    // A rank that could not open the memory is reached by messages, also by ranks of its own host.
+    // A rank that could not open the memory is reached by messages, also from its own host.
     for (int i = 0; i < net->size; i++)
         hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
     return TSR_OK;
@@ -277,7 +276,7 @@ static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
     return hosts;
 }
 
-// Finds the ranks of this host, with lists that are needed for this alone.
+// Finds the ranks of this host; the lists are needed here only.
 static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
                             struct comm_trouble *why)
 {
@@ -294,8 +293,8 @@ static tsr_status find_host(struct hosts *hosts, const struct comm_options *opti
     return st;
 }
 
-// Ranks on one host find each other by their cards and share memory; the network serves the rest.
-// A rank that cannot open its host's memory keeps the network's endpoint as it is.
+// Ranks on one host share memory; the network serves the rest. A rank that cannot open its host's
+// memory keeps the network's endpoint.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out)
 {
@@ -312,7 +311,7 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
         return st;
     }
     struct shm *shm = (struct shm *)hosts->shm;
-    // A rank that waits in memory still looks at the signs of life, which go by messages.
+    // A rank that waits in memory still checks the heartbeats, which go by messages.
     shm->also = look_at_net;
     shm->also_data = net;
     hosts->endpoint = *net;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// net.c - an endpoint of ranks that are processes: exchanges between them, opening, closing. Messages: net_post.c; sums: net_reduce.c.
+// net.c - an endpoint of ranks that are processes: exchanges between them, opening, closing.
+// Messages: net_post.c; sums: net_reduce.c.
 #include "transport/net/net.h"
 
 #include <stdio.h>
 #include <time.h>
 
-// ---- exchange ----------------------------------------------------------------------------------
+// ---- exchange -----------------------------------------------------------------------------------
 
-// Between the headers and the data: `arrived` knows all shapes then and may set the receive
-// buffers.
+// Between headers and data: `arrived` gets all shapes and may set the receive buffers.
 static tsr_status tell_arrived(struct net *net, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -38,7 +38,7 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
     struct comm_header header;
     int peer = (int)call->group[i];
     struct comm_buffer *to = &exchange->recv[i];
-    // A member's part for itself never travels; it may already lie where it belongs.
+    // A member's part for itself is not sent; it may already be in place.
     if (peer == net->endpoint.rank) {
         if (exchange->send[i].bytes && to->bytes == exchange->send[i].bytes &&
             to->p != exchange->send[i].p)
@@ -60,7 +60,7 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Where parts that are to be folded arrive: scratch memory, but this member's own stays where it is.
+// Where parts to be folded arrive: scratch memory, except for this member's own part.
 static tsr_status place_parts(struct net *net, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -94,7 +94,7 @@ static tsr_status fold_parts(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
-// The part for member i, if it is too large to have gone along with the header.
+// The part for member i, if it was too large to be sent with the header.
 static tsr_status send_part(struct net *net, const struct comm_call *call,
                             const struct comm_exchange *exchange, int i, struct comm_trouble *why)
 {
@@ -143,7 +143,7 @@ static tsr_status net_exchange(struct endpoint *endpoint, const struct comm_call
     return tsr__net_give_up(net, why);
 }
 
-// ---- open, close -------------------------------------------------------------------------------
+// ---- open, close --------------------------------------------------------------------------------
 
 static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
@@ -164,7 +164,8 @@ void tsr__net_free(struct endpoint *endpoint)
     tsr__free(session, net, sizeof *net);
 }
 
-// Ends the signs of life. After a failure the network is ended in order only if all ranks know, and nothing is under way.
+// Ends the heartbeats. After a failure the network is closed in order only if all ranks know of it
+// and nothing is pending.
 static void stop(struct net *net)
 {
     bool answered = false;
@@ -182,8 +183,8 @@ static void step_link(void *data)
 
 #define FLUSH_S 2.0 // longest wait for the last messages to leave
 
-// The network of this job alone ends when all ranks have sent what they had: closing earlier could lose messages that
-// others have not read yet.
+// The network of this job ends when all ranks have sent everything: closing it earlier could lose
+// messages.
 static void end_link(struct net *net)
 {
     struct timespec nap = {0, 100000};
@@ -195,8 +196,8 @@ static void end_link(struct net *net)
     net->link->close(net->link);
 }
 
-// `failed` is read before stop(): a failure that is heard only during the farewell finds no message
-// of a call under way, and all can be freed.
+// `failed` is read before stop(): after a failure that is reported only during the farewell, no
+// message is pending, and all can be freed.
 static void net_close(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
@@ -207,11 +208,11 @@ static void net_close(struct endpoint *endpoint)
         end_link(net);
     tsr__meet_free(net->meet);
     net->meet = NULL;
-    if (!failed) // else messages may be under way in this memory; the process ends soon
+    if (!failed) // else messages may be pending in this memory; the process ends soon
         tsr__net_free(endpoint);
 }
 
-// Links that ranks meet for without a launcher are UCX's; MPI has brought its ranks together itself.
+// Links with a meeting are UCX's; MPI connects its ranks itself.
 static const char *net_way(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     (void)group, (void)n;
@@ -232,14 +233,14 @@ static const struct transport net_transport = {
     .take = tsr__net_take,
 };
 
-// MPI is about to end in this process, although the endpoint was not closed: say farewell while it
-// is possible.
+// MPI is about to end in this process, although the endpoint is open: send a farewell while
+// possible.
 static void on_end(void *data)
 {
     stop(data);
 }
 
-// The thread of beats starts last: it reads all that was set before it.
+// The heartbeat thread starts last: it reads all that was set before.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out)
 {

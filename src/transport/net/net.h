@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// net.h - a rank that is a process: its link to the others, messages under way, signs of life.
+// net.h - a rank as a process: its link to the others, pending messages, heartbeats.
 #ifndef TSR_NET_H
 #define TSR_NET_H
 
@@ -11,21 +11,20 @@
 #include <stdatomic.h>
 
 #define NET_FRAME                                                                                  \
-    (64u                                                                                           \
-     << 10) // data that travels with the headers of a call: what a member sends to all others together,
+    (64u << 10) // data sent with the headers of a call: to all other members together,
 #define NET_INLINE (8u << 10)  // but at least this much to each
-#define NET_CHUNK  (64u << 20) // larger messages are cut, so that progress can be seen
+#define NET_CHUNK  (64u << 20) // larger messages are split, so that progress can be seen
 #define NET_ROUND  (32u << 20) // scratch memory of one round of a reduction
 
 struct net_gift;
 
-// Waiting: for ranks to come to a call; moving: they have, and data is under way.
+// Waiting: for ranks to arrive in a call. Moving: they have arrived, and data is in flight.
 enum beat_state { BEAT_WORKING = 1, BEAT_WAITING, BEAT_MOVING, BEAT_FAILED, BEAT_ENDED };
 
-// A sign of life; also how failure and end are told.
+// A heartbeat; failure and end are sent in the same way.
 struct beat {
     uint32_t magic, state;
-    uint32_t job; // number of the job in this process: leftovers of an earlier one do not count
+    uint32_t job; // number of the job in this process: leftovers of an earlier one are ignored
     int32_t waiting_for; // BEAT_WAITING: rank; BEAT_FAILED: rank at fault
     int32_t status, pid;
     uint64_t host, calls;
@@ -34,24 +33,24 @@ struct beat {
     char text[256]; // BEAT_FAILED: why
 };
 
-// One other rank, as its signs of life tell.
+// Another rank, as known from its heartbeats.
 struct peer {
     struct beat in, out, latest;
     uint64_t receiving, sending;
     bool is_receiving, is_sending, told_end;
-    double seen_s, sent_s; // last sign from it, to it
+    double seen_s, sent_s; // time of the last heartbeat from it, to it
 };
 
-// A message under way.
+// A pending message.
 struct pending {
     uint64_t request;
     int peer;
     bool receives, done;
-    bool is_frame; // the receive of a frame, which can be taken back
+    bool is_frame; // the receive of a frame, which can be cancelled
     size_t bytes, got;
 };
 
-// Messages [from, to) of those under way.
+// Pending messages [from, to).
 struct net_range {
     size_t from, to;
 };
@@ -60,7 +59,7 @@ struct net {
     struct endpoint endpoint; // first
     tsr_session *session;
     struct link *link;
-    struct meet *meet; // of ranks that nobody else looks after, or NULL
+    struct meet *meet; // of ranks without a launcher that supervises them, or NULL
     double timeout_s;
     bool crowded;
     // messages
@@ -68,13 +67,13 @@ struct net {
     size_t n_pending, cap_pending;
     char *frames, *scratch;
     size_t frame_bytes, scratch_bytes;
-    // what was given to rank 0 beside the calls, and how much of it has left
+    // files for rank 0, outside of the calls, and how much of them has been sent
     struct net_gift *gifts[COMM_GIFTS];
     uint64_t given, settled;
-    // signs of life: guarded by the lock, but for what only the beating thread touches
+    // heartbeats: protected by the lock, except for what the heartbeat thread alone uses
     pthread_t thread;
     bool has_thread;
-    bool frozen; // tsr__beat_freeze: nobody drives the link any more
+    bool frozen; // tsr__beat_freeze: the link is no longer driven
     atomic_bool stop;
     atomic_int failed;
     atomic_uint_fast64_t calls; // frames sent to a group so far
@@ -88,104 +87,116 @@ struct net {
 
 // ---- net_beat.c
 tsr_status tsr__beat_start(struct net *net, uint32_t job);
-// Tells the others that this rank ends; *answered: all of them know. False: it was stopped before.
+// Announces to the others that this rank ends; *answered: all of them know. False: it was stopped
+// before.
 bool tsr__beat_stop(struct net *net, bool *answered);
 void tsr__beat_freeze(
-    struct net *net); // ends the signs of life without a word: the network is driven no more
-// That rank has ended, or knows that the job has failed: it takes and sends nothing more.
+    // ends the heartbeats without an announcement: the network is no longer driven
+    struct net *net);
+// True if that rank has ended, or knows that the job has failed: it sends and receives nothing
+// more.
 bool tsr__beat_knows(struct net *net, int rank);
-void tsr__beat_step(struct net *net); // where there is no thread for it: called while waiting
-// What this rank does now, and which rank it waits for (-1: none).
+void tsr__beat_step(struct net *net); // without a heartbeat thread: called while waiting
+// Publishes what this rank does now, and which rank it waits for (-1: none).
 void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer);
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text);
-// Looks around while waiting for a rank: has somebody failed, ended, stopped; does everybody wait?
+// Checks for failures while waiting for a rank: failed, ended or stopped ranks, deadlocks.
 tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
                           struct comm_trouble *why);
 tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why);
 
-// ---- net_give.c: as tsr__comm_give and those behind it
+// ---- net_give.c: see tsr__comm_give and the functions after it
 tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why);
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why);
 tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why);
-void tsr__net_drop_gifts(struct net *net); // that nobody took; nothing may be under way
+void tsr__net_drop_gifts(struct net *net); // those that rank 0 did not take; nothing may be pending
 
 // ---- net_post.c
-// Members are numbered by their place in the group. The frame that came from member i, its header first.
+// Members are numbered by their index in the group. The frame from member i, its header first.
 char *tsr__net_frame(struct net *net, int i);
-// The most data that a frame of that group takes along; and how many of the bytes for a member do: all, or none.
+// The most data that a frame of that group can carry; and how many of a member's bytes it carries:
+// all, or none.
 size_t tsr__net_room(const struct comm_call *call);
 size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes);
-// Meets the group: all frames are here and say the same. send is what goes to each member, one for all with same.
+// Synchronizes the group: all frames have arrived and agree. send is what goes to each member, or
+// one buffer for all with same.
 tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
                          const struct comm_buffer *send, bool same, struct comm_trouble *why);
-// The other way to meet, with fewer messages and one step more: all send the first member (the head) their frame with up to NET_FRAME bytes of data, and
-// get one back, which the head sends (spread) when it has made something of what came (gather).
+// Another way to synchronize, with fewer messages and one step more: all send the first member (the
+// head) their frame with up to NET_FRAME bytes of data (gather), and get one back, which the head
+// sends (spread) after it has processed them.
 tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why);
 tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why);
 tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why);
-// Sends or receives bytes, in chunks where they are many.
+// Sends or receives bytes, in chunks if there are many.
 tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,
                          void *p, size_t bytes, struct comm_trouble *why);
-// Lets the network work, once for all requests that are tested after it.
+// Makes progress once for all requests that are tested after it.
 static inline void net_step(struct net *net)
 {
     if (net->link->step)
         net->link->step(net->link);
 }
-// tsr__patience for those who look at the network, which asks the system each time: 32 looks take as long as a peer on
-// another core needs to answer. One that shares this core answers only when it is given away.
+// tsr__patience for waits on the network, where each check is a system call: 32 checks take as long
+// as a peer on another core needs to answer. A peer on the same core answers only if the core is
+// yielded.
 static inline bool net_patience(const struct net *net, struct patience *patience)
 {
     return tsr__patience(patience, net->crowded || patience->rounds >= 32);
 }
-// Waits for some messages of a call, while the others move along.
+// Waits for some messages of a call, while the others make progress.
 tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct net_range range,
                          struct comm_trouble *why);
-// Waits for the data of a call; what was posted for it is done with.
+// Waits for the data of a call and forgets its messages.
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why);
-// After a failure: takes receives back that nothing will come for. False: something else is under way, and the
-// network cannot be ended in order.
+// After a failure: cancels receives for which nothing will come. False: something else is pending,
+// and the network cannot be closed in order.
 bool tsr__net_cancel(struct net *net);
-// The failure is told to all ranks by the next sign of life, and kept for later calls of this one. Nothing of the call is under way
-// then: its caller may free its memory.
+// The next heartbeat reports the failure to all ranks; later calls of this one return it. Nothing
+// of the call is pending then: its caller may free its buffers.
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
-// The old contents are lost: both buffers are written anew in every call.
+// The old contents are lost: both buffers are rewritten in every call.
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
 
 // ---- net_quiet.c
-void tsr__net_quiet(struct net *net); // ends the messages of a failed call, or driving the network
+// ends the messages of a failed call, or stops driving the network
+void tsr__net_quiet(struct net *net);
 
 // ---- net_reduce.c
 tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why);
 
 // ---- net.c
-// An endpoint over a link, which must outlive it unless it has a close of its own: then the link is the endpoint's. That and meet (or NULL) are so
-// even after a failure. job: how many this process had before, plus 1.
+// An endpoint over a link, which must outlive it unless the link has a close function: then the
+// endpoint owns it. The endpoint also owns meet (or NULL). Both hold even after a failure. job:
+// number of earlier jobs of this process, plus 1.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c
-// The same job, with shared memory between the ranks of each host; *out is net itself where that cannot be had.
+// The same job, with shared memory between the ranks of each host; *out is net itself if that is
+// not possible.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out);
-// The same for *out, which is closed where that fails. All ranks call it, those alone on their host too.
+// The same for *out, which is closed if it fails. All ranks call it, also those alone on their
+// host.
 tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
                            struct endpoint **out);
-uint64_t tsr__host_id(void); // the same for ranks of one host
+uint64_t tsr__host_id(void); // equal for ranks of one host
 
 // ---- plugins.c
-// The plug-in of a family ("ucx", "openmpi"), from that folder (NULL: none) or beside this library. NULL: why says the first reason.
+// The plug-in of a family ("ucx", "openmpi"), from that folder (NULL: none) or beside this library.
+// NULL: why says the first reason.
 void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n);
 
 // ---- net.c
-// Frees a closed endpoint whose job failed: only when the network itself is gone.
+// Frees a closed endpoint whose job failed: only after the network itself has ended.
 void tsr__net_free(struct endpoint *endpoint);
 
 #endif

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// net_beat.c - signs of life between ranks that are processes, and what their absence means.
+// net_beat.c - heartbeats between ranks that are processes, and detection of dead or stopped ranks.
 //
-// A thread of its own tells every other rank once a second what this one does, so a rank that computes for long
-// is seen to live. No sign for COMM_DEAD_S from a process of this host that is gone: dead. No sign for the
-// time-out: stopped, or out of reach. Failure and end are told the same way, at once. Where the network may be used
-// by one thread only, signs go out while this rank waits; then nobody can tell slow from stopped, and nobody does.
+// A thread sends every other rank once a second what this one does, so that a rank with a long
+// computation is known to be alive. No heartbeat for COMM_DEAD_S from a process of this host that
+// has ended: dead. No heartbeat for the time-out: stopped, or unreachable. Failure and end are sent
+// at once in the same way. If the network allows one thread only, heartbeats are sent while this
+// rank waits; then slow and stopped ranks cannot be distinguished, and none is reported.
 //
 // What happens when rank 2 of 4 dies, on a network with threads and a meeting (UCX): its connection
-// ends, tsr__meet_look notes when. Rank 0, which waits for it, sees in judge_silence a second later
-// that it is gone, and fails; its next sign of life says BEAT_FAILED with the reason, so ranks 1
-// and 3 fail with the same words, wherever they wait. Under MPI there is no such connection: on
-// rank 2's host the process is seen to be gone after 5 s without a sign, from another host only the
-// time-out tells.
+// ends, and tsr__meet_look notes when. Rank 0, which waits for it, finds in judge_silence a second
+// later that it is gone, and fails. Its next heartbeat has BEAT_FAILED with the reason, so ranks 1
+// and 3 fail with the same text, wherever they wait. Under MPI there is no such connection: on rank
+// 2's host the process is found to be gone after 5 s without a heartbeat, on other hosts only the
+// time-out detects it.
 //
-// Who writes what: `mine`, `latest` and `trouble` are under the lock. in, out, the requests and
-// told_end belong to the thread that steps: the beating thread, and after it has ended
-// (tsr__beat_stop) the one that closes.
+// Ownership: `mine`, `latest` and `trouble` are protected by the lock. in, out, the requests and
+// told_end belong to the thread that drives the heartbeats: the heartbeat thread, and after it has
+// ended (tsr__beat_stop) the one that closes.
 #include "transport/net/net.h"
 
 #include <errno.h>
@@ -25,13 +26,13 @@
 #include <unistd.h>
 
 #define BEAT_MAGIC 0x54414542u
-#define BEAT_S     1.0      // between two signs
-#define STEP_NS    10000000 // between two looks of the thread
-#define RING_S     3.0      // ranks that wait for each other that long will do so for ever
+#define BEAT_S     1.0      // between two heartbeats
+#define STEP_NS    10000000 // between two checks of the thread
+#define RING_S     3.0      // ranks that wait for each other this long are deadlocked
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
-#define GONE_S     1.0 // after a rank or its connection ended: its last words may be on their way
+#define GONE_S     1.0 // after a rank or its connection ended: its last messages may be in flight
 
-// Tells whether a process number of another rank means anything here.
+// Tells whether a process id of another rank is valid on this host.
 static uint64_t host_hash(void)
 {
     char name[256] = "";
@@ -39,7 +40,7 @@ static uint64_t host_hash(void)
     return tsr__hash64(name, strlen(name), 0);
 }
 
-// ---- sending and receiving: the thread, or whoever waits ---------------------------------------
+// ---- sending and receiving: the heartbeat thread, or a waiting one ----------------------------------------
 
 // A sign of another job, left over in the network, is dropped. The first failure that is heard
 // counts; later ones change nothing.
@@ -82,7 +83,7 @@ static void receive_beat(struct net *net, int rank)
                                             &peer->receiving);
 }
 
-// At most one beat is under way to a rank, from a buffer of its own (`out`). The last one, a
+// At most one heartbeat per rank is pending, with its own buffer (`out`). The last one, a
 // farewell or a failure, is sent once and does not wait for its time.
 static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
 {
@@ -140,7 +141,7 @@ static void *beat_thread(void *data)
     return NULL;
 }
 
-// ---- start, stop -------------------------------------------------------------------------------
+// ---- start, stop --------------------------------------------------------------------------------
 
 // The thread blocks all signals, so that they reach the threads of the program that expect them.
 tsr_status tsr__beat_start(struct net *net, uint32_t job)
@@ -176,8 +177,8 @@ bool tsr__beat_knows(struct net *net, int rank)
     return state == BEAT_FAILED || state == BEAT_ENDED;
 }
 
-// Tells all that this rank ends, or has failed, and waits (not for long) until that has left; after a failure, until
-// all others have answered. False: one did not.
+// Tells all that this rank ends, or has failed, and waits (not for long) until that has left; after
+// a failure, until all others have answered. False: one did not.
 static bool farewell(struct net *net)
 {
     bool failed = atomic_load(&net->failed), open = true;
@@ -217,7 +218,8 @@ bool tsr__beat_stop(struct net *net, bool *answered)
     return true;
 }
 
-// Instead of a farewell: messages of a failed call are left in memory that is not ours, and no call of the network may touch it.
+// Instead of a farewell: messages of a failed call are left in memory that is not ours, and no call
+// of the network may touch it.
 void tsr__beat_freeze(struct net *net)
 {
     if (atomic_exchange(&net->stop, true))
@@ -228,7 +230,7 @@ void tsr__beat_freeze(struct net *net)
     net->link->failed(net->link);
 }
 
-// ---- for the rank's thread ---------------------------------------------------------------------
+// ---- for the rank's thread ----------------------------------------------------------------------
 
 // Only noted; it goes out with the next sign.
 void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer)
@@ -263,7 +265,7 @@ tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why)
 }
 
 // Follows "waits for" from a rank back to this one; 0: no ring, else a number for this very ring.
-// 0 waits for 1, 1 for 2, 2 for 0: asked by rank 0 with at = 1, the walk comes back after two
+// 0 waits for 1, 1 for 2, 2 for 0: asked by rank 0 with at = 1, the search returns to 0 after two
 // steps. The number has each member's count of calls in it, so that ranks which go on and wait
 // again make another ring.
 static uint64_t ring_of(const struct net *net, int at)
@@ -306,8 +308,8 @@ static tsr_status judge_silence(struct net *net, const struct comm_call *call, i
     return TSR_OK;
 }
 
-// Under the lock: the peer has ended; a ring of waiting ranks that stays the same; the peer's silence. The first that holds
-// is the reason.
+// With the lock held: the peer has ended; a stable deadlock; the peer's heartbeat. The first that
+// applies is reported.
 static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
                         struct comm_trouble *why)
 {
@@ -333,7 +335,7 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
     return TSR_OK;
 }
 
-// Called about every millisecond by a rank that waits. TSR_OK: go on waiting.
+// Called about every millisecond by a waiting rank. TSR_OK: continue waiting.
 tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// net_give.c - what a rank leaves for rank 0 beside the calls of the group, as messages on a channel of their own.
+// net_give.c - files that a rank sends to rank 0 outside of the calls of the group, on a channel of
+// their own.
 //
-// The giver maps its file, posts the size and the bytes, and goes on; the messages leave while it works. It waits for
-// them, and lets the file go, when it settles.
+// The sender maps its file, posts the size and the bytes, and continues; the messages are sent
+// while it computes. It waits for them, and releases the file, when it settles.
 //
 // On the channel LINK_GIFT, from each rank to rank 0, in the order of the runs: a head (run,
 // bytes), then the bytes in chunks of 64 MiB. Rank 0 posts the receives only when it takes the
-// gift. 150 MiB are one head and three messages: 64, 64 and 22 MiB.
+// file. 150 MiB are one head and three messages: 64, 64 and 22 MiB.
 #include "transport/net/net.h"
 
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-// What goes before the bytes.
+// Sent before the bytes.
 struct gift_head {
     uint64_t run, bytes;
 };
-// One file under way.
-// It owns the file, its map and the requests, until the last message has left.
+// A file being sent. Owns the file, its mapping and the requests, until the last message has left.
 struct net_gift {
     struct gift_head head;
     int fd;
@@ -33,7 +33,7 @@ static size_t chunks_of(size_t bytes)
     return bytes / NET_CHUNK + (bytes % NET_CHUNK != 0);
 }
 
-// Every failure here is the job's: rank 0 and the giver would wait for each other else.
+// Every failure here fails the job: otherwise rank 0 and the sender would wait for each other.
 static tsr_status fail(struct net *net, struct comm_trouble *why)
 {
     tsr__beat_fail(net, why->status, why->rank, why->text);
@@ -78,8 +78,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
     return TSR_OK;
 }
 
-// Posts a message for each chunk of the bytes.
-// The requests of chunks that were posted before a failure stay with the caller.
+// Posts a message for each chunk. Requests that were posted before a failure stay with the caller.
 static bool post_chunks(struct net *net, int peer, bool receives, char *map, size_t bytes,
                         uint64_t *requests)
 {
@@ -96,9 +95,9 @@ static bool post_chunks(struct net *net, int peer, bool receives, char *map, siz
     return true;
 }
 
-// ---- the giver -----------------------------------------------------------------------------------
+// ---- the sender ---------------------------------------------------------------------------------
 
-// Nothing of it may be under way.
+// Nothing of it may be pending.
 static void gift_drop(struct net *net, struct net_gift *gift)
 {
     tsr__free(net->session, gift->requests, gift->n * sizeof *gift->requests);
@@ -109,7 +108,8 @@ static void gift_drop(struct net *net, struct net_gift *gift)
     tsr__free(net->session, gift, sizeof *gift);
 }
 
-// The file, mapped, with room for the requests of its messages. NULL: out of memory; the file is closed.
+// The file, mapped, with room for the requests of its messages. NULL: out of memory; the file is
+// closed.
 static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t run)
 {
     struct net_gift *gift = tsr__alloc(net->session, sizeof *gift);
@@ -130,8 +130,8 @@ static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t
     return gift;
 }
 
-// Gifts wait in a ring of COMM_GIFTS until rank 0 has them: `given` counts those begun, `settled`
-// those over. The head goes first, then the file in chunks.
+// Files wait in a ring of COMM_GIFTS until rank 0 has them: `given` counts those begun, `settled`
+// those done. The head is sent first, then the file in chunks.
 tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {
@@ -157,7 +157,7 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Afterwards the oldest gift has left this rank's memory: rank 0 has it, or the network does.
+// Afterwards the oldest file has left this rank's memory: rank 0 or the network has it.
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -165,15 +165,15 @@ tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *ca
     struct net_gift *gift = net->gifts[net->settled % COMM_GIFTS];
     tsr_status st = complete(net, call, 0, gift->requests, gift->done, gift->n, why);
     if (st != TSR_OK)
-        return st; // messages may be under way in its memory; the process ends soon
+        return st; // messages may be pending in its memory; the process ends soon
     gift_drop(net, gift);
     net->settled++;
     return TSR_OK;
 }
 
-// ---- rank 0 --------------------------------------------------------------------------------------
+// ---- rank 0 -------------------------------------------------------------------------------------
 
-// A file of that many bytes, mapped for writing. -1: there is none.
+// A file of that many bytes, mapped for writing. -1: failed.
 static int make_file(size_t bytes, char **map)
 {
     int fd = memfd_create("tessera-gift", MFD_CLOEXEC);
@@ -229,7 +229,7 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
             net->link->cancel(net->link, &request);
         return st;
     }
-    // A gift of another run means that the ranks disagree about how many there were.
+    // A file of another run means that the ranks disagree about the number of runs.
     *fd =
         head.run == call->run && head.bytes <= INT64_MAX ? make_file((size_t)head.bytes, &map) : -1;
     if (*fd < 0) {
@@ -240,7 +240,7 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
     *bytes = (size_t)head.bytes;
     st = map ? receive_bytes(net, call, from, map, *bytes, why) : TSR_OK;
     if (st != TSR_OK)
-        return st; // messages may be under way in that memory
+        return st; // messages may be pending in that memory
     if (map)
         munmap(map, *bytes);
     return TSR_OK;

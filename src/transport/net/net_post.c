@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// net_post.c - messages between ranks that are processes: posting, waiting, the frames that begin every call.
+// net_post.c - messages between ranks that are processes: posting, waiting, the frames that begin
+// every call.
 //
-// Every call starts with one frame to each other member (or to the first one alone, tsr__net_gather): the header, and the
-// data where it is small. The k-th frame from a rank belongs to the k-th call that both are in, so ranks that disagree
-// find it by comparing. Data that is larger follows in messages of its own, taken only after the comparison.
+// Every call starts with one frame to each other member (or to the first one alone,
+// tsr__net_gather): the header, and the data if it is small. The k-th frame from a rank belongs to
+// the k-th call of both, so ranks that disagree detect it by comparing. Larger data follows in
+// separate messages, received only after the comparison.
 //
-// What waits for what: complete() is the only wait. It drives all messages of the call at once, so
-// no order of sends and receives can block two ranks. Once in about a millisecond it looks whether
-// the rank that is missed has failed, ended or fallen silent (net_beat.c).
+// complete() is the only function that waits. It drives all messages of the call at once, so no
+// order of sends and receives can deadlock. About once a millisecond it checks whether the missing
+// rank has failed, ended or lost its heartbeat (net_beat.c).
 //
-// Memory: frames and scratch grow and stay for the life of the endpoint. After a failure the
-// network may still write into them, so they are then never freed (net_close). The caller's memory
-// is left alone when a failed call returns (net_quiet.c).
+// Memory: frames and scratch memory grow and stay until the endpoint is closed. After a failure the
+// network may still write into them, so they are then never freed (net_close). The caller's buffers
+// are not accessed after a failed call has returned (net_quiet.c).
 #include "transport/net/net.h"
 
 #include <stdio.h>
 #include <time.h>
 
-// ---- messages under way ------------------------------------------------------------------------
+// ---- pending messages ---------------------------------------------------------------------------
 
 static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
                        struct comm_trouble *why)
@@ -27,9 +29,10 @@ static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
                         net->endpoint.rank, peer, call->op, call->node, (long long)call->id);
 }
 
-#define LOSS_S 2.0 // by then the meeting has told who is gone
+#define LOSS_S 2.0 // by then the meeting knows which rank is gone
 
-// A message failed. Where the ranks watch each other, the reason is known soon: that rank died, or another has failed.
+// A message failed. If the ranks watch each other, the reason is known soon: that rank died, or
+// another has failed.
 static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
                             struct comm_trouble *why)
 {
@@ -62,7 +65,7 @@ bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want)
     return *p;
 }
 
-// Marked done until its request exists, so that nobody tests a request that was never made.
+// Marked done until its request exists, so that a request that was never made is not tested.
 // Pointers to other entries may move.
 static struct pending *add_pending(struct net *net)
 {
@@ -113,14 +116,14 @@ static bool test_range(struct net *net, struct net_range range, struct pending *
         *moved |= done == 1 && !pending->done;
         pending->done = done == 1;
         if (done < 0 || (done == 0 && (!*open || (!(*open)->receives && pending->receives))))
-            *open = pending; // a missing message says more than one that was not taken
+            *open = pending; // a missing message is more informative than one that was not taken
         if (done < 0)
             return false;
     }
     return true;
 }
 
-// Something that was not done a moment ago is now.
+// True if a message has completed since the last check.
 static bool came_since(struct net *net, struct net_range range)
 {
     struct pending *open;
@@ -144,7 +147,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, struct
         }
         if (!open)
             break;
-        // Whatever came or left shows that the others work: patience starts again.
+        // Any progress shows that the others work: waiting starts again.
         if (moved)
             patience = (struct patience){0};
         if (!net_patience(net, &patience))
@@ -152,7 +155,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, struct
         tsr__beat_tell(net, call, doing, open->peer);
         told = true;
         st = tsr__beat_look(net, call, open->peer, why);
-        // A rank that ends has sent all it had to: what came between the two looks still counts.
+        // A rank that ends has sent everything: what arrived between the two checks still counts.
         if (st != TSR_OK && !came_since(net, range))
             break;
         st = TSR_OK;
@@ -185,12 +188,13 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
     return why->status;
 }
 
-// ---- frames ------------------------------------------------------------------------------------
+// ---- frames -------------------------------------------------------------------------------------
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
 
-// Members are numbered by their place in the group. First come the frames from them: each has room for the largest there is,
-// because nobody knows how long one is before it is here. Then those to them, as long as this group's can be.
+// Members are numbered by their index in the group. First the frames from them: each has room for
+// the largest frame, because its length is not known before it arrives. Then the frames to them, of
+// this group's length.
 char *tsr__net_frame(struct net *net, int i)
 {
     return net->frames + (size_t)i * FRAME_CAP;
@@ -265,15 +269,16 @@ tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_
                         call->op, call->node, (long long)call->id, peer);
 }
 
-// Compares the frame that came from member i, which is to have `along` bytes of data; SIZE_MAX: as many as its header says.
+// Compares the frame from member i, which must have `along` bytes of data; SIZE_MAX: as many as its
+// header says.
 static tsr_status check_frame(struct net *net, const struct comm_call *call, int i, size_t got,
                               const struct comm_header *mine, size_t along,
                               struct comm_trouble *why)
 {
     struct comm_header theirs;
     int peer = (int)call->group[i];
-    // A frame may be shorter than a header, if the other rank is of another build; texts in it may
-    // lack their ends.
+    // A frame may be shorter than a header if the other rank is of another build; texts in it may
+    // lack terminators.
     memset(&theirs, 0, sizeof theirs);
     memcpy(&theirs, tsr__net_frame(net, i), got < sizeof theirs ? got : sizeof theirs);
     theirs.op[sizeof theirs.op - 1] = theirs.node[COMM_NAME - 1] = 0;
@@ -285,7 +290,7 @@ static tsr_status check_frame(struct net *net, const struct comm_call *call, int
     return tsr__net_damaged(call, peer, why);
 }
 
-// What every call begins with: nothing of the last one is under way, or the job has failed.
+// The start of every call: nothing of the last one is pending, or the job has failed.
 static tsr_status begin(struct net *net, const struct comm_call *call, const int64_t *notes,
                         struct comm_header *header, struct comm_trouble *why)
 {
@@ -294,7 +299,7 @@ static tsr_status begin(struct net *net, const struct comm_call *call, const int
     net->n_pending = 0;
     if (!grow_frames(net, call))
         return tsr__net_out_of_memory(net, why);
-    // Travels with the signs of life: two looks that see the same number saw the same wait.
+    // Sent with the heartbeats: two checks with the same number saw the same wait.
     atomic_fetch_add(&net->calls, 1);
     tsr__header_of(call, notes, header);
     return TSR_OK;
@@ -318,8 +323,8 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
         st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
     if (st != TSR_OK)
         return st; // the end of the job looks at what is pending
-    // pending has, for each other member in the group's order, its receive and then the send: `got`
-    // of the receives is the length of the frames.
+    // pending has, for each other member in group order, its receive and then the send: `got` of
+    // the receives is the length of the frames.
     size_t at = 0;
     for (int i = 0; i < call->n_group; i++) {
         if (call->group[i] == net->endpoint.rank)
@@ -339,7 +344,7 @@ static bool is_head(const struct net *net, const struct comm_call *call)
     return call->group[0] == net->endpoint.rank;
 }
 
-// Of a head: the frames of all others are here and say the same.
+// For the head: the frames of all others have arrived and agree.
 static tsr_status gather_frames(struct net *net, const struct comm_call *call,
                                 const struct comm_header *header, size_t bytes,
                                 struct comm_trouble *why)
@@ -379,7 +384,7 @@ tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
     return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);
 }
 
-// All get the same frame, which is made once.
+// All members get the same frame.
 tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why)
 {
@@ -399,8 +404,7 @@ tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
     return tsr__net_complete(net, call, why);
 }
 
-// A frame's receive can be taken back. Data that is under way cannot: the other side may be
-// writing.
+// A frame's receive can be cancelled. Data in flight cannot: the other side may be writing.
 bool tsr__net_cancel(struct net *net)
 {
     bool clean = true;

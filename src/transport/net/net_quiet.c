@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// net_quiet.c - after a failed call nothing of it may touch the caller's memory.
+// net_quiet.c - after a failed call none of its messages may access the caller's buffers.
 //
-// Large messages are sent from the caller's tensors and received into them. When a call fails, the caller frees these, while
-// the thread of the signs of life goes on to drive the network, which would still read and write there. So a call that fails
-// returns only when each of its messages has ended, or when nobody in this process drives the network any more:
+// Large messages are sent from the caller's tensors and received into them. When a call fails, the
+// caller frees these, while the heartbeat thread continues to drive the network, which would still
+// read and write there. So a failed call returns only when each of its messages has ended, or when
+// this process no longer drives the network:
 //
-//     1  receives are withdrawn: those that nothing has come for end at once, the others when their message is here
-//     2  what has left this process ends by itself, and what goes to a rank that died fails
-//     3  a message to a rank that knows of the failure is never taken, and neither MPI nor UCX can take a send back (closing UCX's
-//        endpoint would, but 1.13 crashes then): the network is frozen, when all know why, because signs of life travel the same way
+//     1  receives are cancelled: those without a message end at once, the others when their
+//        message has arrived
+//     2  what has left this process ends by itself, and sends to a dead rank fail
+//     3  a message to a rank that knows of the failure is never received, and neither MPI nor UCX
+//        can cancel a send (closing UCX's endpoint would, but 1.13 crashes then): the network is frozen
+//        once all ranks know why, because heartbeats use the same network
 #include "transport/net/net.h"
 
 #include <time.h>
@@ -25,7 +28,7 @@ static void withdraw_receives(struct net *net)
     }
 }
 
-// Some message has not ended. One that failed has.
+// True if a message has not ended; a failed one has.
 static bool is_under_way(struct net *net)
 {
     bool open = false;

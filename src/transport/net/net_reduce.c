@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// net_reduce.c - all-reduce of ranks that are processes, made of messages between pairs.
+// net_reduce.c - all-reduce of ranks that are processes, built from messages between pairs.
 //
-// What is small travels whole in the frames, and every member folds all of it itself; or, where ranks share cores, the
-// first member does for all. A larger reduction is cut into slices: each member gets all members' parts of its slice,
-// folds them in group order, and sends the result to all. So every element is folded in one order: the same bits on all
-// ranks and transports.
+// Small tensors are sent completely in the frames, and every member folds all of them; or, if ranks
+// share cores, the first member does it for all. A larger reduction is divided into slices: each
+// member receives all members' parts of its slice, folds them in group order, and sends the result
+// to all. So every element is folded in one order: the same bits on all ranks and transports.
 //
-// Slices travel in pieces, so that folding, sending and receiving overlap. The first piece comes with the frames; the
-// others are posted SUM_WINDOW at a time. Two members and 1 MiB: each folds a slice of 512 KiB, in pieces of 64 KiB (in
-// the frame), 256 and 192 KiB. Member 0 -> 1: frame with piece 0 of slice 1, its piece 1, the result of piece 0 of slice
-// 0, piece 2 of slice 1, results 1 and 2 of slice 0. Both sides post in this order, and nothing else tells the messages
-// apart.
+// Slices are sent in pieces, so that folding, sending and receiving overlap. The first piece comes
+// with the frames; the others are posted SUM_WINDOW at a time. Two members and 1 MiB: each folds a
+// slice of 512 KiB, in pieces of 64 KiB (in the frame), 256 and 192 KiB. Member 0 -> 1: frame with
+// piece 0 of slice 1, its piece 1, the result of piece 0 of slice 0, piece 2 of slice 1, results 1
+// and 2 of slice 0. Both sides post in this order; nothing else identifies the messages.
 #include "transport/net/net.h"
 
-#define HEAD_MEMBERS 8            // most members of which one folds for all
+#define HEAD_MEMBERS 8            // largest group in which one member folds for all
 #define SUM_PIECE    (256u << 10) // bytes of a piece
-#define SUM_WINDOW   2            // pieces whose parts are under way at a time
+#define SUM_WINDOW   2            // pieces whose parts are in flight at a time
 
 // One round of a large reduction.
 struct sum {
@@ -29,7 +29,7 @@ struct sum {
     int64_t head;                       // elements of each slice that came with the frames
     int64_t step;                       // elements of every later piece
     int64_t pieces;                     // of the longest slice: the head, and those after it
-    struct net_range parts[SUM_WINDOW]; // the messages that bring and take the parts of a piece
+    struct net_range parts[SUM_WINDOW]; // the messages with the parts of a piece
     const void **ins;
     struct comm_trouble *why;
 };
@@ -39,8 +39,8 @@ struct span {
     size_t at, bytes;
 };
 
-// Piece `piece` of the slice that a member folds; empty behind the slice's end. Head 10, step 4, a slice of 17 elements from
-// 100 on: 100..109, 110..113, 114..116.
+// Piece `piece` of the slice that a member folds; empty behind the slice's end. Head 10, step 4, a
+// slice of 17 elements from 100 on: 100..109, 110..113, 114..116.
 static struct span piece_of(const struct sum *sum, int member, int64_t piece)
 {
     int64_t first, length, begin = 0, end = sum->head;
@@ -59,7 +59,7 @@ static bool is_me(const struct sum *sum, int member)
     return member == sum->me;
 }
 
-// Where a member's part of a piece of this one's slice is kept until it is folded.
+// Where a member's part of a piece of this rank's slice is kept until it is folded.
 static char *part_place(const struct sum *sum, int64_t piece, int member)
 {
     size_t slot = (size_t)(piece % SUM_WINDOW) * (size_t)sum->call->n_group + (size_t)member;
@@ -68,7 +68,7 @@ static char *part_place(const struct sum *sum, int64_t piece, int member)
     return sum->net->scratch + slot * (size_t)sum->step * sum->unit;
 }
 
-// The parts of a piece: everybody else's of my slice come in, mine of their slices go out.
+// The parts of a piece: receives the others' parts of my slice, sends mine of their slices.
 static tsr_status post_parts(struct sum *sum, int64_t piece)
 {
     struct net_range *range = &sum->parts[piece % SUM_WINDOW];
@@ -103,7 +103,8 @@ static void fold_piece(struct sum *sum, int64_t piece)
                 (int64_t)(mine.bytes / sum->unit));
 }
 
-// The fold of my piece goes to everybody, theirs come straight into out. in == out is fine: my parts of this piece have left.
+// Sends the result of my piece to all others and receives theirs into out. in == out is allowed: my
+// parts of this piece have been sent.
 static tsr_status post_results(struct sum *sum, int64_t piece)
 {
     struct span mine = piece_of(sum, sum->me, piece);
@@ -124,7 +125,7 @@ static tsr_status post_results(struct sum *sum, int64_t piece)
     return TSR_OK;
 }
 
-// Elements of the longest slice that are left after the head.
+// Elements of the longest slice after the head.
 static int64_t longest_rest(const struct sum *sum)
 {
     int64_t first, length, longest = sum->head;
@@ -136,8 +137,8 @@ static int64_t longest_rest(const struct sum *sum)
     return longest - sum->head;
 }
 
-// Sets how the slices of a round are cut. head: bytes of each that came with the frames. 1 MiB of float32 for two: head 16384, rest 114688 elements, step
-// 65536, so three pieces.
+// Divides the slices of a round into pieces. head: bytes of each that came with the frames. 1 MiB
+// of float32 for two: head 16384, rest 114688 elements, step 65536, so three pieces.
 static tsr_status cut_pieces(struct sum *sum, size_t head)
 {
     sum->head = (int64_t)(head / sum->unit);
@@ -153,7 +154,8 @@ static tsr_status cut_pieces(struct sum *sum, size_t head)
     return TSR_OK;
 }
 
-// All pieces of a round. The parts of piece p + SUM_WINDOW are posted when those of piece p are folded, since they take their place.
+// All pieces of a round. The parts of piece p + SUM_WINDOW are posted when those of piece p are
+// folded, since they reuse their space.
 static tsr_status reduce_round(struct sum *sum)
 {
     tsr_status st;
@@ -203,7 +205,8 @@ static tsr_status reduce_rounds(struct sum *sum, size_t head)
     return TSR_OK;
 }
 
-// What the frames take along: everything, where it is small; else the first piece of the slice that the reader folds.
+// What the frames carry: everything if it is small; else the first piece of the slice that the
+// receiver folds.
 static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t room)
 {
     size_t bytes = (size_t)sum->call->count * sum->unit;
@@ -220,7 +223,8 @@ static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t room)
     return tsr__net_meet(sum->net, sum->call, NULL, send, false, sum->why);
 }
 
-// Every frame brought as much as this member is about to fold: all ranks cut alike, unless one is of another build.
+// Every frame must have as much data as this member is about to fold; a rank of another build may
+// differ.
 static tsr_status check_frames(const struct sum *sum, size_t bytes)
 {
     struct comm_header header;
@@ -242,8 +246,8 @@ static void fold_frames(struct sum *sum)
                 (void *const *)&sum->out, 1, 0, sum->call->count);
 }
 
-// Where ranks share cores, the time goes into messages rather than into waiting: one member folds for all. Four members: 6 messages
-// instead of 12. With many members the head would be what all wait for.
+// If ranks share cores, messages cost more than waiting: one member folds for all. Four members: 6
+// messages instead of 12. With many members the head would be the bottleneck.
 static bool at_head(const struct sum *sum, size_t bytes)
 {
     return sum->net->link->crowded && sum->call->n_group > 2 &&

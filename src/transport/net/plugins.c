@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// plugins.c - finds the plug-in of a network: libtessera_mpi_openmpi.so, libtessera_mpi_mpich.so, libtessera_ucx.so.
+// plugins.c - finds the plug-in of a network: libtessera_mpi_openmpi.so, libtessera_mpi_mpich.so,
+// libtessera_ucx.so.
 //
-// It lies in the folder that the caller names, beside the library that holds this code, or in the folder "tessera" there.
+// It is in the folder that the caller names, beside the library that contains this code, or in the
+// folder "tessera" there.
 #include "transport/net/net.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <unistd.h>
 
-static const char here = 0; // its address tells which library this is
+static const char here = 0; // its address identifies this library
 
-// False: the path is too long.
-// "/usr/lib", "/tessera", "openmpi" -> "/usr/lib/tessera/libtessera_mpi_openmpi.so"
+// False: the path is too long. "/usr/lib", "/tessera", "openmpi" ->
+// "/usr/lib/tessera/libtessera_mpi_openmpi.so"
 static bool path_of(const char *folder, const char *below, const char *family, char *out, size_t n)
 {
     const char *kind = strcmp(family, "ucx") == 0 ? "" : "mpi_";
@@ -19,8 +21,7 @@ static bool path_of(const char *folder, const char *below, const char *family, c
     return length >= 0 && (size_t)length < n;
 }
 
-// why keeps the first reason: that of the folder which the caller named. A library stays once it is
-// loaded.
+// why keeps the first reason, that of the caller's folder. A library stays loaded.
 static void *open_at(const char *folder, const char *below, const char *family, char *why, size_t n)
 {
     char path[4200];
@@ -44,11 +45,11 @@ void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t
     return handle;
 }
 
-// A file that is there may still fail to load; opening it tells then.
+// A file that exists may still fail to load; opening it reports that.
 static bool is_at(const char *folder, const char *below, const char *family)
 {
     char path[4200];
-    // Not opened: two MPIs in one process would meet.
+    // Not opened: two MPI libraries in one process would conflict.
     return path_of(folder, below, family, path, sizeof path) && access(path, R_OK) == 0;
 }
 

@@ -210,7 +210,9 @@ static inline struct shm_pair_buffer *shm_pair_buffer(const struct shm_job *job,
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text);
 tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why);
 
-// ---- shm_meet.c Publishes this rank's entry (made with tsr__shm_begin) to the group and waits until all members have arrived and agree.
+// ---- shm_meet.c
+// Publishes this rank's entry (made with tsr__shm_begin) to the group and waits until all members
+// have arrived and agree.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why);
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why);

@@ -63,7 +63,7 @@ static size_t class_bytes(unsigned class)
     return ((size_t)8 + class % 8 + 1) << (class / 8 - 3);
 }
 
-// ---- addresses ------------------------------------------------------------------------------------
+// ---- addresses ----------------------------------------------------------------------------------
 
 static char *heap_base(const struct shm *me)
 {
@@ -94,7 +94,7 @@ static struct block *before(struct block *block)
     return block->before ? (struct block *)((char *)block - block->before) : NULL;
 }
 
-// ---- lists of free blocks ----------------------------------------------------------------------
+// ---- lists of free blocks -----------------------------------------------------------------------
 
 static void list_free(struct shm_heap *heap, struct block *block)
 {
@@ -132,7 +132,7 @@ static struct block *smallest_of(const struct shm_heap *heap, unsigned class, si
     return best;
 }
 
-// ---- large blocks ------------------------------------------------------------------------------
+// ---- large blocks -------------------------------------------------------------------------------
 
 // Every size is set here, so that the next block, or the heap for the last one, always knows it.
 static void set_bytes(struct shm *me, struct block *block, size_t bytes)
@@ -243,7 +243,7 @@ static void free_large(struct shm *me, struct block *block)
     list_free(heap, block);
 }
 
-// ---- small blocks ------------------------------------------------------------------------------
+// ---- small blocks -------------------------------------------------------------------------------
 
 // Called with the lock held. NULL: the region is full.
 static struct block *take_small(struct shm *me, size_t bytes)
@@ -270,7 +270,7 @@ static bool is_small(const struct shm *me, const struct block *block)
     return block < first_large(me);
 }
 
-// ---- entry points ---------------------------------------------------------------------------------
+// ---- entry points -------------------------------------------------------------------------------
 
 // From any thread of the rank's engine. NULL: the caller uses ordinary memory.
 void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)

@@ -178,7 +178,7 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job)
     tsr__free(session, job, sizeof *job);
 }
 
-// ---- failure -----------------------------------------------------------------------------------
+// ---- failure ------------------------------------------------------------------------------------
 
 // The first who fails writes why; others, in any process, come too late and leave it. 1 keeps
 // readers waiting until the text is whole.
@@ -192,7 +192,7 @@ void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char 
     atomic_store(&head->failed, 2);
 }
 
-// Whoever wrote it may have died doing so: not for ever.
+// The writer may have died meanwhile, so the wait is limited.
 // Waits 0.1 s at most for a text that is being written.
 tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why)
 {
@@ -220,7 +220,7 @@ bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why)
     return true;
 }
 
-// ---- for whoever watches the processes ---------------------------------------------------------
+// ---- for the process that supervises the ranks ----------------------------------------------------------
 
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank)
 {

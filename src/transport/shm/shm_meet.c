@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// shm_meet.c - how ranks that share memory meet, compare what they are at, and wait for each other.
+// shm_meet.c - synchronization of ranks that share memory: they compare their calls and wait for
+// each other.
 //
-// A rank writes what it is about to do into one of its two entries and raises, for each other
-// member, the number of their meetings. When all members' numbers are as high, what their entries
-// say is compared. Numbers are kept for each pair of ranks, so the k-th meeting of two is always
-// with each other: ranks that disagree about operator, order or group meet in different calls, and
-// find it. A rank may be one meeting ahead of another, never two, so two entries suffice; before an
-// entry is written again, those who were shown it must have departed from that meeting, or come to
-// a later one.
+// A rank writes what it is about to do into one of its two entries and raises its call counter for
+// each other member. When the counters of all members are as high, their entries are compared.
+// Counters are kept for each pair of ranks, so the k-th call of two ranks always pairs with each
+// other: ranks that disagree about operator, order or group meet in different calls and detect it.
+// A rank may be one call ahead of another, never two, so two entries suffice. Before an entry is
+// reused, the ranks that could read it must have departed from that call, or entered a later one.
 //
-// Worked example: ranks 0 and 1, `arrived` of rank 0 towards rank 1 is meeting << 2 | entry
-// before << 1 | entry now. First meeting: rank 0's call 1 writes entry 1 and stores 1 << 2 | 0 <<
-// 1 | 1 = 5. Rank 1 reads 5: 5 >> 2 = 1, rank 0 has come, and 5 & 1 = 1 says which entry to
-// compare. Second meeting: call 2 writes entry 0 and stores 2 << 2 | 1 << 1 | 0 = 10. If rank 1
-// comes to the first meeting only now, it reads 10: 10 >> 2 = 2 is more than 1, so that rank 0 is
-// one ahead, and 10 >> 1 & 1 = 1 is the entry that it showed before. Call 3 writes entry 1 again:
-// rank 0 first waits until rank 1's `departed` is 1, or until rank 1 has been seen at meeting 2.
+// Worked example: ranks 0 and 1; `arrived` of rank 0 towards rank 1 is call << 2 | previous entry
+// << 1 | current entry. First call: rank 0 writes entry 1 and stores 1 << 2 | 0 << 1 | 1 = 5. Rank
+// 1 reads 5: 5 >> 2 = 1, rank 0 has arrived, and 5 & 1 = 1 is the entry to compare. Second call:
+// rank 0 writes entry 0 and stores 2 << 2 | 1 << 1 | 0 = 10. If rank 1 enters the first call only
+// now, it reads 10: 10 >> 2 = 2 is more than 1, so rank 0 is one call ahead, and 10 >> 1 & 1 = 1 is
+// its previous entry. The third call writes entry 1 again: rank 0 first waits until rank 1's
+// `departed` is 1, or until rank 1 has entered call 2.
 //
-// Order of memory: a rank writes its entry, then raises `arrived` (release); who sees the number
-// (acquire) sees the entry. Likewise it reads another's entry, then raises `departed`. No lock is
-// taken anywhere: a process that dies, or is killed, leaves nothing locked.
+// Memory order: a rank writes its entry, then raises `arrived` (release); a rank that sees the
+// counter (acquire) sees the entry. Likewise it reads another's entry, then raises `departed`.
+// There are no locks: a process that dies leaves nothing locked.
 #include "transport/shm/shm.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@
 
 _Static_assert(offsetof(struct comm_header, notes) == SHM_LINE, "what is compared is one line");
 
-// The failure becomes the job's: every rank that waits finds it at its next look. waiting_for is
-// cleared so that nobody sees a ring through this rank.
+// Publishes the failure of the job: every waiting rank finds it at its next check. waiting_for is
+// cleared so that no rank sees a deadlock through this one.
 tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
 {
     tsr__shm_fail(me->job, why->status, why->rank, why->text);
@@ -37,18 +37,17 @@ tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
     return why->status;
 }
 
-// ---- waiting -----------------------------------------------------------------------------------
+// ---- waiting ------------------------------------------------------------------------------------
 
-// True if rank a waits for rank b to come, and b has not.
-// a has come to meeting k of the two, b has not.
+// True if rank a has entered call k with rank b, and b has not.
 static bool waits(const struct shm_job *job, int a, int b)
 {
     return atomic_load(&shm_pair(job, b, a)->arrived) >> 2 <
            atomic_load(&shm_pair(job, a, b)->arrived) >> 2;
 }
 
-// True if following "waits for" from this rank comes back to it. A rank whose wait is over and that
-// only has not had the time to see it breaks the ring.
+// True if following "waits for" from this rank returns to it: a deadlock. A rank whose wait is over
+// but that has not noticed it yet breaks the ring.
 static bool in_a_ring(const struct shm *me)
 {
     int at = me->endpoint.rank;
@@ -61,10 +60,10 @@ static bool in_a_ring(const struct shm *me)
         if (at == me->endpoint.rank)
             return true;
     }
-    return false; // a ring without this rank: its members will tell
+    return false; // a ring without this rank: its members will report it
 }
 
-// True if the process is gone, a zombie that nobody has taken yet included.
+// True if the process has ended, zombies included.
 static bool process_gone(int pid)
 {
     char path[64], text[256] = "";
@@ -81,8 +80,8 @@ static bool process_gone(int pid)
     return state && (state[2] == 'Z' || state[2] == 'X');
 }
 
-// How long a rank has given no sign, counted in this rank's own time: one that was stopped itself
-// meanwhile blames nobody.
+// Fails if a rank has had no heartbeat for too long, in this rank's own time: a rank that was
+// stopped itself meanwhile reports no other.
 static tsr_status judge_silence(struct shm *me, const struct comm_call *call, int peer,
                                 struct comm_trouble *why)
 {
@@ -91,14 +90,14 @@ static tsr_status judge_silence(struct shm *me, const struct comm_call *call, in
     uint64_t beat = atomic_load(&slot->beat);
     double now = tsr__now_s(), step = now - shm_peer->looked_s;
     shm_peer->looked_s = now;
-    // Any change counts; the number itself means nothing.
+    // Any change is a heartbeat; the value has no meaning.
     if (beat != shm_peer->beat) {
         shm_peer->beat = beat;
         shm_peer->silent_s = 0;
         return TSR_OK;
     }
     shm_peer->silent_s += step < 0.5 ? step : 0.5;
-    // A parent that watches tells how the process ended, which says more than that it is gone.
+    // A supervising parent reports how the process ended, which is more informative.
     if (!me->job->watched && shm_peer->silent_s > 0.5 && atomic_load(&slot->pid) > 0 &&
         process_gone(atomic_load(&slot->pid)))
         return tsr__trouble(why, TSR_PEER, peer,
@@ -113,11 +112,10 @@ static tsr_status judge_silence(struct shm *me, const struct comm_call *call, in
                         (long long)call->id);
 }
 
-#define RING_LOOKS 50 // a ring that is seen so often is none of ranks on the move
+#define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
 
-// In this order: somebody failed; the peer has ended; a ring of waiting ranks; the peer's
-// silence; what another transport below knows. The first that holds is the reason that the user
-// reads.
+// In this order: a rank failed; the peer has ended; a deadlock; the peer's heartbeat; the transport
+// below. The first that applies is reported.
 tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
                          struct comm_trouble *why)
 {
@@ -126,7 +124,7 @@ tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
         return tsr__shm_told(me->job, why);
     if (atomic_load(&slot->state) != SHM_GONE)
         me->gone = 0;
-    else if (++me->gone > 1) // what it did last was looked for once more since it was seen gone
+    else if (++me->gone > 1) // its last calls were checked once more after it had ended
         return tsr__trouble(why, TSR_PEER, peer,
                             "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
                             me->endpoint.rank, call->op, call->node, (long long)call->id);
@@ -144,9 +142,9 @@ tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
     return me->also(me->also_data, call, peer, why);
 }
 
-// The usual wait is over within microseconds, so that the first look costs one load. Only a rank
-// that really waits says for whom (others look for rings in that), and only one that waits for
-// long looks at the peer and the clock.
+// Most waits end within microseconds, so the first check costs one load. Only a rank that really
+// waits publishes for whom (others search that for deadlocks), and only one that waits long checks
+// the peer and the clock.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why)
@@ -156,8 +154,8 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
         *seen = atomic_load_explicit(word, memory_order_acquire);
         if (*seen >> shift >= wanted)
             break;
-        // Said before the first nap, and once: the word is on a line that the other ranks read only
-        // when they wait long.
+        // Published once, before the first sleep: other ranks read this cache line only when they
+        // wait long.
         if (patience.rounds == 0) {
             atomic_store_explicit(&me->slot->waiting_for, peer, memory_order_release);
             me->rings = me->gone = 0;
@@ -177,10 +175,9 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
     return TSR_OK;
 }
 
-// ---- what was shown may be written again -------------------------------------------------------
+// ---- reusing entries ----------------------------------------------------------------------------
 
-// Waits for those ranks alone that were shown the entry, and of these only for the ones that are
-// not known to be at a later meeting.
+// Waits only for ranks that could read the entry and are not known to be in a later call.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why)
 {
@@ -200,7 +197,7 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
     return TSR_OK;
 }
 
-// Who was shown the entry at which meeting; read by tsr__shm_released two calls later.
+// Which ranks could read the entry in which call; used by tsr__shm_released two calls later.
 static void remember(const struct shm *me, const struct comm_call *call,
                      struct shm_readers *readers)
 {
@@ -214,10 +211,9 @@ static void remember(const struct shm *me, const struct comm_call *call,
     }
 }
 
-// ---- meeting -----------------------------------------------------------------------------------
+// ---- synchronization ----------------------------------------------------------------------------
 
-// Calls take turns with the two entries; what stood there two calls ago must be read by all
-// first.
+// Calls use the two entries in turn; all ranks must have read the one of two calls ago first.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why)
 {
@@ -236,8 +232,8 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
     return TSR_OK;
 }
 
-// stamped: what is at the mailbox of both, or NULL.
-// The only place that raises `arrived`. Returns the stamp, 0 without one.
+// Raises `arrived`; the only place that does. stamped: header for the mailbox, or NULL. Returns the
+// stamp, 0 without one.
 static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stamped)
 {
     struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);
@@ -250,7 +246,7 @@ static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stam
     return stamp;
 }
 
-// To all members first, then waiting for all: nobody's arrival depends on another's.
+// Announces to all members first, then waits for all: no arrival depends on another.
 static void come(struct shm *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -258,8 +254,8 @@ static void come(struct shm *me, const struct comm_call *call)
             come_to(me, (int)call->group[i], NULL);
 }
 
-// Afterwards `seen` is the highest meeting that it has come to, and `entry` which of its entries
-// belongs to ours (see the example above).
+// Afterwards `seen` is the latest call that it has entered, and `entry` the one that belongs to
+// ours (see the example above).
 static tsr_status await_member(struct shm *me, const struct comm_call *call, int peer,
                                struct comm_trouble *why)
 {
@@ -288,15 +284,14 @@ static tsr_status await_members(struct shm *me, const struct comm_call *call,
     return TSR_OK;
 }
 
-// A meeting without a comparison: where members have met in this call before, they go on with the
-// same entry.
+// A barrier inside a call: no comparison, members keep their entries.
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     come(me, call);
     return await_members(me, call, why);
 }
 
-// Valid until this rank departs from the meeting.
+// Valid until this rank departs from the call.
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
 {
     const struct shm_slot *slot = shm_slot(me->job, rank);
@@ -304,8 +299,8 @@ const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
     return &slot->entries[self ? me->calls & 1 : me->peers[rank].entry];
 }
 
-// The first line of the header holds all that must agree; where it does not, the comparison field
-// by field says what differs.
+// The first cache line of the header holds all that must agree; if it differs, a comparison field
+// by field finds out what.
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);
@@ -324,8 +319,8 @@ tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct co
     return TSR_OK;
 }
 
-// The stamps stand for the entries' first lines: equal ones, and no entry is read. Only where they
-// differ is the reason looked for there.
+// Equal stamps mean equal headers, and no entry is read. Only if they differ are the entries
+// compared.
 tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call, int peer,
                                     struct comm_trouble *why)
 {
@@ -342,8 +337,8 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
                                 why);
 }
 
-// From here on this rank reads nothing of this meeting any more, and says so to each member; it
-// notes who was shown its own entry, so that the call after the next one knows whom to wait for.
+// This rank reads nothing of this call afterwards and tells each member so; it records which ranks
+// could read its own entry, for the call after the next one.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call)
 {
     remember(me, call, &me->readers[me->calls & 1]);

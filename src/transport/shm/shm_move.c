@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // shm_move.c - all-reduce and exchange between processes that share memory.
 //
-// Three ways for a reduction, each folding in group order. Small: everybody's data lies in its
-// entry, every member folds all of it, one meeting. In reach (tensors that lie in the shared memory
+// Three methods for a reduction, each folding in group order. Small: the data is in the entries,
+// every member folds all of it, with one synchronization. Direct (tensors are in shared memory
 // themselves): each member folds a slice of all inputs into all outputs, nothing is copied. Else
 // staged: chunks are copied into shared memory and folded from there while they are in the cache.
-// An exchange reads parts where they lie, or takes them from a ring that the sender fills.
+// An exchange reads parts in place, or takes them from a ring that the sender fills.
 //
 // Sizes decide: two ranks with at most 4 KiB use their mailbox; up to 16 KiB every member folds
-// everything; above it slices in reach, or chunks of 128 KiB through the stage (two ranks: pieces
-// of 64 KiB through the pair buffer).
+// everything; above it slices directly, or chunks of 128 KiB through the staging area (two ranks:
+// pieces of 64 KiB through the pair buffer).
 #include "transport/shm/shm.h"
 
 #include <stdio.h>
 
-// Offset of memory that the others can reach; 0: they cannot.
+// Offset of memory that the others can access; 0: they cannot.
 static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
 {
     uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;
@@ -24,8 +24,8 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
     return 0;
 }
 
-// What another rank says lies at that offset; NULL: it is not in the memory that tensors lie in. An
-// offset is read once and checked before it is used: it may be anything, and change.
+// The address of an offset that another rank published; NULL: not in the heap area. An offset is
+// read once and checked before use: it may be anything, and change.
 static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 {
     const struct shm_layout *layout = &me->job->at;
@@ -41,7 +41,7 @@ static tsr_status refuse_offset(const struct comm_call *call, int peer, struct c
                         call->op, call->node, (long long)call->id, peer);
 }
 
-// This rank's place in the group, of which it is a member (transport.c has checked).
+// This rank's index in the group (transport.c has checked that it is a member).
 static int place_of(const struct shm *me, const struct comm_call *call)
 {
     int i = 0;
@@ -50,9 +50,10 @@ static int place_of(const struct shm *me, const struct comm_call *call)
     return i;
 }
 
-// ---- all-reduce --------------------------------------------------------------------------------
+// ---- all-reduce ---------------------------------------------------------------------------------
 
-// Every member folds the same numbers in the same order into its own output; nobody waits again.
+// Every member folds the same numbers in the same order into its own output, without further
+// waiting.
 static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, void *out)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -89,7 +90,7 @@ static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *call, 
     tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
                 length);
-    // Nobody may read its output, or write its input again, before all slices are folded.
+    // No member may read its output, or reuse its input, before all slices are folded.
     return tsr__shm_sync(me, call, why);
 }
 
@@ -102,7 +103,7 @@ static tsr_status await_chunk(struct shm *me, const struct comm_call *call, int 
     return tsr__shm_await(me, call, peer, &slot->staged, 0, wanted, &seen, why);
 }
 
-// Written before `staged` is raised, so that who sees the number sees the bytes.
+// Written before `staged` is raised, so that readers of the counter see the bytes.
 static void stage(struct shm *me, const void *from, size_t bytes)
 {
     memcpy(shm_stage(me->job, me->endpoint.rank, me->staged), from, bytes);
@@ -117,7 +118,7 @@ static size_t chunk_at(size_t bytes, size_t at)
     return bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK;
 }
 
-// Two members with an input that the other cannot reach.
+// Two members with an input outside of shared memory.
 struct pair {
     struct shm *me;
     const struct comm_call *call;
@@ -156,7 +157,7 @@ static void put_piece(const struct pair *pair, size_t k)
     atomic_store_explicit(&pair->me->slot->staged, ++pair->me->staged, memory_order_release);
 }
 
-// Each puts its input down one piece ahead and folds both.
+// Each member publishes its input one piece ahead and folds both.
 static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int self,
                               const char *in, char *out, struct comm_trouble *why)
 {
@@ -171,15 +172,14 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
                         (size_t)call->count * unit,
                         {0}};
     size_t pieces = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
-    // Both count pieces of the two sides alike, so both know which cell is whose turn without
-    // asking.
+    // Both ranks count pieces equally, so both know which cell is next without asking.
     memcpy(pair.turns, me->peers[peer].pieces, sizeof pair.turns);
     me->peers[peer].pieces[0] += (pieces + 1) / 2;
     me->peers[peer].pieces[1] += pieces / 2;
     put_piece(&pair, 0);
     for (size_t k = 0; k < pieces; k++) {
-        // The next piece lies ready before this one is folded. Its cell is the one that this rank
-        // itself read two pieces ago, so nobody reads it any more.
+        // The next piece is ready before this one is folded. Its cell is the one that this rank
+        // read two pieces ago, so no other rank reads it.
         put_piece(&pair, k + 1);
         tsr_status st = await_chunk(me, call, peer, k, why);
         if (st != TSR_OK)
@@ -202,7 +202,7 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     uint64_t chunk = me->staged - tsr__shm_entry(me, me->endpoint.rank)->staged;
     char *mine = shm_stage(me->job, me->endpoint.rank, me->staged);
     stage(me, in, bytes);
-    // First meeting: all have staged the chunk.
+    // First barrier: all have staged the chunk.
     tsr_status st = tsr__shm_sync(me, call, why);
     if (st != TSR_OK)
         return st;
@@ -214,7 +214,7 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     tsr__slice(count, unit, call->n_group, self, &first, &length);
     void *to[2] = {mine, out};
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, to, 2, first, length);
-    // Second meeting: all slices are folded, each in its own rank's stage.
+    // Second barrier: all slices are folded, each in its own rank's staging area.
     if ((st = tsr__shm_sync(me, call, why)) != TSR_OK)
         return st;
     for (int i = 0; i < call->n_group; i++) {
@@ -226,8 +226,8 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     return TSR_OK;
 }
 
-// A stage has four chunks in turn, and two meetings lie between a chunk and the next: it is never
-// written while somebody reads it. What the call before has staged must have been read
+// A staging area has four chunks in turn, with two barriers between a chunk and the next: it is
+// never written while another rank reads it. The chunks of the previous call must have been read
 // (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
@@ -246,8 +246,8 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     return TSR_OK;
 }
 
-// Two members and few bytes. Nobody else reads what is on the mailbox, nor, unless they disagree,
-// this rank's entry: there is nothing to depart from.
+// Two members and few bytes. No other rank reads the mailbox, nor this rank's entry unless they
+// disagree: there is nothing to depart from.
 static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call, const void *in,
                                     void *out, size_t bytes, struct comm_trouble *why)
 {
@@ -263,8 +263,8 @@ static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call
     return TSR_OK;
 }
 
-// The three ways of the head of this file; all members choose the same one, because size, group
-// and what is in reach are the same for all of them after the meeting.
+// The three methods of the file head. All members choose the same one, because size, group and the
+// location of tensors are known to all of them.
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why)
 {
@@ -299,7 +299,7 @@ tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call
     return TSR_OK;
 }
 
-// ---- exchange: parts through rings -------------------------------------------------------------
+// ---- exchange: parts through rings --------------------------------------------------------------
 
 // One exchange at work. sent and got: bytes so far, per member.
 struct exchange {
@@ -310,13 +310,13 @@ struct exchange {
     size_t *sent, *got;
 };
 
-// Every part begins on a line of its own, so that elements are aligned and never split.
+// Every part begins on its own cache line, so that elements are aligned and never split.
 static uint64_t line_up(uint64_t bytes)
 {
     return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
 }
 
-// Puts more of what goes to member i into its ring; true if anything went.
+// Puts more data for member i into its ring; true if anything was put.
 static bool push(struct exchange *exchange, int i)
 {
     struct shm *me = exchange->me;
@@ -328,8 +328,8 @@ static bool push(struct exchange *exchange, int i)
         return false;
     uint64_t taken = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->taken,
                                           memory_order_acquire);
-    // put and taken only grow; their difference is what lies in the ring. line_up may carry `put`
-    // past what fits, by less than a line.
+    // put and taken only grow; their difference is the number of bytes in the ring. line_up may
+    // carry `put` past what fits, by less than a line.
     size_t room = shm_peer->put - taken < ring ? ring - (size_t)(shm_peer->put - taken) : 0;
     size_t at = (size_t)(shm_peer->put % ring);
     size_t n = left < room ? left : room;
@@ -348,8 +348,8 @@ static bool push(struct exchange *exchange, int i)
     return true;
 }
 
-// What lies in the ring from a member, in one piece, of at most `left` bytes.
-// A stretch ends at the ring's end; what follows is taken at the next turn.
+// Contiguous bytes in the ring from a member, at most `left`. A stretch ends at the ring's end; the
+// rest is taken at the next step.
 static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
 {
     const struct shm *me = exchange->me;
@@ -363,7 +363,7 @@ static size_t waiting(const struct exchange *exchange, int peer, size_t left, co
     return n < left ? n : left;
 }
 
-// Raised after the bytes were copied: the sender may write there again. The last part of a message
+// Raised after the bytes were copied: the sender may reuse the space. The last part of a message
 // ends on a line, as push counts it.
 static void took(const struct exchange *exchange, int peer, size_t n, bool last)
 {
@@ -392,14 +392,13 @@ static bool pull(struct exchange *exchange, int i)
     return true;
 }
 
-// Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the
-// ring.
+// Where the part of member i is, checked by check_sizes; NULL: it comes through the ring.
 static const char *part_at(const struct exchange *exchange, int i)
 {
     return exchange->me->peers[exchange->call->group[i]].part;
 }
 
-// Folds the next piece that has come from everybody; got[self] counts.
+// Folds the next piece that all members have delivered; got[self] counts.
 static bool fold(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
@@ -415,7 +414,7 @@ static bool fold(struct exchange *exchange)
             n = waiting(exchange, (int)exchange->call->group[i], n, &from);
         me->ins[i] = from;
     }
-    // Only whole elements that have come from everybody; the rest waits for the next turn.
+    // Only whole elements that all members have delivered; the rest waits for the next step.
     n = n / unit * unit;
     if (n == 0)
         return false;
@@ -431,8 +430,8 @@ static bool fold(struct exchange *exchange)
     return true;
 }
 
-// A member that something is still missing from, or that has still to take something; -1: all is
-// done. Of those, one whose ring is empty: what others sent may wait for it to be folded.
+// A member whose data is incomplete, or that has not taken all of ours; -1: done. Prefers one whose
+// ring is empty: data of others may wait to be folded with its data.
 static int missing(const struct exchange *exchange)
 {
     int open = -1;
@@ -453,7 +452,7 @@ static int missing(const struct exchange *exchange)
     return open;
 }
 
-// Fills and empties every ring as far as it goes. False: nothing moved, and somebody else has to.
+// Fills and empties every ring as far as possible. False: nothing moved.
 static bool step(struct exchange *exchange)
 {
     bool moved = false;
@@ -470,8 +469,8 @@ static bool step(struct exchange *exchange)
     return moved;
 }
 
-// No rank waits for one other in here: it serves all rings in turn, so no order of sizes can block
-// two ranks.
+// A rank never waits for a single other one here: it serves all rings in turn, so no order of sizes
+// can deadlock.
 static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why)
 {
     struct patience patience = {0};
@@ -484,22 +483,21 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
         }
         if (!tsr__patience(&patience, exchange->me->crowded))
             continue;
-        atomic_store(&exchange->me->slot->waiting_for, -1); // on the move: no ring of waiting ranks
+        atomic_store(&exchange->me->slot->waiting_for, -1); // not waiting: no deadlock
         tsr_status st = tsr__shm_look(exchange->me, exchange->call, peer, why);
         if (st != TSR_OK)
             return st;
     }
-    if (exchange->exchange->folded) // alone in the group, or all lay in reach
+    if (exchange->exchange->folded) // alone in the group, or all parts were in shared memory
         while (exchange->got[exchange->self] < exchange->exchange->recv[0].bytes)
             fold(exchange);
     return TSR_OK;
 }
 
-// ---- exchange ----------------------------------------------------------------------------------
+// ---- exchange -----------------------------------------------------------------------------------
 
-// Writes what goes to whom; what lies in reach does not go through a ring.
-// Small parts go through the ring, although they could be read in place: that needs no answer
-// (settle).
+// Publishes what this rank sends; parts in shared memory do not go through a ring. Small parts go
+// through the ring although they could be read in place: that needs no reply (settle).
 static void offer(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
@@ -513,8 +511,7 @@ static void offer(struct exchange *exchange)
     }
 }
 
-// Words of another process are read once into locals: it could change them between the test and the
-// use.
+// Words of another process are read once into locals: it could change them between check and use.
 static tsr_status check_sizes(const struct exchange *exchange, struct comm_trouble *why)
 {
     const struct shm *me = exchange->me;
@@ -537,7 +534,7 @@ static tsr_status check_sizes(const struct exchange *exchange, struct comm_troub
     return TSR_OK;
 }
 
-// Copies what can be read where it lies, this member's own part among it.
+// Copies the parts that can be read in place, this member's own included.
 static void copy_in_reach(struct exchange *exchange)
 {
     if (exchange->exchange->folded)
@@ -554,9 +551,9 @@ static void copy_in_reach(struct exchange *exchange)
     }
 }
 
-// Tells those whose parts were read where they lay, and waits for those who read ours.
-// Until `copied` is as high as `gave`, the others may still read this rank's tensors, which its
-// engine would free.
+// Acknowledges parts that were read in place, and waits for the ranks that read ours. Until
+// `copied` is as high as `gave`, others may still read this rank's tensors, which its engine would
+// free.
 static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;

@@ -13,7 +13,7 @@
 
 #define BEAT_NS 100000000 // between two signs of life
 
-// Counts, and tells no time: whoever watches measures how long the count stands still, on its own
+// Counts without a time stamp: observers measure how long the count does not change, on their own
 // clock. Between two signs it waits to be stopped, so that closing does not wait for the next one.
 static void *beat_thread(void *data)
 {
@@ -113,7 +113,7 @@ static bool shm_alloc(struct shm *me)
     return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
 }
 
-// Gifts that rank 0 has not taken are lost; GONE tells whoever waits for this rank. Only then may
+// Gifts that rank 0 has not taken are lost; GONE informs ranks that wait for this one. Only then may
 // the memory go.
 static void shm_close(struct endpoint *endpoint)
 {

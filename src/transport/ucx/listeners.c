@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// listeners.c - finds listening sockets in /proc/self/fd, and attaches a packet filter that accepts nothing.
+// listeners.c - finds listening sockets in /proc/self/fd, and attaches a packet filter that accepts
+// nothing.
 #include "transport/ucx/listeners.h"
 
 #include <ctype.h>
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-// The port of a listening TCP socket; 0: it is none.
+// The port of a listening TCP socket; 0: it is not one.
 static in_port_t port_of(int fd)
 {
     int listens = 0;

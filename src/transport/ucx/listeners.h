@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// listeners.h - the listening TCP sockets of this process, and how to let nobody else connect to them.
+// listeners.h - finds the listening TCP sockets of this process and blocks new connections to them.
 #ifndef TSR_UCX_LISTENERS_H
 #define TSR_UCX_LISTENERS_H
 
@@ -16,7 +16,7 @@ struct listeners {
 
 void tsr__listeners_find(struct listeners *out);
 void tsr__listeners_subtract(struct listeners *from, const struct listeners *others);
-// The kernel drops every later connection. Those that exist already go on.
+// The kernel drops every later connection. Existing ones continue.
 void tsr__listeners_block(const struct listeners *listeners);
 
 #endif

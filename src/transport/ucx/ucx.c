@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// ucx.c - joins ranks that were started without MPI, on one host or several: they meet over TCP (meet.c), and talk over UCX,
-// whose plug-in is found at run time. Ranks of one host share memory, as under MPI (hosts.c).
+// ucx.c - joins ranks that were started without MPI, on one host or several. They find each other
+// over TCP (meet.c) and communicate over UCX, whose plug-in is loaded at run time. Ranks of one
+// host share memory, as under MPI (hosts.c).
 //
 // The order, the same on all ranks:
-//     1  the plug-in is loaded
+//     1  load the plug-in
 //     2  tsr__meet_open: connections to rank 0, secrets proved
-//     3  swap_hosts: who is on which host, which cores, the number of the job (rank 0's)
+//     3  swap_hosts: hosts and cores of all ranks, the number of the job (rank 0's)
 //     4  the plug-in's own swap: addresses of UCX, endpoints to all others
-//     5  tsr__net_open: frames and signs of life
+//     5  tsr__net_open: frames and heartbeats
 //     6  tsr__hosts_join: shared memory between ranks of one host
 // A rank that fails before 5 closes its connection, which ends the meeting for all.
 #include "transport/net/net.h"
@@ -21,25 +22,25 @@
 #define CARD_CORES      (CPU_SETSIZE / 64)
 #define CARD_INTERFACES 256
 
-// What ranks tell each other first: where they are. job and interfaces count for rank 0's only.
+// What ranks exchange first: where they are. job and interfaces are used from rank 0 only.
 struct host_card {
     uint64_t host, network, job;
     uint64_t cores[CARD_CORES];
     char interfaces[CARD_INTERFACES];
 };
 
-// What tsr__ucx_open gathers on its way. The meeting is first: the plug-in is given a pointer to it
-// and hands it back (swap_for_plugin).
+// State of tsr__ucx_open. The meeting is first: the plug-in gets a pointer to it and passes it back
+// (swap_for_plugin).
 struct joining {
     struct link_meeting meeting; // first
     struct meet *meet;
     struct host_card mine;
     uint64_t cores[CARD_CORES]; // of all ranks on this host
-    int near;                   // ranks that the loopback reaches, this one included
+    int near;                   // ranks reachable over the loopback, this one included
     char interfaces[CARD_INTERFACES];
 };
 
-// The finding, and the status that belongs to its code.
+// Adds a diagnostic and returns the status of its code.
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
                          const char *what, const char *why)
 {
@@ -49,10 +50,9 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
     return code == DIAG_transport_absent ? TSR_USAGE : TSR_ENGINE;
 }
 
-// ---- who is where ------------------------------------------------------------------------------------------------------
+// ---- hosts of the ranks -------------------------------------------------------------------------
 
-// Called in the order of the ranks for every other one. False: a card of another length, from
-// another version.
+// Called in rank order for every other rank. False: a card of another length, from another version.
 static bool take_host(void *data, int rank, const struct link_card *card)
 {
     struct joining *joining = data;
@@ -64,8 +64,8 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     joining->near += is_near;
     if (rank == 0)
         joining->meeting.job = theirs.job;
-    // Rank 0's host may reach itself over the loopback, so its other ranks cannot tell by
-    // themselves which interface leads to the other hosts.
+    // Rank 0 reaches ranks of its host over the loopback, so these cannot tell which interface
+    // leads to the other hosts.
     if (rank == 0 && is_near)
         memcpy(joining->interfaces, theirs.interfaces, sizeof joining->interfaces - 1);
     if (theirs.host != joining->mine.host)
@@ -76,14 +76,14 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     return true;
 }
 
-// Identifies the network namespace: containers may have a host name in common, but no loopback.
+// Identifies the network namespace: containers may share a host name, but not a loopback.
 static uint64_t network_id(void)
 {
     struct stat stat_of;
     return stat("/proc/self/ns/net", &stat_of) == 0 ? (uint64_t)stat_of.st_ino : 0;
 }
 
-// This rank counts itself; the others add to the counts in take_host.
+// This rank counts itself; take_host adds the others.
 static void look_at_this_host(struct joining *joining)
 {
     cpu_set_t cores;
@@ -99,8 +99,8 @@ static void look_at_this_host(struct joining *joining)
     joining->meeting.host_ranks = 1;
 }
 
-// Cores of the ranks of this host together. A launcher may have bound each to its own; else they share what a control group
-// may make fewer than there are.
+// Cores of all ranks of this host. A launcher may have bound each to its own; else they share the
+// cores that a control group allows.
 static int count_cores(const struct joining *joining)
 {
     int all = 0;
@@ -111,7 +111,7 @@ static int count_cores(const struct joining *joining)
     return all;
 }
 
-// All ranks tell where they are; rank 0's number of the job is that of all.
+// All ranks publish where they are; rank 0's job number is used by all.
 static bool swap_hosts(struct joining *joining, char *why, size_t n)
 {
     struct link_card card = {.bytes = sizeof joining->mine};
@@ -129,13 +129,13 @@ static bool swap_hosts(struct joining *joining, char *why, size_t n)
     if (!tsr__meet_swap(joining->meet, &card, take_host, joining, why, n))
         return false;
     joining->meeting.host_cores = count_cores(joining);
-    // A job of one host is not reachable from outside, secret or not.
+    // A job on one host is not reachable from outside, with or without a secret.
     joining->meeting.interfaces =
         joining->near == joining->meeting.size ? "lo" : joining->interfaces;
     return true;
 }
 
-// ---- joining -----------------------------------------------------------------------------------------------------------
+// ---- joining ------------------------------------------------------------------------------------
 
 static bool swap_for_plugin(struct link_meeting *meeting, const struct link_card *mine,
                             bool (*take)(void *data, int rank, const struct link_card *card),
@@ -154,7 +154,7 @@ static struct link *wire(void *handle, struct joining *joining, char *why, size_
         return NULL;
     }
     struct link *link = open(&joining->meeting, why, n);
-    // A link of another version is not closed: nothing in it can be trusted to be where it was.
+    // A link of another version is not closed: its layout is unknown.
     if (!link || link->abi == LINK_ABI)
         return link;
     snprintf(why, n, "it belongs to another version of Tessera");
@@ -169,7 +169,8 @@ static const char *hint_of(const struct meet_place *place)
            "has";
 }
 
-// The ranks meet. A host that may not be spoken to is wrong use; a rank that does not come is a failed rank.
+// The ranks meet. A host that may not be contacted is a usage error; a rank that does not come is a
+// failed rank.
 static tsr_status meet(tsr_session *session, const struct comm_options *options,
                        struct joining *joining)
 {
@@ -195,7 +196,8 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     return TSR_OK;
 }
 
-// The plug-in is looked for first: without it the others wait for this rank in vain, and are told who did not come.
+// Looks for the plug-in first: a rank without it does not come to the meeting, and the others
+// report it.
 tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

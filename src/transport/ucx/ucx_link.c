@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ucx_link.c - UCX as a link: InfiniBand, TCP and what else UCX finds, without a launcher of its own.
+// ucx_link.c - UCX as a link: InfiniBand, TCP and whatever UCX finds, without a launcher.
 //
-// It knows nothing of Tessera but link.h. The ranks have met before; here they tell each other their workers'
-// addresses. A message is told by its tag: the job, the channel, who sent it. UCX serves one thread at a time, so a lock
-// is held in every call. A rank that is gone makes its endpoint fail; sends to it fail then, receives just do not end.
+// It knows nothing of Tessera but link.h. The ranks have met before; here they exchange their
+// workers' addresses. A message is identified by its tag: job, channel, sender. UCX serves one
+// thread at a time, so a lock is held in every call. The endpoint of a dead rank fails; sends to it
+// fail then, receives do not end.
 //
-// Nothing moves in UCX by itself: whoever calls link_step or link_flush also drives the messages of
-// everybody else in this process. net_beat.c calls every 10 ms, so a rank that computes still
-// answers.
+// UCX makes no progress by itself: callers of link_step or link_flush also drive all other messages
+// of this process. net_beat.c calls every 10 ms, so a rank that computes still answers.
 #include "transport/common/link.h"
 #include "transport/ucx/listeners.h"
 
@@ -36,18 +36,18 @@ struct ucx {
     ucp_ep_h *endpoints; // [rank]; NULL: this one, or closed
     void *flushing;      // the request of a flush, or NULL
     uint64_t job;        // upper bits of every tag
-    int crowded;         // ranks so far that say that they share a core
+    int crowded;         // ranks so far that share cores
     bool broken;         // an endpoint failed
-    char *greetings;     // bytes that are sent and received while ranks connect
+    char *greetings;     // bytes sent and received while ranks connect
     struct listeners ports;
     pthread_mutex_t lock;
 };
 
-// ---- messages --------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
-// 40 bits of the job, 8 of the channel, 16 of the sender.
-// Job 0xABCDEF0123, channel 1 (LINK_BEAT), rank 5: tag 0xABCDEF0123010005. The whole tag is
-// compared, so that a message of another job on the same machines is never taken.
+// 40 bits of the job, 8 of the channel, 16 of the sender. Job 0xABCDEF0123, channel 1 (LINK_BEAT),
+// rank 5: tag 0xABCDEF0123010005. The whole tag is compared, so that a message of another job on
+// the same machines is never received.
 static ucp_tag_t tag_of(const struct ucx *ucx, int channel, int sender)
 {
     return ucx->job << 24 | (uint64_t)(unsigned)channel << 16 | (uint64_t)(unsigned)sender;
@@ -62,13 +62,13 @@ static bool link_send(struct link *link, int peer, int channel, const void *p, s
     void *sent =
         ucp_tag_send_nbx(ucx->endpoints[peer], p, bytes, tag_of(ucx, channel, link->rank), &param);
     pthread_mutex_unlock(&ucx->lock);
-    // A small message is often copied and gone at once; link_test then says done without a lock.
+    // A small message is often copied and sent at once; link_test then returns done without a lock.
     *request = (uint64_t)(uintptr_t)sent; // NULL: it is done already
     return !UCS_PTR_IS_ERR(sent);
 }
 
-// Without UCX's short cut for messages that are here already: a request is needed in any case,
-// because it alone tells how many bytes came.
+// Without UCX's shortcut for messages that have arrived: a request is needed in any case, because
+// it alone has the number of bytes.
 static bool link_receive(struct link *link, int peer, int channel, void *p, size_t bytes,
                          uint64_t *request)
 {
@@ -84,7 +84,7 @@ static bool link_receive(struct link *link, int peer, int channel, void *p, size
     return true;
 }
 
-// Requests of UCX are aligned, so that their lowest bit is free to say RECEIVES.
+// Requests of UCX are aligned, so their lowest bit is free for RECEIVES.
 static void *pointer_of(uint64_t request)
 {
     return (void *)(uintptr_t)(request & ~(uint64_t)RECEIVES);
@@ -102,8 +102,8 @@ static ucs_status_t status_of(uint64_t request, size_t *bytes)
     return status;
 }
 
-// UCX works only when asked to. A step costs a call of the system or more, so it is taken once for all requests that are
-// tested after it.
+// UCX makes progress only in calls. A step costs a system call or more, so it is done once for all
+// requests that are tested after it.
 static void link_step(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -119,7 +119,7 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
         return 1;
     pthread_mutex_lock(&ucx->lock);
     ucs_status_t status = status_of(*request, bytes);
-    // Done or failed: the request goes back to UCX, and 0 stands for "done" if it is tested again.
+    // Done or failed: the request is returned to UCX, and 0 means "done" if it is tested again.
     if (status != UCS_INPROGRESS) {
         ucp_request_free(pointer_of(*request));
         *request = 0;
@@ -130,7 +130,7 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
     return status == UCS_OK ? 1 : -1;
 }
 
-// The request is freed at once; UCX keeps it until the cancelled receive has come to its end.
+// The request is freed at once; UCX keeps it until the cancelled receive has ended.
 static void link_cancel(struct link *link, uint64_t *request)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -143,7 +143,7 @@ static void link_cancel(struct link *link, uint64_t *request)
     *request = 0;
 }
 
-// A receive that a message has begun to fill goes on.
+// A receive that has begun to arrive continues.
 static void link_withdraw(struct link *link, uint64_t *request)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -159,9 +159,9 @@ static void link_failed(struct link *link)
     (void)link; // nothing is done at the end of the process
 }
 
-// ---- the end ---------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------
 
-// One step of a request that stands for this link; true: it is over, or there is none.
+// One step of a request of this link; true: it is done, or there is none.
 static bool step(struct ucx *ucx, void **request)
 {
     ucp_worker_progress(ucx->worker);
@@ -176,8 +176,8 @@ static bool step(struct ucx *ucx, void **request)
     return true;
 }
 
-// One flush at a time: a later call goes on with the one that is under way, and true means that all
-// messages before it have left.
+// One flush at a time: a later call continues the pending one, and true means that all messages
+// before it have left.
 static bool link_flush(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -190,10 +190,10 @@ static bool link_flush(struct link *link)
     return left;
 }
 
-#define CLOSE_STEPS 10000 // others may be gone, so that closing has an end
+#define CLOSE_STEPS 10000 // others may be gone, so closing has a limit
 
-// Forced: the other side may be gone, and would never answer. Messages under way are lost, so the
-// caller has flushed.
+// Forced: the other side may be gone and never answer. Pending messages are lost, so the caller has
+// flushed.
 static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -204,8 +204,8 @@ static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
             return;
 }
 
-// Whether all messages of the worker have left. Where ranks fail while they get to know each other, answers to greetings may
-// wait for a rank that reads nothing any more.
+// True if all messages of the worker have left. If ranks fail while they connect, replies may wait
+// for a rank that reads nothing any more.
 static bool is_settled(struct ucx *ucx)
 {
     ucp_request_param_t param = {0};
@@ -216,8 +216,8 @@ static bool is_settled(struct ucx *ucx)
     return false;
 }
 
-// Also of a link that was made half: what is not there is NULL. A worker that has messages left stays, with its context: UCX
-// (1.13) ends the program with an assertion when it goes.
+// Also for a partly made link: missing parts are NULL. A worker with pending messages stays, with
+// its context: UCX (1.13) aborts the program otherwise.
 static void link_close(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -237,9 +237,9 @@ static void link_close(struct link *link)
     free(ucx);
 }
 
-// ---- the beginning ---------------------------------------------------------------------------------
+// ---- the beginning ------------------------------------------------------------------------------
 
-// UCX would print what goes wrong; whoever uses the link says it instead.
+// UCX would print errors; the user of the link reports them instead.
 static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char *function,
                                     ucs_log_level_t level,
                                     const ucs_log_component_config_t *component,
@@ -255,7 +255,7 @@ static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char 
     return UCS_LOG_FUNC_RC_STOP;
 }
 
-// Loading UCX takes over what happens at a crash; that is for the program to decide.
+// Loading UCX installs crash handlers; that is for the program to decide.
 static void calm_ucx(void)
 {
     static const int crashes[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
@@ -271,10 +271,10 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
     return false;
 }
 
-// Over TCP a message of up to 256 KiB (a piece of a large sum) then goes out with one call of the system and needs no
-// answer before it: of itself UCX cuts it into pieces of 8 KiB, or asks first. RDMA has its own best sizes, so UCX's
-// choices stand where there is such a device. What the user has set stands as well. UCX before 1.16 wants the names of a
-// transport's settings without the transport; the name that a version does not know has no effect.
+// Over TCP a message of up to 256 KiB (a piece of a large sum) then needs one system call and no
+// reply; by default UCX splits it into pieces of 8 KiB, or asks first. RDMA devices keep UCX's
+// defaults, and so do settings of the user. UCX before 1.16 wants the names of a transport's
+// settings without the transport; unknown names have no effect.
 static void suit_tcp(ucp_config_t *config)
 {
     static const char *const settings[][3] = {
@@ -306,7 +306,7 @@ static void add_rdma(char *list, size_t n)
     globfree(&found);
 }
 
-// TCP ports are opened on these interfaces only. RDMA devices have no ports that a stranger could connect to.
+// TCP ports are opened on these interfaces only. RDMA devices have no ports to connect to.
 // UCX_NET_DEVICES has precedence.
 static void restrict_devices(ucp_config_t *config, const char *interfaces)
 {
@@ -319,8 +319,8 @@ static void restrict_devices(ucp_config_t *config, const char *interfaces)
     ucp_config_modify(config, "NET_DEVICES", list);
 }
 
-// Sockets that listen since the worker was made, and whose port is in the worker's address, are UCX's. The port is compared
-// because another thread of this program may have opened a socket at that moment.
+// Sockets that listen since the worker was made, and whose port is in the worker's address, are
+// UCX's. The port is compared because another thread may have opened a socket at that moment.
 static void find_ports(struct ucx *ucx, const struct listeners *before)
 {
     size_t bytes;
@@ -362,7 +362,8 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     return true;
 }
 
-// Sends over a failed endpoint fail from then on. Once the ranks are connected, meet_watch.c finds out who is gone.
+// Sends over a failed endpoint fail from then on. Once the ranks are connected, meet_watch.c
+// detects which rank is gone.
 static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
 {
     struct ucx *ucx = data;
@@ -389,7 +390,7 @@ static bool connect_to(void *data, int rank, const struct link_card *card)
     return ucp_ep_create(ucx->worker, &params, &ucx->endpoints[rank]) == UCS_OK;
 }
 
-// Puts the address of this rank's worker on a card, and behind it whether ranks share cores here.
+// Puts the address of this rank's worker on a card, followed by whether ranks share cores here.
 static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size_t n)
 {
     size_t bytes;
@@ -411,7 +412,7 @@ static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size
     return fits;
 }
 
-// All ranks tell each other where their worker is, and each makes an endpoint to every other.
+// All ranks exchange the addresses of their workers, and each makes an endpoint to every other.
 static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, size_t n)
 {
     struct link_card *mine = malloc(sizeof *mine);
@@ -421,7 +422,7 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     }
     bool wired = fill_card(ucx, mine, error, n);
     if (wired) {
-        // Stays in place if connect_to refuses; a failed meeting writes its own words over it.
+        // Used if connect_to refuses; a failed meeting overwrites it.
         snprintf(error, n, "UCX finds no way to a rank");
         wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
         ucx->link.crowded = ucx->crowded == meeting->size;
@@ -430,11 +431,12 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     return wired;
 }
 
-// ---- connecting all ranks, then no more connections ------------------------------------------------
+// ---- connecting all ranks, then no more connections ---------------------------------------------
 
-// UCX connects an endpoint when it is first used, and asks nobody who connects for a secret: a stranger that speaks its
-// protocol can end the process. So all ranks connect now, each tells every other when all of its endpoints are connected,
-// and a rank that was told so by all others lets the kernel drop every later connection to UCX's ports.
+// UCX connects an endpoint when it is first used, and does not authenticate: anyone who speaks its
+// protocol can end the process. So all ranks connect now. Each tells every other when all of its
+// endpoints are connected, and a rank that has heard from all others lets the kernel drop every
+// later connection to UCX's ports.
 
 #define CONNECT_S 60.0
 #define GREET_TAG LINK_CHANNELS // beside the channels of messages
@@ -491,7 +493,8 @@ static int first_pending(struct greetings *greetings)
     return first;
 }
 
-// Ends a round: all bytes have come, and all that was sent before has left. The rank that is missing, or -1.
+// Ends a round: all bytes have arrived, and everything sent before has left. Returns the rank that
+// is missing, or -1.
 static int end_round(struct greetings *greetings, double until)
 {
     struct ucx *ucx = greetings->ucx;
@@ -545,7 +548,7 @@ static bool connect_all(struct ucx *ucx, char *error, size_t n)
     return absent < 0;
 }
 
-// A link that was made half is closed as a whole one is: link_close takes what is not there.
+// A partly made link is closed like a complete one: link_close skips what is missing.
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
 {
     struct ucx *ucx = calloc(1, sizeof *ucx);
