@@ -4,7 +4,7 @@
 #ifndef TSR_SOLVER_SOLVE_DUAL_H
 #define TSR_SOLVER_SOLVE_DUAL_H
 
-#include "solve_wide.h"
+#include "solve_dense.h"
 
 struct dual {
     const struct wide *wide;

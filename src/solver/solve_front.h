@@ -4,7 +4,7 @@
 #ifndef TSR_SOLVER_SOLVE_FRONT_H
 #define TSR_SOLVER_SOLVE_FRONT_H
 
-#include "solve_wide.h"
+#include "solve_dense.h"
 
 #define FRONT_ROWS 6 // most active rows
 

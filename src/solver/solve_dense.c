@@ -4,7 +4,7 @@
 // Example: the nodes 0, 3 and 7 of the core are left. They are 0, 1 and 2 here, and `node` is {0,
 // 3, 7}. Tables, costs and usages are views of the core's. The edges of a node are a range of
 // `touch`: with edges 0-1 and 1-2, first is {0, 1, 3, 4} and touch {0, 0, 1, 1}.
-#include "solve_wide.h"
+#include "solve_dense.h"
 
 // dense: by node of the core, its number here; undefined for eliminated nodes.
 static void number_nodes(struct wide *wide, uint32_t *dense)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_wide.h - the reduced core as dual and search see it: dense node numbers, compressed
+// solve_dense.h - the reduced core as dual and search see it: dense node numbers, compressed
 // adjacency.
 #ifndef TSR_SOLVER_SOLVE_WIDE_H
 #define TSR_SOLVER_SOLVE_WIDE_H
