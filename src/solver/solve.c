@@ -23,21 +23,20 @@
 #define MANY         400                 // nodes from which on fronts often fail
 #define STALE        12                  // rounds of search without progress before giving up
 
-// State of one solve. Costs are those of the core; the program's are larger by core.shift. `wide`
-// views the reduced core. `tree` is valid while `narrow` is true, `search` while `searching` is
-// true.
+// State of one solve. Costs are those of the core; the program's are larger by core.shift. `dense`
+// views the reduced core. `tree` is valid if has_tree, `search` if has_search.
 struct solver {
     const struct program *program;
     struct heap heap;
     struct effort effort;
     struct core core;
-    struct wide wide;
+    struct dense dense;
     struct search search;
     struct tree tree;
-    bool searching, narrow;
+    bool has_search, has_tree;
     void (*progress)(void *context, const struct program_progress *progress);
     void *context;
-    uint32_t *x, *y; // best solution of the core, by node of `wide`; a candidate
+    uint32_t *x, *y; // best solution of the core, by node of `dense`; a candidate
     bool found;
     int64_t cost;          // of x
     int64_t bound;         // proved lower bound
@@ -61,9 +60,9 @@ static void report_progress(const struct solver *solver, const char *step)
     if (!solver->progress)
         return;
     struct program_progress progress = {.seconds = tsr__effort_elapsed(&solver->effort),
-                                        .nodes = solver->wide.n,
-                                        .edges = solver->wide.n_edges,
-                                        .rows = solver->wide.n_rows,
+                                        .nodes = solver->dense.n,
+                                        .edges = solver->dense.n_edges,
+                                        .rows = solver->dense.n_rows,
                                         .cost = solver->found ? solver->cost + solver->core.shift
                                                               : COST_FORBIDDEN,
                                         .bound = solver->bound + solver->core.shift,
@@ -101,14 +100,14 @@ static bool reduce(struct solver *solver)
     solver->infeasible = solver->core.infeasible;
     if (solver->infeasible || solver->heap.failed)
         return !solver->heap.failed;
-    return tsr__wide_init(&solver->wide, &solver->core, &solver->heap);
+    return tsr__dense_init(&solver->dense, &solver->core, &solver->heap);
 }
 
 static void solver_free(struct solver *solver)
 {
-    if (solver->searching)
+    if (solver->has_search)
         tsr__search_done(&solver->search);
-    if (solver->narrow)
+    if (solver->has_tree)
         tsr__tree_free(&solver->tree);
     tsr__heap_done(&solver->heap);
 }
@@ -117,10 +116,10 @@ static void solver_free(struct solver *solver)
 // or memory ran out (heap.failed).
 static bool make_tree(struct solver *solver, uint64_t cells)
 {
-    const struct wide *wide = &solver->wide;
-    solver->narrow = tsr__tree_init(&solver->tree, solver->heap.session, wide->n, wide->k,
-                                    wide->edges, wide->n_edges, cells, NULL, NULL);
-    if (solver->narrow)
+    const struct dense *dense = &solver->dense;
+    solver->has_tree = tsr__tree_init(&solver->tree, solver->heap.session, dense->n, dense->k,
+                                      dense->edges, dense->n_edges, cells, NULL, NULL);
+    if (solver->has_tree)
         return true;
     if (solver->tree.arena.failed)
         solver->heap.failed = true;
@@ -133,12 +132,12 @@ static bool make_tree(struct solver *solver, uint64_t cells)
 // Without rows, one pass over the tree gives the optimum.
 static void eliminate(struct solver *solver)
 {
-    int64_t least = tsr__tree_up(&solver->tree, solver->wide.cost);
+    int64_t least = tsr__tree_up(&solver->tree, solver->dense.cost);
     solver->effort.work += solver->tree.cells;
     solver->infeasible = least >= NEVER;
     if (solver->infeasible)
         return;
-    tsr__tree_back(&solver->tree, solver->wide.cost, solver->x);
+    tsr__tree_back(&solver->tree, solver->dense.cost, solver->x);
     solver->found = true;
     solver->cost = solver->bound = least;
 }
@@ -154,7 +153,7 @@ static void take_search_results(struct solver *solver)
     if (search->found && search->best_cost < solver->cost) {
         solver->found = true;
         solver->cost = search->best_cost;
-        memcpy(solver->x, search->best, solver->wide.n * sizeof(uint32_t));
+        memcpy(solver->x, search->best, solver->dense.n * sizeof(uint32_t));
     }
     if (solver->found && solver->bound > solver->cost)
         solver->bound = solver->cost;
@@ -173,15 +172,15 @@ static int64_t max_allowed(const int64_t *cost, size_t n)
 }
 
 // Returns the sum of the largest costs that are not forbidden.
-static int64_t sum_max_costs(const struct wide *wide)
+static int64_t sum_max_costs(const struct dense *dense)
 {
     int64_t sum = 0;
-    for (uint32_t v = 0; v < wide->n; v++) {
-        sum = plus(sum, max_allowed(wide->cost[v], wide->k[v]));
+    for (uint32_t v = 0; v < dense->n; v++) {
+        sum = plus(sum, max_allowed(dense->cost[v], dense->k[v]));
     }
-    for (uint32_t i = 0; i < wide->n_edges; i++) {
-        size_t n = (size_t)wide->k[wide->edges[i].a] * wide->k[wide->edges[i].b];
-        sum = plus(sum, max_allowed(wide->edges[i].cell, n));
+    for (uint32_t i = 0; i < dense->n_edges; i++) {
+        size_t n = (size_t)dense->k[dense->edges[i].a] * dense->k[dense->edges[i].b];
+        sum = plus(sum, max_allowed(dense->edges[i].cell, n));
     }
     return sum;
 }
@@ -195,12 +194,12 @@ static bool is_settled(const struct solver *solver)
 
 // With this multiplier, NEVER / 16 / (sum of the largest usages), a row adds less than NEVER / 16
 // to any sum of costs.
-static double find_max_multiplier(const struct wide *wide)
+static double find_max_multiplier(const struct dense *dense)
 {
     double sum = 1;
-    for (uint32_t v = 0; v < wide->n; v++)
-        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
-            sum += (double)max_allowed(wide->uses[i].usage, wide->k[v]);
+    for (uint32_t v = 0; v < dense->n; v++)
+        for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++)
+            sum += (double)max_allowed(dense->uses[i].usage, dense->k[v]);
     return (double)NEVER / 16 / sum;
 }
 
@@ -261,13 +260,13 @@ struct line {
 // 12 of 10 has the line 50 + 2 * multiplier.
 static struct line line_of(struct solver *solver, const double *lambda, uint32_t row)
 {
-    const struct wide *wide = &solver->wide;
+    const struct dense *dense = &solver->dense;
     tsr__search_exact(&solver->search, &solver->tree, lambda);
-    struct line line = {(double)tsr__wide_cost(wide, solver->search.x),
-                        (double)(solver->search.load[row] - wide->bound[row])};
-    for (uint32_t i = 0; i < wide->n_rows; i++)
+    struct line line = {(double)tsr__dense_cost(dense, solver->search.x),
+                        (double)(solver->search.load[row] - dense->bound[row])};
+    for (uint32_t i = 0; i < dense->n_rows; i++)
         if (i != row && lambda[i] > 0)
-            line.at0 += lambda[i] * (double)(solver->search.load[i] - wide->bound[i]);
+            line.at0 += lambda[i] * (double)(solver->search.load[i] - dense->bound[i]);
     take_search_results(solver);
     return line;
 }
@@ -278,7 +277,7 @@ static struct line line_of(struct solver *solver, const double *lambda, uint32_t
 static void tune_row(struct solver *solver, double *lambda, uint32_t row)
 {
     // `low` violates the row; `high` keeps it once `have_kept` is set. The optimum is between them.
-    double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solver->wide.scale;
+    double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solver->dense.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
     for (int i = 0; i < 60; i++) {
@@ -324,7 +323,7 @@ static void tune_multipliers(struct solver *solver, struct front *front, double 
     for (int i = 0; i < FRONT_ROWS - 1; i++) {
         if (is_settled(solver) || tsr__effort_over(&solver->effort))
             break;
-        uint32_t row = tsr__wide_worst(&solver->wide, solver->search.load);
+        uint32_t row = tsr__dense_worst(&solver->dense, solver->search.load);
         for (uint32_t j = 0; j < front->n_rows && row != NONE; j++)
             if (front->rows[j] == row)
                 row = NONE;
@@ -344,13 +343,15 @@ static void tune_multipliers(struct solver *solver, struct front *front, double 
 // 2042, then 2100, the known cost, which proves it optimal.
 static void prove_by_fronts(struct solver *solver)
 {
-    double *lambda = HEAP_ARRAY(&solver->heap, double, (size_t)solver->wide.n_rows + 1);
-    struct front front = {
-        .wide = &solver->wide, .tree = &solver->tree, .lambda = lambda, .effort = &solver->effort};
+    double *lambda = HEAP_ARRAY(&solver->heap, double, (size_t)solver->dense.n_rows + 1);
+    struct front front = {.dense = &solver->dense,
+                          .tree = &solver->tree,
+                          .lambda = lambda,
+                          .effort = &solver->effort};
     if (!lambda)
         return;
     front.max_points = FRONT_POINTS;
-    bool many = solver->wide.n > MANY;
+    bool many = solver->dense.n > MANY;
     tsr__effort_slice(&solver->effort,
                       many ? 0.6 : PROVING); // the search needs the rest if this fails
     // Phase 1: multipliers for the rows that matter.
@@ -375,7 +376,7 @@ static void prove_by_fronts(struct solver *solver)
             threshold = solver->max_cost + 1;
         enum front_end end = tsr__front(&front, threshold, solver->y, &cost);
         if (end == FRONT_FOUND) {
-            memcpy(solver->x, solver->y, solver->wide.n * sizeof(uint32_t));
+            memcpy(solver->x, solver->y, solver->dense.n * sizeof(uint32_t));
             solver->found = true;
             solver->cost = solver->bound = cost;
         } else if (end == FRONT_NONE) {
@@ -393,10 +394,10 @@ static void prove_by_fronts(struct solver *solver)
 // Otherwise the result reports the gap between cost and bound.
 static void solve(struct solver *solver)
 {
-    const struct wide *wide = &solver->wide;
+    const struct dense *dense = &solver->dense;
     // Without rows and with small treewidth, elimination is faster than the reductions.
     if (solver->core.n_rows == 0) {
-        if (tsr__wide_init(&solver->wide, &solver->core, &solver->heap) &&
+        if (tsr__dense_init(&solver->dense, &solver->core, &solver->heap) &&
             make_tree(solver, DIRECT_CELLS)) {
             eliminate(solver);
             return;
@@ -404,18 +405,18 @@ static void solve(struct solver *solver)
     }
     if (solver->heap.failed || !reduce(solver) || solver->infeasible)
         return;
-    if (wide->n_rows == 0 && make_tree(solver, NARROW_CELLS)) {
+    if (dense->n_rows == 0 && make_tree(solver, NARROW_CELLS)) {
         eliminate(solver);
         return;
     }
-    solver->max_cost = sum_max_costs(wide);
-    solver->max_multiplier = find_max_multiplier(wide);
-    solver->y = HEAP_ARRAY(&solver->heap, uint32_t, (size_t)wide->n + 1);
-    if (solver->heap.failed || !tsr__search_init(&solver->search, wide, &solver->effort))
+    solver->max_cost = sum_max_costs(dense);
+    solver->max_multiplier = find_max_multiplier(dense);
+    solver->y = HEAP_ARRAY(&solver->heap, uint32_t, (size_t)dense->n + 1);
+    if (solver->heap.failed || !tsr__search_init(&solver->search, dense, &solver->effort))
         return;
-    solver->searching = true;
+    solver->has_search = true;
     report_progress(solver, "reduced");
-    if (wide->n_rows && make_tree(solver, FRONT_CELLS))
+    if (dense->n_rows && make_tree(solver, FRONT_CELLS))
         prove_by_fronts(solver);
     tsr__effort_slice(&solver->effort, 0);
     report_progress(solver, "fronts");
@@ -440,23 +441,23 @@ static void add_binding(const struct solver *solver, struct program_result *out,
 static bool find_bindings(const struct solver *solver, struct arena *arena,
                           struct program_result *out)
 {
-    const struct wide *wide = &solver->wide;
-    int64_t *load = ARENA_ARRAY(arena, int64_t, (size_t)wide->n_rows + 1);
-    out->bindings = ARENA_ARRAY(arena, struct program_binding, (size_t)wide->n_rows + 1);
+    const struct dense *dense = &solver->dense;
+    int64_t *load = ARENA_ARRAY(arena, int64_t, (size_t)dense->n_rows + 1);
+    out->bindings = ARENA_ARRAY(arena, struct program_binding, (size_t)dense->n_rows + 1);
     if (arena->failed)
         return false;
     if (!solver->found)
         return true;
-    const double *lambda = solver->searching ? solver->search.dual.best_lambda : NULL;
+    const double *lambda = solver->has_search ? solver->search.dual.best_lambda : NULL;
     double most = 0;
     // Without multipliers (no search), only full rows are listed.
-    uint32_t n_priced = lambda ? wide->n_rows : 0;
+    uint32_t n_priced = lambda ? dense->n_rows : 0;
     for (uint32_t row = 0; row < n_priced; row++)
         if (lambda[row] > most)
             most = lambda[row];
-    tsr__wide_load(wide, solver->x, load);
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        if (load[row] == wide->bound[row] || (lambda && lambda[row] > 0.01 * most))
+    tsr__dense_load(dense, solver->x, load);
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        if (load[row] == dense->bound[row] || (lambda && lambda[row] > 0.01 * most))
             add_binding(solver, out, row, load);
     return true;
 }
@@ -485,9 +486,9 @@ static tsr_status write_result(const struct solver *solver, struct arena *arena,
     out->choice = ARENA_ARRAY(arena, uint32_t, solver->program->nodes.n + 1);
     if (!out->choice)
         return TSR_NOMEM;
-    for (uint32_t v = 0; v < solver->wide.n; v++)
-        out->choice[solver->wide.node[v]] =
-            solver->core.nodes[solver->wide.node[v]].origin[solver->x[v]];
+    for (uint32_t v = 0; v < solver->dense.n; v++)
+        out->choice[solver->dense.node[v]] =
+            solver->core.nodes[solver->dense.node[v]].origin[solver->x[v]];
     tsr__core_expand(&solver->core, out->choice);
     out->cost = tsr__program_cost(solver->program, out->choice);
     if (out->cost != solver->cost + solver->core.shift)
@@ -558,15 +559,15 @@ tsr_status tsr__program_solve(const struct program *program, const struct progra
 // ---- marginals
 
 // Nothing was reduced, so the tree has the nodes and choices of the program. False: out of memory.
-static bool narrow_marginals(struct solver *solver, uint32_t node, struct program_marginal *out)
+static bool tree_marginals(struct solver *solver, uint32_t node, struct program_marginal *out)
 {
-    const struct wide *wide = &solver->wide;
-    int64_t *least = HEAP_ARRAY(&solver->heap, int64_t, wide->k[node]);
-    if (!least || tsr__tree_up(&solver->tree, wide->cost) < 0 ||
-        !tsr__tree_down(&solver->tree, wide->cost))
+    const struct dense *dense = &solver->dense;
+    int64_t *least = HEAP_ARRAY(&solver->heap, int64_t, dense->k[node]);
+    if (!least || tsr__tree_up(&solver->tree, dense->cost) < 0 ||
+        !tsr__tree_down(&solver->tree, dense->cost))
         return false;
-    tsr__tree_marginals(&solver->tree, wide->cost, node, least);
-    for (uint32_t choice = 0; choice < wide->k[node]; choice++) {
+    tsr__tree_marginals(&solver->tree, dense->cost, node, least);
+    for (uint32_t choice = 0; choice < dense->k[node]; choice++) {
         bool ok = least[choice] < NEVER;
         int64_t cost = ok ? least[choice] + solver->core.shift : COST_FORBIDDEN;
         out[choice] = (struct program_marginal){ok, ok, !ok, cost, cost};
@@ -584,10 +585,10 @@ static bool try_marginals(const struct program *program, const struct program_op
     solver.effort.limit = options && options->work ? options->work : WORK;
     tsr__heap_init(&solver.heap, program->arena->session);
     if (tsr__core_init(&solver.core, program, &solver.heap, &solver.effort, NONE, 0) &&
-        !solver.core.infeasible && tsr__wide_init(&solver.wide, &solver.core, &solver.heap) &&
+        !solver.core.infeasible && tsr__dense_init(&solver.dense, &solver.core, &solver.heap) &&
         make_tree(&solver, NARROW_CELLS))
-        done = narrow_marginals(&solver, node, out);
-    *st = solver.heap.failed || (solver.narrow && !done) ? TSR_NOMEM : TSR_OK;
+        done = tree_marginals(&solver, node, out);
+    *st = solver.heap.failed || (solver.has_tree && !done) ? TSR_NOMEM : TSR_OK;
     solver_free(&solver);
     return done;
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_dense.h - the reduced core as dual and search see it: dense node numbers, compressed
 // adjacency.
-#ifndef TSR_SOLVER_SOLVE_WIDE_H
-#define TSR_SOLVER_SOLVE_WIDE_H
+#ifndef TSR_SOLVER_SOLVE_DENSE_H
+#define TSR_SOLVER_SOLVE_DENSE_H
 
 #include "solve_tree.h"
 
-struct wide_use {
+struct dense_use {
     uint32_t begin, end;
     const int64_t *usage;
 };
-struct wide {
+struct dense {
     const struct core *core;
     struct heap *heap;
     uint32_t n, n_edges, n_rows;
@@ -20,19 +20,19 @@ struct wide {
     struct tree_edge *edges; // a, b: dense numbers
     uint32_t *first, *touch; // edges of node v: touch[first[v]] .. touch[first[v + 1] - 1]
     uint32_t *first_use;     // uses of node v, likewise
-    struct wide_use *uses;
+    struct dense_use *uses;
     const int64_t *bound;
     int64_t scale; // largest bound of a row, for the step size of multipliers
 };
-bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *heap);
+bool tsr__dense_init(struct dense *dense, const struct core *core, struct heap *heap);
 
 // Returns the cost of an assignment; NEVER: not allowed.
-int64_t tsr__wide_cost(const struct wide *wide, const uint32_t *x);
+int64_t tsr__dense_cost(const struct dense *dense, const uint32_t *x);
 // Sums up the usages by row.
-void tsr__wide_load(const struct wide *wide, const uint32_t *x, int64_t *load);
+void tsr__dense_load(const struct dense *dense, const uint32_t *x, int64_t *load);
 // Returns the row that is violated most, or NONE.
-uint32_t tsr__wide_worst(const struct wide *wide, const int64_t *load);
+uint32_t tsr__dense_worst(const struct dense *dense, const int64_t *load);
 // Returns the largest violation of a row; <= 0: feasible.
-int64_t tsr__wide_excess(const struct wide *wide, const int64_t *load);
+int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load);
 
 #endif

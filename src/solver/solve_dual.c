@@ -23,18 +23,18 @@
 #define FAR 1e30 // forbidden: larger than any sum of costs
 
 // Allocates one array of cells for all nodes; the result points to each node's part.
-static double **by_node(const struct wide *wide, uint64_t *n)
+static double **by_node(const struct dense *dense, uint64_t *n)
 {
-    double **rows = HEAP_ARRAY(wide->heap, double *, (size_t)wide->n + 1);
+    double **rows = HEAP_ARRAY(dense->heap, double *, (size_t)dense->n + 1);
     *n = 0;
-    for (uint32_t v = 0; v < wide->n; v++)
-        *n += wide->k[v];
-    double *cells = HEAP_ARRAY(wide->heap, double, *n + 1);
+    for (uint32_t v = 0; v < dense->n; v++)
+        *n += dense->k[v];
+    double *cells = HEAP_ARRAY(dense->heap, double, *n + 1);
     if (!rows || !cells)
         return rows;
-    for (uint32_t v = 0; v < wide->n; v++) {
+    for (uint32_t v = 0; v < dense->n; v++) {
         rows[v] = cells;
-        cells += wide->k[v];
+        cells += dense->k[v];
     }
     return rows;
 }
@@ -42,13 +42,13 @@ static double **by_node(const struct wide *wide, uint64_t *n)
 // Copies the tables as doubles and counts the cells of a pass. Messages start at 0.
 static bool fill_edges(struct dual *dual)
 {
-    const struct wide *wide = dual->wide;
-    for (uint32_t i = 0; i < wide->n_edges; i++) {
-        const struct tree_edge *edge = &wide->edges[i];
-        size_t cells = (size_t)wide->k[edge->a] * wide->k[edge->b];
+    const struct dense *dense = dual->dense;
+    for (uint32_t i = 0; i < dense->n_edges; i++) {
+        const struct tree_edge *edge = &dense->edges[i];
+        size_t cells = (size_t)dense->k[edge->a] * dense->k[edge->b];
         dual->table[i] = HEAP_ARRAY(dual->heap, double, cells);
-        dual->to_a[i] = HEAP_ARRAY(dual->heap, double, wide->k[edge->a]);
-        dual->to_b[i] = HEAP_ARRAY(dual->heap, double, wide->k[edge->b]);
+        dual->to_a[i] = HEAP_ARRAY(dual->heap, double, dense->k[edge->a]);
+        dual->to_b[i] = HEAP_ARRAY(dual->heap, double, dense->k[edge->b]);
         if (dual->heap->failed)
             return false;
         for (size_t c = 0; c < cells; c++)
@@ -62,11 +62,11 @@ static bool fill_edges(struct dual *dual)
 // neighbours is on 3 of them, and each gets 1/3 of its cost.
 static void fill_gamma(struct dual *dual)
 {
-    const struct wide *wide = dual->wide;
-    for (uint32_t v = 0; v < wide->n; v++) {
+    const struct dense *dense = dual->dense;
+    for (uint32_t v = 0; v < dense->n; v++) {
         uint32_t later = 0, earlier = 0;
-        for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+        for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+            const struct tree_edge *edge = &dense->edges[dense->touch[t]];
             if ((edge->a == v ? edge->b : edge->a) > v)
                 later++;
             else
@@ -78,25 +78,25 @@ static void fill_gamma(struct dual *dual)
 }
 
 // Messages and multipliers start at 0: the first bound is the sum of the least entries.
-bool tsr__dual_init(struct dual *dual, const struct wide *wide)
+bool tsr__dual_init(struct dual *dual, const struct dense *dense)
 {
-    struct heap *heap = wide->heap;
+    struct heap *heap = dense->heap;
     uint32_t k = 1;
-    for (uint32_t v = 0; v < wide->n; v++)
-        if (wide->k[v] > k)
-            k = wide->k[v];
-    *dual = (struct dual){.wide = wide, .heap = heap, .best = -INFINITY};
-    dual->unary = by_node(wide, &dual->cells);
-    dual->table = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
-    dual->to_a = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
-    dual->to_b = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
-    dual->gamma = HEAP_ARRAY(heap, double, (size_t)wide->n + 1);
-    dual->lambda = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
-    dual->best_lambda = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
-    dual->prefix = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
+    for (uint32_t v = 0; v < dense->n; v++)
+        if (dense->k[v] > k)
+            k = dense->k[v];
+    *dual = (struct dual){.dense = dense, .heap = heap, .best = -INFINITY};
+    dual->unary = by_node(dense, &dual->cells);
+    dual->table = HEAP_ARRAY(heap, double *, (size_t)dense->n_edges + 1);
+    dual->to_a = HEAP_ARRAY(heap, double *, (size_t)dense->n_edges + 1);
+    dual->to_b = HEAP_ARRAY(heap, double *, (size_t)dense->n_edges + 1);
+    dual->gamma = HEAP_ARRAY(heap, double, (size_t)dense->n + 1);
+    dual->lambda = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
+    dual->best_lambda = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
+    dual->prefix = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
     dual->sum = HEAP_ARRAY(heap, double, k);
     dual->rest = HEAP_ARRAY(heap, double, k);
-    dual->argmin = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    dual->argmin = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     if (heap->failed || !fill_edges(dual))
         return false;
     fill_gamma(dual);
@@ -107,20 +107,20 @@ bool tsr__dual_init(struct dual *dual, const struct wide *wide)
 // unary = cost + multiplier * usage. A use of rows 2..4 adds prefix[5] - prefix[2] per unit.
 void tsr__dual_apply_lambda(struct dual *dual)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     dual->prefix[0] = 0;
-    for (uint32_t row = 0; row < wide->n_rows; row++)
+    for (uint32_t row = 0; row < dense->n_rows; row++)
         dual->prefix[row + 1] = dual->prefix[row] + dual->lambda[row];
-    for (uint32_t v = 0; v < wide->n; v++) {
+    for (uint32_t v = 0; v < dense->n; v++) {
         double *out = dual->unary[v];
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-            out[choice] = wide->cost[v][choice] >= NEVER ? FAR : (double)wide->cost[v][choice];
-        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
-            const struct wide_use *use = &wide->uses[i];
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
+            out[choice] = dense->cost[v][choice] >= NEVER ? FAR : (double)dense->cost[v][choice];
+        for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
+            const struct dense_use *use = &dense->uses[i];
             double p = dual->prefix[use->end] - dual->prefix[use->begin];
             if (p <= 0)
                 continue;
-            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            for (uint32_t choice = 0; choice < dense->k[v]; choice++)
                 out[choice] += p * (double)use->usage[choice];
         }
     }
@@ -131,12 +131,12 @@ void tsr__dual_apply_lambda(struct dual *dual)
 // sum[choice]: cost of the choice plus all messages to v.
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
-    const struct wide *wide = dual->wide;
-    uint32_t k = wide->k[v];
+    const struct dense *dense = dual->dense;
+    uint32_t k = dense->k[v];
     memcpy(sum, dual->unary[v], k * sizeof(double));
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-        uint32_t i = wide->touch[t];
-        const double *m = wide->edges[i].a == v ? dual->to_a[i] : dual->to_b[i];
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+        uint32_t i = dense->touch[t];
+        const double *m = dense->edges[i].a == v ? dual->to_a[i] : dual->to_b[i];
         for (uint32_t choice = 0; choice < k; choice++)
             sum[choice] += m[choice];
     }
@@ -186,14 +186,14 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
 // equal share (gamma) of its sum, minus what came over this edge.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
-    const struct wide *wide = dual->wide;
-    const struct tree_edge *edge = &wide->edges[i];
+    const struct dense *dense = dual->dense;
+    const struct tree_edge *edge = &dense->edges[i];
     bool row = edge->a == v;
     const double *back = row ? dual->to_a[i] : dual->to_b[i];
-    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+    for (uint32_t choice = 0; choice < dense->k[v]; choice++)
         dual->rest[choice] =
             dual->sum[choice] < FAR / 2 ? dual->gamma[v] * dual->sum[choice] - back[choice] : FAR;
-    uint32_t ka = wide->k[edge->a], kb = wide->k[edge->b];
+    uint32_t ka = dense->k[edge->a], kb = dense->k[edge->b];
     if (row) {
         message_down(dual->table[i], dual->rest, ka, kb, dual->to_b[i]);
         return take_least(dual->to_b[i], kb);
@@ -205,10 +205,10 @@ static double send(struct dual *dual, uint32_t v, uint32_t i)
 // Sends to all later or all earlier neighbours. Adds the constants to *bound unless it is NULL.
 static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 {
-    const struct wide *wide = dual->wide;
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-        uint32_t i = wide->touch[t];
-        uint32_t o = wide->edges[i].a == v ? wide->edges[i].b : wide->edges[i].a;
+    const struct dense *dense = dual->dense;
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+        uint32_t i = dense->touch[t];
+        uint32_t o = dense->edges[i].a == v ? dense->edges[i].b : dense->edges[i].a;
         if ((o > v) == later) {
             double least = send(dual, v, i);
             if (bound)
@@ -221,32 +221,32 @@ static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 // entry of each node and each message, minus the multipliers times the rows' bounds.
 void tsr__dual_pass(struct dual *dual)
 {
-    const struct wide *wide = dual->wide;
-    for (uint32_t v = 0; v < wide->n; v++) {
+    const struct dense *dense = dual->dense;
+    for (uint32_t v = 0; v < dense->n; v++) {
         tsr__dual_gather(dual, v, dual->sum);
         send_all(dual, v, true, NULL);
     }
     double bound = 0;
-    for (uint32_t v = wide->n; v-- > 0;) {
+    for (uint32_t v = dense->n; v-- > 0;) {
         tsr__dual_gather(dual, v, dual->sum);
         uint32_t best = 0;
-        for (uint32_t choice = 1; choice < wide->k[v]; choice++)
+        for (uint32_t choice = 1; choice < dense->k[v]; choice++)
             if (dual->sum[choice] < dual->sum[best])
                 best = choice;
         dual->argmin[v] = best;
-        bound += take_least(dual->sum, wide->k[v]);
+        bound += take_least(dual->sum, dense->k[v]);
         send_all(dual, v, false, &bound);
     }
     // The Lagrangian term is multiplier * (usage - bound).
     double paid = 0;
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        paid += dual->lambda[row] * (double)wide->bound[row];
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        paid += dual->lambda[row] * (double)dense->bound[row];
     bound -= paid;
     dual->bound = bound;
     if (bound > dual->best) {
         dual->best = bound;
         dual->best_paid = paid;
-        memcpy(dual->best_lambda, dual->lambda, wide->n_rows * sizeof(double));
+        memcpy(dual->best_lambda, dual->lambda, dense->n_rows * sizeof(double));
     }
 }
 
@@ -254,14 +254,14 @@ void tsr__dual_pass(struct dual *dual)
 // decided already, the message for later ones.
 void tsr__dual_round(struct dual *dual, uint32_t *x)
 {
-    const struct wide *wide = dual->wide;
-    for (uint32_t v = 0; v < wide->n; v++) {
-        memcpy(dual->sum, dual->unary[v], wide->k[v] * sizeof(double));
-        for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-            uint32_t i = wide->touch[t];
-            const struct tree_edge *edge = &wide->edges[i];
+    const struct dense *dense = dual->dense;
+    for (uint32_t v = 0; v < dense->n; v++) {
+        memcpy(dual->sum, dual->unary[v], dense->k[v] * sizeof(double));
+        for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+            uint32_t i = dense->touch[t];
+            const struct tree_edge *edge = &dense->edges[i];
             bool row = edge->a == v;
-            uint32_t other = row ? edge->b : edge->a, kb = wide->k[edge->b];
+            uint32_t other = row ? edge->b : edge->a, kb = dense->k[edge->b];
             // The costs of v's choices over this edge are `step` cells apart.
             const double *cost = row ? dual->to_a[i] : dual->to_b[i];
             size_t step = 1;
@@ -271,11 +271,11 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
             } else if (other < v) {
                 cost = dual->table[i] + (size_t)x[other] * kb;
             }
-            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            for (uint32_t choice = 0; choice < dense->k[v]; choice++)
                 dual->sum[choice] += cost[choice * step];
         }
         uint32_t best = 0;
-        for (uint32_t choice = 1; choice < wide->k[v]; choice++)
+        for (uint32_t choice = 1; choice < dense->k[v]; choice++)
             if (dual->sum[choice] < dual->sum[best])
                 best = choice;
         x[v] = best;
@@ -285,8 +285,8 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
 // Returns the entry of x over the edge minus the least entry, after the messages.
 static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 {
-    const struct tree_edge *edge = &dual->wide->edges[i];
-    uint32_t ka = dual->wide->k[edge->a], kb = dual->wide->k[edge->b];
+    const struct tree_edge *edge = &dual->dense->edges[i];
+    uint32_t ka = dual->dense->k[edge->a], kb = dual->dense->k[edge->b];
     double least = 2 * FAR;
     for (uint32_t a = 0; a < ka; a++)
         for (uint32_t b = 0; b < kb; b++) {
@@ -302,19 +302,19 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 // above its least, and half of each edge's. Regions are drawn where it is large.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
-    const struct wide *wide = dual->wide;
-    for (uint32_t v = 0; v < wide->n; v++) {
+    const struct dense *dense = dual->dense;
+    for (uint32_t v = 0; v < dense->n; v++) {
         double least = 2 * FAR;
         tsr__dual_gather(dual, v, dual->sum);
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
             if (dual->sum[choice] < least)
                 least = dual->sum[choice];
         slack[v] = dual->sum[x[v]] - least;
     }
-    for (uint32_t i = 0; i < wide->n_edges; i++) {
+    for (uint32_t i = 0; i < dense->n_edges; i++) {
         double y = edge_slack(dual, i, x) / 2;
-        slack[wide->edges[i].a] += y;
-        slack[wide->edges[i].b] += y;
+        slack[dense->edges[i].a] += y;
+        slack[dense->edges[i].b] += y;
     }
 }
 
@@ -328,7 +328,7 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 static void reduced_costs(const struct dual *dual, uint32_t v, double *out)
 {
     tsr__dual_gather(dual, v, out);
-    take_least(out, dual->wide->k[v]);
+    take_least(out, dual->dense->k[v]);
 }
 
 // Reduced cost of one entry of an edge; 2 * FAR: forbidden. `later`: reduced cost at the later end,
@@ -336,9 +336,9 @@ static void reduced_costs(const struct dual *dual, uint32_t v, double *out)
 static double reduced_entry(const struct dual *dual, uint32_t i, uint32_t a, uint32_t b,
                             double later)
 {
-    const struct tree_edge *edge = &dual->wide->edges[i];
+    const struct tree_edge *edge = &dual->dense->edges[i];
     double share = dual->gamma[edge->a > edge->b ? edge->a : edge->b];
-    double cost = dual->table[i][(size_t)a * dual->wide->k[edge->b] + b];
+    double cost = dual->table[i][(size_t)a * dual->dense->k[edge->b] + b];
     double to_a = dual->to_a[i][a], to_b = dual->to_b[i][b];
     if (fmax(fmax(cost, later), fmax(to_a, to_b)) >= FAR / 2)
         return 2 * FAR;
@@ -349,10 +349,10 @@ static double reduced_entry(const struct dual *dual, uint32_t i, uint32_t a, uin
 static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const double *left,
                         double *out)
 {
-    const struct tree_edge *edge = &dual->wide->edges[i];
-    uint32_t ka = dual->wide->k[edge->a], kb = dual->wide->k[edge->b];
+    const struct tree_edge *edge = &dual->dense->edges[i];
+    uint32_t ka = dual->dense->k[edge->a], kb = dual->dense->k[edge->b];
     bool a_is_later = edge->a > edge->b;
-    for (uint32_t choice = 0; choice < dual->wide->k[v]; choice++)
+    for (uint32_t choice = 0; choice < dual->dense->k[v]; choice++)
         out[choice] = 2 * FAR;
     for (uint32_t a = 0; a < ka; a++)
         for (uint32_t b = 0; b < kb; b++) {
@@ -360,16 +360,16 @@ static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const d
             double *least = &out[edge->a == v ? a : b];
             *least = y < *least ? y : *least;
         }
-    take_least(out, dual->wide->k[v]);
+    take_least(out, dual->dense->k[v]);
 }
 
 // The share of v that its earlier edges did not get.
 static double kept_share(const struct dual *dual, uint32_t v)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     uint32_t earlier = 0;
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-        const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+        const struct tree_edge *edge = &dense->edges[dense->touch[t]];
         earlier += (edge->a == v ? edge->b : edge->a) < v;
     }
     return 1 - dual->gamma[v] * earlier;
@@ -378,16 +378,16 @@ static double kept_share(const struct dual *dual, uint32_t v)
 void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double *left,
                        double *through)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     double share = kept_share(dual, v);
     reduced_costs(dual, v, out);
-    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+    for (uint32_t choice = 0; choice < dense->k[v]; choice++)
         out[choice] = dual->bound + share * out[choice];
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-        uint32_t i = wide->touch[t], a = wide->edges[i].a, b = wide->edges[i].b;
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+        uint32_t i = dense->touch[t], a = dense->edges[i].a, b = dense->edges[i].b;
         reduced_costs(dual, a > b ? a : b, left);
         reduce_edge(dual, i, v, left, through);
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
             out[choice] += through[choice];
     }
 }
@@ -397,20 +397,20 @@ void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double 
 // the bound would reach the target if it were linear (Polyak's rule).
 void tsr__dual_step(struct dual *dual, double target, int64_t *load)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     double norm = 0;
-    tsr__wide_load(wide, dual->argmin, load);
-    for (uint32_t row = 0; row < wide->n_rows; row++) {
+    tsr__dense_load(dense, dual->argmin, load);
+    for (uint32_t row = 0; row < dense->n_rows; row++) {
         // Rows that are kept and have multiplier 0 do not change: leave them out of the norm.
-        double g = (double)(load[row] - wide->bound[row]);
+        double g = (double)(load[row] - dense->bound[row]);
         if (g > 0 || dual->lambda[row] > 0)
             norm += g * g;
     }
     if (norm <= 0)
         return;
     double alpha = (target - dual->bound) / norm;
-    for (uint32_t row = 0; row < wide->n_rows; row++) {
-        dual->lambda[row] += alpha * (double)(load[row] - wide->bound[row]);
+    for (uint32_t row = 0; row < dense->n_rows; row++) {
+        dual->lambda[row] += alpha * (double)(load[row] - dense->bound[row]);
         if (dual->lambda[row] < 0)
             dual->lambda[row] = 0;
     }

@@ -7,7 +7,7 @@
 #include "solve_dense.h"
 
 struct dual {
-    const struct wide *wide;
+    const struct dense *dense;
     struct heap *heap;
     double **unary;        // by node: cost plus multipliers times usage
     double **table;        // by edge; 1e30: forbidden
@@ -22,7 +22,7 @@ struct dual {
     double *best_lambda;
     uint64_t cells; // visited by one pass
 };
-bool tsr__dual_init(struct dual *dual, const struct wide *wide);
+bool tsr__dual_init(struct dual *dual, const struct dense *dense);
 // Costs of a node's choices plus all messages to it.
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum);
 void tsr__dual_apply_lambda(struct dual *dual); // updates unary after a change of lambda

@@ -52,11 +52,11 @@ static int64_t clamp(struct exact *exact, integer y)
 }
 
 // What the multipliers add to a choice, rounded down by more than the error of the sums.
-static double paid(const struct dual *dual, const struct wide_use *use, uint32_t choice)
+static double paid(const struct dual *dual, const struct dense_use *use, uint32_t choice)
 {
     double p = dual->prefix[use->end] - dual->prefix[use->begin],
            usage = (double)use->usage[choice];
-    double all = dual->prefix[dual->wide->n_rows];
+    double all = dual->prefix[dual->dense->n_rows];
     return p > 0 ? p * usage - ldexp(all * usage, -44) : 0;
 }
 
@@ -69,16 +69,16 @@ static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
 // earlier nodes come from the pass up, rounded down.
 static void gather(struct exact *exact, uint32_t v)
 {
-    const struct wide *wide = exact->dual->wide;
-    for (uint32_t choice = 0; choice < wide->k[v]; choice++) {
-        integer sum = cell(exact, wide->cost[v][choice]);
-        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
-            sum += scale_down(exact, paid(exact->dual, &wide->uses[i], choice));
-        for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-            uint32_t i = wide->touch[t];
-            if (other_end(&wide->edges[i], v) > v)
+    const struct dense *dense = exact->dual->dense;
+    for (uint32_t choice = 0; choice < dense->k[v]; choice++) {
+        integer sum = cell(exact, dense->cost[v][choice]);
+        for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++)
+            sum += scale_down(exact, paid(exact->dual, &dense->uses[i], choice));
+        for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+            uint32_t i = dense->touch[t];
+            if (other_end(&dense->edges[i], v) > v)
                 sum += exact->down[i][choice];
-            else if (wide->edges[i].a == v)
+            else if (dense->edges[i].a == v)
                 sum += scale_down(exact, exact->dual->to_a[i][choice]);
             else
                 sum += scale_down(exact, exact->dual->to_b[i][choice]);
@@ -101,13 +101,13 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 // Sends over edge i to its earlier node, with one of `shares` equal shares of v.
 static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 {
-    const struct wide *wide = exact->dual->wide;
-    const struct tree_edge *edge = &wide->edges[i];
+    const struct dense *dense = exact->dual->dense;
+    const struct tree_edge *edge = &dense->edges[i];
     bool a = edge->a == v;
-    uint32_t kv = wide->k[v], ko = wide->k[a ? edge->b : edge->a];
+    uint32_t kv = dense->k[v], ko = dense->k[a ? edge->b : edge->a];
     // Distances in the table between choices of the other node, and between choices of v.
-    size_t step = a ? 1 : wide->k[edge->b];
-    size_t row = a ? wide->k[edge->b] : 1;
+    size_t step = a ? 1 : dense->k[edge->b];
+    size_t row = a ? dense->k[edge->b] : 1;
     int64_t *out = exact->down[i];
     for (uint32_t choice = 0; choice < kv; choice++)
         exact->parts[choice] =
@@ -128,13 +128,13 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 // The pass down of tsr__dual_pass, for one node.
 static void send_down(struct exact *exact, uint32_t v)
 {
-    const struct wide *wide = exact->dual->wide;
+    const struct dense *dense = exact->dual->dense;
     gather(exact, v);
-    take_least(exact, exact->sum, wide->k[v]);
+    take_least(exact, exact->sum, dense->k[v]);
     int64_t shares = llrint(1 / exact->dual->gamma[v]);
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-        uint32_t i = wide->touch[t];
-        if ((wide->edges[i].a == v ? wide->edges[i].b : wide->edges[i].a) < v)
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+        uint32_t i = dense->touch[t];
+        if ((dense->edges[i].a == v ? dense->edges[i].b : dense->edges[i].a) < v)
             send(exact, v, i, shares);
     }
 }
@@ -142,48 +142,48 @@ static void send_down(struct exact *exact, uint32_t v)
 // Allocates the messages, and scratch for `most` choices. The caller calls free_room in any case.
 static bool make_room(struct exact *exact, uint32_t most)
 {
-    const struct wide *wide = exact->dual->wide;
-    exact->down = HEAP_ARRAY(wide->heap, int64_t *, (size_t)wide->n_edges + 1);
-    exact->sum = HEAP_ARRAY(wide->heap, int64_t, most);
-    exact->parts = HEAP_ARRAY(wide->heap, int64_t, most);
-    for (uint32_t i = 0; exact->down && i < wide->n_edges; i++) {
-        const struct tree_edge *edge = &wide->edges[i];
+    const struct dense *dense = exact->dual->dense;
+    exact->down = HEAP_ARRAY(dense->heap, int64_t *, (size_t)dense->n_edges + 1);
+    exact->sum = HEAP_ARRAY(dense->heap, int64_t, most);
+    exact->parts = HEAP_ARRAY(dense->heap, int64_t, most);
+    for (uint32_t i = 0; exact->down && i < dense->n_edges; i++) {
+        const struct tree_edge *edge = &dense->edges[i];
         exact->down[i] =
-            HEAP_ARRAY(wide->heap, int64_t, wide->k[edge->a < edge->b ? edge->a : edge->b]);
+            HEAP_ARRAY(dense->heap, int64_t, dense->k[edge->a < edge->b ? edge->a : edge->b]);
     }
-    return !wide->heap->failed;
+    return !dense->heap->failed;
 }
 
 static void free_room(struct exact *exact)
 {
-    const struct wide *wide = exact->dual->wide;
-    for (uint32_t i = 0; exact->down && i < wide->n_edges; i++)
-        tsr__heap_free(wide->heap, exact->down[i]);
-    tsr__heap_free(wide->heap, exact->down);
-    tsr__heap_free(wide->heap, exact->sum);
-    tsr__heap_free(wide->heap, exact->parts);
+    const struct dense *dense = exact->dual->dense;
+    for (uint32_t i = 0; exact->down && i < dense->n_edges; i++)
+        tsr__heap_free(dense->heap, exact->down[i]);
+    tsr__heap_free(dense->heap, exact->down);
+    tsr__heap_free(dense->heap, exact->sum);
+    tsr__heap_free(dense->heap, exact->parts);
 }
 
 // `shift` is the finest unit for which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
 int64_t tsr__dual_exact(const struct dual *dual)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     struct exact x = {.dual = dual};
     double pays = 0;
     uint32_t most = 1;
-    for (uint32_t v = 0; v < wide->n; v++)
-        if (wide->k[v] > most)
-            most = wide->k[v];
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        pays += dual->lambda[row] * (double)wide->bound[row];
+    for (uint32_t v = 0; v < dense->n; v++)
+        if (dense->k[v] > most)
+            most = dense->k[v];
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        pays += dual->lambda[row] * (double)dense->bound[row];
     x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));
     if (x.shift >= 0 && make_room(&x, most))
-        for (uint32_t v = wide->n; v-- > 0 && !x.failed;)
+        for (uint32_t v = dense->n; v-- > 0 && !x.failed;)
             send_down(&x, v);
     free_room(&x);
     // `pays` is a sum of doubles: subtract a little more than its rounding error.
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
-    if (wide->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
+    if (dense->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
         return 0;
     integer units = (integer)1 << x.shift, bound = x.bound - (integer)ceil(over);
     return bound <= 0 ? 0 : (int64_t)((bound + units - 1) / units);

@@ -51,15 +51,15 @@ struct run {
 // The multipliers of rows 2..4 are prefix[5] - prefix[2].
 static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
 {
-    const struct wide *wide = run->front->wide;
-    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-        out[choice] = wide->cost[v][choice];
-    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
-        const struct wide_use *use = &wide->uses[i];
+    const struct dense *dense = run->front->dense;
+    for (uint32_t choice = 0; choice < dense->k[v]; choice++)
+        out[choice] = dense->cost[v][choice];
+    for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
+        const struct dense_use *use = &dense->uses[i];
         double p = prefix[use->end] - prefix[use->begin];
         if (p <= 0)
             continue;
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++) // rounded down: a valid bound
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++) // rounded down: a valid bound
             out[choice] = plus(out[choice], (int64_t)(p * (double)use->usage[choice]));
     }
 }
@@ -69,7 +69,7 @@ static double paid(const struct run *run)
 {
     double sum = 0;
     for (uint32_t i = 0; i < run->n_rows; i++)
-        sum += run->multiplier[i] * (double)run->front->wide->bound[run->rows[i]];
+        sum += run->multiplier[i] * (double)run->front->dense->bound[run->rows[i]];
     return sum;
 }
 
@@ -85,19 +85,19 @@ static double lagrangian_cost(const struct run *run, const struct point *point)
 // Only active rows have multipliers; those of other rows are 0.
 static bool run_multipliers(struct run *run)
 {
-    const struct wide *wide = run->front->wide;
-    double *prefix = ARENA_ARRAY(&run->arena, double, (size_t)wide->n_rows + 1);
-    run->unary = ARENA_ARRAY(&run->arena, int64_t *, (size_t)wide->n + 1);
+    const struct dense *dense = run->front->dense;
+    double *prefix = ARENA_ARRAY(&run->arena, double, (size_t)dense->n_rows + 1);
+    run->unary = ARENA_ARRAY(&run->arena, int64_t *, (size_t)dense->n + 1);
     if (run->arena.failed)
         return false;
     for (uint32_t i = 0; i < run->n_rows; i++)
         run->multiplier[i] = run->front->lambda[run->rows[i]];
     for (uint32_t i = 0; i < run->n_rows; i++)
         prefix[run->rows[i] + 1] += run->multiplier[i];
-    for (uint32_t i = 0; i < wide->n_rows; i++)
+    for (uint32_t i = 0; i < dense->n_rows; i++)
         prefix[i + 1] += prefix[i];
-    for (uint32_t v = 0; v < wide->n; v++) {
-        run->unary[v] = ARENA_ARRAY(&run->arena, int64_t, wide->k[v]);
+    for (uint32_t v = 0; v < dense->n; v++) {
+        run->unary[v] = ARENA_ARRAY(&run->arena, int64_t, dense->k[v]);
         if (!run->unary[v])
             return false;
         unary_of(run, v, prefix, run->unary[v]);
@@ -108,13 +108,13 @@ static bool run_multipliers(struct run *run)
 // used[v][choice][a]: usage of active row a by the choice, over all uses of v.
 static void run_used(struct run *run, uint32_t v)
 {
-    const struct wide *wide = run->front->wide;
-    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
-        const struct wide_use *use = &wide->uses[i];
+    const struct dense *dense = run->front->dense;
+    for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
+        const struct dense_use *use = &dense->uses[i];
         for (uint32_t a = 0; a < run->n_rows; a++) {
             if (run->rows[a] < use->begin || run->rows[a] >= use->end)
                 continue;
-            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+            for (uint32_t choice = 0; choice < dense->k[v]; choice++)
                 run->used[v][choice][a] += use->usage[choice];
         }
     }
@@ -123,16 +123,16 @@ static void run_used(struct run *run, uint32_t v)
 // Nodes without uses keep NULL, which own_point reads as 0.
 static bool run_usages(struct run *run)
 {
-    const struct wide *wide = run->front->wide;
-    run->used = ARENA_ARRAY(&run->arena, int64_t **, (size_t)wide->n + 1);
-    for (uint32_t v = 0; v < wide->n; v++) {
+    const struct dense *dense = run->front->dense;
+    run->used = ARENA_ARRAY(&run->arena, int64_t **, (size_t)dense->n + 1);
+    for (uint32_t v = 0; v < dense->n; v++) {
         if (run->arena.failed)
             break;
-        if (wide->first_use[v] == wide->first_use[v + 1])
+        if (dense->first_use[v] == dense->first_use[v + 1])
             continue;
-        run->used[v] = ARENA_ARRAY(&run->arena, int64_t *, wide->k[v]);
-        int64_t *cells = ARENA_ARRAY(&run->arena, int64_t, (size_t)wide->k[v] * FRONT_ROWS);
-        for (uint32_t choice = 0; !run->arena.failed && choice < wide->k[v]; choice++)
+        run->used[v] = ARENA_ARRAY(&run->arena, int64_t *, dense->k[v]);
+        int64_t *cells = ARENA_ARRAY(&run->arena, int64_t, (size_t)dense->k[v] * FRONT_ROWS);
+        for (uint32_t choice = 0; !run->arena.failed && choice < dense->k[v]; choice++)
             run->used[v][choice] = cells + (size_t)choice * FRONT_ROWS;
         if (!run->arena.failed)
             run_used(run, v);
@@ -228,7 +228,7 @@ static struct set keep(struct run *run, int which)
 static bool keeps_bounds(const struct run *run, const struct point *point)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
-        if (point->used[i] > run->front->wide->bound[run->rows[i]])
+        if (point->used[i] > run->front->dense->bound[run->rows[i]])
             return false;
     return true;
 }
@@ -277,7 +277,7 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
                       struct point *out)
 {
     uint32_t v = cell->bucket->node;
-    *out = (struct point){run->front->wide->cost[v][choice], {0}};
+    *out = (struct point){run->front->dense->cost[v][choice], {0}};
     for (uint32_t f = 0; f < cell->bucket->n_factors; f++) {
         const struct tree_factor *factor = &cell->bucket->factors[f];
         if (factor->child != NONE)
@@ -638,7 +638,7 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
 // Activates the row that is violated most; false: none is, or there are too many.
 static bool activate(struct run *run, const int64_t *load, bool *violated)
 {
-    uint32_t worst = tsr__wide_worst(run->front->wide, load);
+    uint32_t worst = tsr__dense_worst(run->front->dense, load);
     *violated = worst != NONE;
     if (!*violated || run->n_rows == FRONT_ROWS)
         return false;
@@ -650,21 +650,21 @@ static bool activate(struct run *run, const int64_t *load, bool *violated)
 // becomes active and the elimination is repeated. A solution that violates no row is optimal.
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
-    const struct wide *wide = front->wide;
+    const struct dense *dense = front->dense;
     struct run run = {.front = front, .n_rows = front->n_rows};
     memcpy(run.rows, front->rows, sizeof(run.rows));
     enum front_end end;
     bool violated = false, again;
-    size_t bytes = ((size_t)wide->n_rows + 1) * sizeof(int64_t);
-    int64_t *load = tsr__alloc(wide->heap->session, bytes);
+    size_t bytes = ((size_t)dense->n_rows + 1) * sizeof(int64_t);
+    int64_t *load = tsr__alloc(dense->heap->session, bytes);
     if (!load)
         return FRONT_FAILED;
     do {
-        tsr__arena_init(&run.arena, wide->heap->session);
+        tsr__arena_init(&run.arena, dense->heap->session);
         end = run_once(&run, threshold, x, cost);
         again = false;
         if (end == FRONT_FOUND) {
-            tsr__wide_load(wide, x, load);
+            tsr__dense_load(dense, x, load);
             again = activate(&run, load, &violated);
             // The solution violates a row that cannot be activated.
             if (!again && violated)
@@ -672,13 +672,13 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
         }
         tsr__arena_free(&run.arena);
         for (int i = 0; i < 2; i++) {
-            tsr__free(wide->heap->session, run.work[i].at, run.cap[i] * sizeof(struct point));
+            tsr__free(dense->heap->session, run.work[i].at, run.cap[i] * sizeof(struct point));
             run.work[i] = (struct set){0};
             run.cap[i] = 0;
         }
         run.points = 0;
         run.over = false;
     } while (again);
-    tsr__free(wide->heap->session, load, bytes);
+    tsr__free(dense->heap->session, load, bytes);
     return end;
 }

@@ -9,7 +9,7 @@
 #define FRONT_ROWS 6 // most active rows
 
 struct front {
-    const struct wide *wide;
+    const struct dense *dense;
     struct tree *tree;         // of all nodes
     uint32_t rows[FRONT_ROWS]; // active from the start: all rows with a multiplier
     uint32_t n_rows;

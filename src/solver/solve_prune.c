@@ -24,15 +24,15 @@ static double margin(const struct dual *dual)
 }
 
 // Copies the costs of a node, with COST_FORBIDDEN for choices whose bound is above `most`.
-static void forbid(const struct wide *wide, uint32_t v, const double *bound, double most,
+static void forbid(const struct dense *dense, uint32_t v, const double *bound, double most,
                    struct program_node *node)
 {
-    const struct core_node *from = &wide->core->nodes[wide->node[v]];
-    int64_t *cost = HEAP_ARRAY(wide->heap, int64_t, node->k);
+    const struct core_node *from = &dense->core->nodes[dense->node[v]];
+    int64_t *cost = HEAP_ARRAY(dense->heap, int64_t, node->k);
     if (!cost)
         return;
     memcpy(cost, node->cost, node->k * sizeof *cost);
-    for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+    for (uint32_t choice = 0; choice < dense->k[v]; choice++)
         if (bound[choice] > most)
             cost[from->origin[choice]] = COST_FORBIDDEN;
     node->cost = cost;
@@ -43,46 +43,46 @@ struct bounds {
     double *of, *left, *through;
 };
 
-static bool make_room(const struct wide *wide, struct bounds *bounds)
+static bool make_room(const struct dense *dense, struct bounds *bounds)
 {
     uint32_t most = 1;
-    for (uint32_t v = 0; v < wide->n; v++)
-        most = wide->k[v] > most ? wide->k[v] : most;
-    bounds->of = HEAP_ARRAY(wide->heap, double, most);
-    bounds->left = HEAP_ARRAY(wide->heap, double, most);
-    bounds->through = HEAP_ARRAY(wide->heap, double, most);
-    return !wide->heap->failed;
+    for (uint32_t v = 0; v < dense->n; v++)
+        most = dense->k[v] > most ? dense->k[v] : most;
+    bounds->of = HEAP_ARRAY(dense->heap, double, most);
+    bounds->left = HEAP_ARRAY(dense->heap, double, most);
+    bounds->through = HEAP_ARRAY(dense->heap, double, most);
+    return !dense->heap->failed;
 }
 
 static bool is_worth_it(const struct dual *dual, const struct bounds *bounds, double most)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     uint64_t all = 0, left = 0;
-    for (uint32_t v = 0; v < wide->n; v++) {
+    for (uint32_t v = 0; v < dense->n; v++) {
         tsr__dual_through(dual, v, bounds->of, bounds->left, bounds->through);
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
             left += bounds->of[choice] <= most;
-        all += wide->k[v];
+        all += dense->k[v];
     }
     return (double)left <= KEPT_SHARE * (double)all;
 }
 
 bool tsr__prune(struct dual *dual, const struct program *program, int64_t cost, struct program *out)
 {
-    const struct wide *wide = dual->wide;
+    const struct dense *dense = dual->dense;
     struct bounds bounds;
     tsr__dual_pass(dual); // the multipliers may have changed since the last pass
     double most = (double)cost + margin(dual);
-    if (!make_room(wide, &bounds) || !is_worth_it(dual, &bounds, most))
+    if (!make_room(dense, &bounds) || !is_worth_it(dual, &bounds, most))
         return false;
     *out = *program;
-    out->nodes.at = HEAP_ARRAY(wide->heap, struct program_node, program->nodes.n + 1);
+    out->nodes.at = HEAP_ARRAY(dense->heap, struct program_node, program->nodes.n + 1);
     if (!out->nodes.at)
         return false;
     memcpy(out->nodes.at, program->nodes.at, program->nodes.n * sizeof *out->nodes.at);
-    for (uint32_t v = 0; v < wide->n && !wide->heap->failed; v++) {
+    for (uint32_t v = 0; v < dense->n && !dense->heap->failed; v++) {
         tsr__dual_through(dual, v, bounds.of, bounds.left, bounds.through);
-        forbid(wide, v, bounds.of, most, &out->nodes.at[wide->node[v]]);
+        forbid(dense, v, bounds.of, most, &out->nodes.at[dense->node[v]]);
     }
-    return !wide->heap->failed;
+    return !dense->heap->failed;
 }

@@ -22,35 +22,38 @@
 #define BRANCHES   12 // most neighbours of one node that a ball takes
 
 // Arrays are large enough for a region of all nodes and one span per row.
-bool tsr__region_init(struct region *region, const struct wide *wide, struct effort *effort,
+bool tsr__region_init(struct region *region, const struct dense *dense, struct effort *effort,
                       uint64_t *random)
 {
-    struct heap *heap = wide->heap;
-    *region = (struct region){
-        .w = wide, .effort = effort, .random = random, .max_cells = MOVE_CELLS, .center = NONE};
-    region->x = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    region->room = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 1);
-    region->weight = HEAP_ARRAY(heap, double, (size_t)wide->n + 1);
-    region->nodes = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    region->place = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    region->k = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    region->choice = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    region->before = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    region->fixed = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
-    region->whole = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
-    region->option = HEAP_ARRAY(heap, uint32_t *, (size_t)wide->n + 1);
-    region->base = HEAP_ARRAY(heap, int64_t *, (size_t)wide->n + 1);
-    region->unary = HEAP_ARRAY(heap, int64_t *, (size_t)wide->n + 1);
-    region->span = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n_rows + 1);
-    region->room_of = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
-    region->own = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
-    region->held = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 2);
-    region->multiplier = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 2);
-    region->sum = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 3);
+    struct heap *heap = dense->heap;
+    *region = (struct region){.dense = dense,
+                              .effort = effort,
+                              .random = random,
+                              .max_cells = MOVE_CELLS,
+                              .center = NONE};
+    region->x = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    region->room = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 1);
+    region->weight = HEAP_ARRAY(heap, double, (size_t)dense->n + 1);
+    region->nodes = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    region->place = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    region->k = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    region->choice = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    region->before = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    region->fixed = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
+    region->whole = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
+    region->option = HEAP_ARRAY(heap, uint32_t *, (size_t)dense->n + 1);
+    region->base = HEAP_ARRAY(heap, int64_t *, (size_t)dense->n + 1);
+    region->unary = HEAP_ARRAY(heap, int64_t *, (size_t)dense->n + 1);
+    region->span = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n_rows + 1);
+    region->room_of = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
+    region->own = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
+    region->held = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
+    region->multiplier = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 2);
+    region->sum = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 3);
     if (heap->failed)
         return false;
-    memset(region->place, 0xff, wide->n * sizeof(uint32_t));
-    for (uint32_t v = 0; v < wide->n; v++)
+    memset(region->place, 0xff, dense->n * sizeof(uint32_t));
+    for (uint32_t v = 0; v < dense->n; v++)
         region->weight[v] = v + 1;
     return true;
 }
@@ -58,13 +61,13 @@ bool tsr__region_init(struct region *region, const struct wide *wide, struct eff
 // x may violate rows: their slack is then negative.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
-    const struct wide *wide = region->w;
-    memcpy(region->x, x, wide->n * sizeof(uint32_t));
+    const struct dense *dense = region->dense;
+    memcpy(region->x, x, dense->n * sizeof(uint32_t));
     region->lambda = lambda;
-    region->cost = tsr__wide_cost(wide, x);
-    tsr__wide_load(wide, x, region->room);
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        region->room[row] = wide->bound[row] - region->room[row];
+    region->cost = tsr__dense_cost(dense, x);
+    tsr__dense_load(dense, x, region->room);
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        region->room[row] = dense->bound[row] - region->room[row];
 }
 
 // ---- drawing a region
@@ -73,19 +76,19 @@ void tsr__region_start(struct region *region, const uint32_t *x, const double *l
 // (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
 void tsr__region_weigh(struct region *region, const struct dual *dual)
 {
-    const struct wide *wide = region->w;
+    const struct dense *dense = region->dense;
     double total = 0;
     tsr__dual_slack(dual, region->x, region->weight);
-    for (uint32_t v = 0; v < wide->n; v++)
+    for (uint32_t v = 0; v < dense->n; v++)
         total += region->weight[v];
-    double least = total / (2.0 * wide->n) + 1e-9, sum = 0; // a third is shared equally
-    for (uint32_t v = 0; v < wide->n; v++)
+    double least = total / (2.0 * dense->n) + 1e-9, sum = 0; // a third is shared equally
+    for (uint32_t v = 0; v < dense->n; v++)
         region->weight[v] = sum += region->weight[v] + least;
 }
 
 static uint32_t draw_node(struct region *region)
 {
-    uint32_t low = 0, high = region->w->n - 1;
+    uint32_t low = 0, high = region->dense->n - 1;
     double at = random_unit(region->random) * region->weight[high];
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -110,14 +113,14 @@ static bool add_node(struct region *region, uint32_t v)
 // Adds up to `size` nodes around v, in breadth-first order with some randomness.
 static void add_ball(struct region *region, uint32_t v, uint32_t size)
 {
-    const struct wide *wide = region->w;
+    const struct dense *dense = region->dense;
     uint32_t at = region->n, end = region->n + size;
     add_node(region, v);
     for (; at < region->n && region->n < end; at++) {
         // Takes one of the next four nodes of the queue, so that balls differ.
         uint32_t swap = at + (uint32_t)(random_next(region->random) %
                                         (region->n - at < 4 ? region->n - at : 4));
-        uint32_t u = region->nodes[swap], n = wide->first[u + 1] - wide->first[u];
+        uint32_t u = region->nodes[swap], n = dense->first[u + 1] - dense->first[u];
         region->nodes[swap] = region->nodes[at];
         region->place[region->nodes[swap]] = swap;
         region->nodes[at] = u;
@@ -125,16 +128,16 @@ static void add_ball(struct region *region, uint32_t v, uint32_t size)
         uint32_t from = n > BRANCHES ? (uint32_t)(random_next(region->random) % n) : 0;
         for (uint32_t i = 0; i < n && i < BRANCHES && region->n < end; i++) {
             const struct tree_edge *edge =
-                &wide->edges[wide->touch[wide->first[u] + (from + i) % n]];
+                &dense->edges[dense->touch[dense->first[u] + (from + i) % n]];
             add_node(region, edge->a == u ? edge->b : edge->a);
         }
     }
 }
 
-static bool alive(const struct wide *wide, uint32_t v, uint32_t row)
+static bool alive(const struct dense *dense, uint32_t v, uint32_t row)
 {
-    for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
-        if (wide->uses[i].begin <= row && row < wide->uses[i].end)
+    for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++)
+        if (dense->uses[i].begin <= row && row < dense->uses[i].end)
             return true;
     return false;
 }
@@ -144,8 +147,8 @@ static uint32_t draw_live(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
         uint32_t v =
-            i < 10 ? draw_node(region) : (uint32_t)(random_next(region->random) % region->w->n);
-        if (region->place[v] == NONE && alive(region->w, v, row))
+            i < 10 ? draw_node(region) : (uint32_t)(random_next(region->random) % region->dense->n);
+        if (region->place[v] == NONE && alive(region->dense, v, row))
             return v;
     }
     return NONE;
@@ -154,16 +157,16 @@ static uint32_t draw_live(struct region *region, uint32_t row)
 // Adds a node with many of its neighbours. Drawn as the end of an edge, so hubs are likely.
 static void draw_hub(struct region *region)
 {
-    const struct wide *wide = region->w;
-    const struct tree_edge *e = &wide->edges[random_next(region->random) % wide->n_edges];
+    const struct dense *dense = region->dense;
+    const struct tree_edge *e = &dense->edges[random_next(region->random) % dense->n_edges];
     uint32_t v = random_next(region->random) % 2 ? e->a : e->b;
     uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4); // neighbours kept, of four
-    if (wide->first[v + 1] - wide->first[v] < 8)
+    if (dense->first[v + 1] - dense->first[v] < 8)
         keep = 4;
     region->center = v;
     add_node(region, v);
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1] && region->n < HUB_NODES; t++) {
-        const struct tree_edge *f = &wide->edges[wide->touch[t]];
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1] && region->n < HUB_NODES; t++) {
+        const struct tree_edge *f = &dense->edges[dense->touch[t]];
         if (random_next(region->random) % 4 < keep)
             add_node(region, f->a == v ? f->b : f->a);
     }
@@ -175,23 +178,23 @@ static void draw_hub(struct region *region)
 // at one row of the first node. Sizes are random too.
 static void draw_region(struct region *region)
 {
-    const struct wide *wide = region->w;
+    const struct dense *dense = region->dense;
     region->center = NONE;
-    if (wide->n_edges && random_next(region->random) % 8 == 0) {
+    if (dense->n_edges && random_next(region->random) % 8 == 0) {
         draw_hub(region);
         return;
     }
-    uint32_t v = draw_node(region), uses = wide->first_use[v + 1] - wide->first_use[v];
+    uint32_t v = draw_node(region), uses = dense->first_use[v + 1] - dense->first_use[v];
     uint32_t most = random_next(region->random) % 4 ? 60 : 300;
     uint32_t size = 4 + (uint32_t)(random_next(region->random) % most);
     if (random_next(region->random) % 16 == 0) // any order of magnitude
-        size = 4 + (uint32_t)exp(random_unit(region->random) * log((double)wide->n));
+        size = 4 + (uint32_t)exp(random_unit(region->random) * log((double)dense->n));
     if (!uses || size > 500 || random_next(region->random) % 3 == 0) {
         add_ball(region, v, size);
         return;
     }
-    const struct wide_use *use =
-        &wide->uses[wide->first_use[v] + random_next(region->random) % uses];
+    const struct dense_use *use =
+        &dense->uses[dense->first_use[v] + random_next(region->random) % uses];
     uint32_t row = use->begin + (uint32_t)(random_next(region->random) % (use->end - use->begin));
     uint32_t balls = 2 + (uint32_t)(random_next(region->random) % 5);
     for (uint32_t i = 0; i < balls && v != NONE; i++, v = draw_live(region, row))
@@ -220,7 +223,7 @@ static uint32_t best_options(const struct region *region, const struct dual *dua
     uint32_t n = 1;
     tsr__dual_gather(dual, v, dual->sum);
     out[0] = region->x[v];
-    for (uint32_t choice = 0; choice < region->w->k[v]; choice++) {
+    for (uint32_t choice = 0; choice < region->dense->k[v]; choice++) {
         if (choice == out[0] || (n == few && dual->sum[choice] >= dual->sum[out[n - 1]]))
             continue;
         uint32_t at = n < few ? n++ : n - 1;
@@ -229,7 +232,7 @@ static uint32_t best_options(const struct region *region, const struct dual *dua
         out[at] = choice;
     }
     region->effort->work +=
-        (region->w->first[v + 1] - region->w->first[v]) * (uint64_t)region->w->k[v];
+        (region->dense->first[v + 1] - region->dense->first[v]) * (uint64_t)region->dense->k[v];
     return n;
 }
 
@@ -239,13 +242,13 @@ static bool fill_options(struct region *region, const struct dual *dual, uint32_
 {
     size_t n = 0;
     for (uint32_t i = 0; i < region->n; i++)
-        n += region->w->k[region->nodes[i]];
+        n += region->dense->k[region->nodes[i]];
     region->options.n = 0;
-    if (!reserve(region->w->heap, &region->options, n))
+    if (!reserve(region->dense->heap, &region->options, n))
         return false;
     uint32_t *at = region->options.at;
     for (uint32_t i = 0; i < region->n; i++) {
-        uint32_t v = region->nodes[i], k = region->w->k[v];
+        uint32_t v = region->nodes[i], k = region->dense->k[v];
         region->option[i] = at;
         region->whole[i] = !few || k <= few || v == region->center;
         region->k[i] = region->whole[i] ? k : best_options(region, dual, v, few, at);
@@ -266,7 +269,7 @@ static const int64_t *option_cells(struct region *region, const struct tree_edge
     int64_t *out = region->tables.at + region->tables.n, *at = out;
     for (uint32_t a = 0; a < region->k[i]; a++)
         for (uint32_t b = 0; b < region->k[j]; b++)
-            *at++ = edge->cell[(size_t)region->option[i][a] * region->w->k[edge->b] +
+            *at++ = edge->cell[(size_t)region->option[i][a] * region->dense->k[edge->b] +
                                region->option[j][b]];
     region->tables.n += region->k[i] * region->k[j];
     return out;
@@ -276,24 +279,24 @@ static const int64_t *option_cells(struct region *region, const struct tree_edge
 // that the tables do not move while the second pass fills them.
 static bool fill_edges(struct region *region)
 {
-    const struct wide *wide = region->w;
+    const struct dense *dense = region->dense;
     size_t cells = 0;
     region->edges.n = region->tables.n = 0;
     for (uint32_t i = 0; i < region->n; i++)
-        for (uint32_t t = wide->first[region->nodes[i]]; t < wide->first[region->nodes[i] + 1];
+        for (uint32_t t = dense->first[region->nodes[i]]; t < dense->first[region->nodes[i] + 1];
              t++) {
-            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+            const struct tree_edge *edge = &dense->edges[dense->touch[t]];
             uint32_t j = region->place[edge->b];
             if (edge->a != region->nodes[i] || j == NONE)
                 continue;
-            struct tree_edge *out = list_push(wide->heap, &region->edges);
+            struct tree_edge *out = list_push(dense->heap, &region->edges);
             if (!out)
                 return false;
             *out = *edge;
             if (!region->whole[i] || !region->whole[j])
                 cells += (size_t)region->k[i] * region->k[j];
         }
-    if (!reserve(wide->heap, &region->tables, cells))
+    if (!reserve(dense->heap, &region->tables, cells))
         return false;
     for (uint32_t i = 0; i < region->edges.n; i++) {
         struct tree_edge *tree_edge = &region->edges.at[i];
@@ -307,14 +310,14 @@ static bool fill_edges(struct region *region)
 // Costs plus the edges to nodes outside the region.
 static void fill_base(struct region *region, uint32_t i)
 {
-    const struct wide *wide = region->w;
+    const struct dense *dense = region->dense;
     uint32_t v = region->nodes[i], k = region->k[i];
     int64_t *out = region->base[i];
     for (uint32_t choice = 0; choice < k; choice++)
-        out[choice] = wide->cost[v][region->option[i][choice]];
-    for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
-        const struct tree_edge *edge = &wide->edges[wide->touch[t]];
-        uint32_t o = edge->a == v ? edge->b : edge->a, kb = wide->k[edge->b];
+        out[choice] = dense->cost[v][region->option[i][choice]];
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
+        const struct tree_edge *edge = &dense->edges[dense->touch[t]];
+        uint32_t o = edge->a == v ? edge->b : edge->a, kb = dense->k[edge->b];
         if (region->place[o] != NONE && region->fixed[region->place[o]] != TREE_FIXED)
             continue;
         const int64_t *cell =
@@ -323,7 +326,7 @@ static void fill_base(struct region *region, uint32_t i)
         for (uint32_t choice = 0; choice < k; choice++)
             out[choice] = plus(out[choice], cell[region->option[i][choice] * step]);
     }
-    region->effort->work += (wide->first[v + 1] - wide->first[v]) * (uint64_t)k;
+    region->effort->work += (dense->first[v + 1] - dense->first[v]) * (uint64_t)k;
 }
 
 // base: costs without multipliers. unary: the same with multipliers, n cells further on.
@@ -332,7 +335,7 @@ static bool fill_cells(struct region *region)
     size_t n = 0;
     for (uint32_t i = 0; i < region->n; i++)
         n += region->k[i];
-    if (!reserve(region->w->heap, &region->cells, 2 * n))
+    if (!reserve(region->dense->heap, &region->cells, 2 * n))
         return false;
     int64_t *at = region->cells.at;
     for (uint32_t i = 0; i < region->n; i++) {
@@ -365,8 +368,9 @@ static int64_t local_cost(const struct region *region, const uint32_t *choice)
 // ---- spans
 
 #define FOR_USES(g, i, u)                                                                          \
-    for (const struct wide_use *u = (g)->w->uses + (g)->w->first_use[(g)->nodes[i]],               \
-                               *u##_end = (g)->w->uses + (g)->w->first_use[(g)->nodes[i] + 1];     \
+    for (const struct dense_use *                                                                  \
+             u = (g)->dense->uses + (g)->dense->first_use[(g)->nodes[i]],                          \
+            *u##_end = (g)->dense->uses + (g)->dense->first_use[(g)->nodes[i] + 1];                \
          u < u##_end; u++)
 
 // own[s]: usage of span s with these choices, by a difference array.
@@ -391,8 +395,8 @@ static void use_spans(struct region *region, const uint32_t *choice, int64_t *ow
 // the least slack of its rows plus the region's own usage there.
 static void find_spans(struct region *region, double factor)
 {
-    const struct wide *wide = region->w;
-    memset(region->span, 0, ((size_t)wide->n_rows + 1) * sizeof(uint32_t));
+    const struct dense *dense = region->dense;
+    memset(region->span, 0, ((size_t)dense->n_rows + 1) * sizeof(uint32_t));
     for (uint32_t i = 0; i < region->n; i++) {
         if (region->fixed[i] == TREE_FIXED)
             continue;
@@ -402,7 +406,7 @@ static void find_spans(struct region *region, double factor)
     uint32_t n = 0;
     region->room_of[0] = INT64_MAX;
     region->multiplier[0] = 0;
-    for (uint32_t row = 0; row < wide->n_rows; row++) {
+    for (uint32_t row = 0; row < dense->n_rows; row++) {
         if (region->span[row]) {
             n++;
             region->room_of[n] = INT64_MAX;
@@ -414,18 +418,18 @@ static void find_spans(struct region *region, double factor)
         region->multiplier[n] += region->lambda[row] * factor;
     }
     // Uses that end behind the last row end at an extra span without slack or multiplier.
-    if (region->span[wide->n_rows]) {
+    if (region->span[dense->n_rows]) {
         n++;
         region->room_of[n] = INT64_MAX;
         region->multiplier[n] = 0;
     }
-    region->span[wide->n_rows] = n;
+    region->span[dense->n_rows] = n;
     region->n_spans = n;
     use_spans(region, region->before, region->held);
     for (uint32_t s = 0; s <= n; s++)
         region->room_of[s] =
             region->room_of[s] == INT64_MAX ? INT64_MAX : region->room_of[s] + region->held[s];
-    region->effort->work += wide->n_rows;
+    region->effort->work += dense->n_rows;
 }
 
 // Returns the sum over the spans of usage above the slack.
@@ -494,7 +498,7 @@ static bool prepare(struct region *region, double factor)
         region->fixed[region->place[region->center]] = TREE_FREE;
     if (!fill_edges(region))
         return false;
-    if (!tsr__tree_init(&region->tree, region->w->heap->session, region->n, region->k,
+    if (!tsr__tree_init(&region->tree, region->dense->heap->session, region->n, region->k,
                         region->edges.at, region->edges.n, region->max_cells, region->fixed,
                         region->random) ||
         !fill_cells(region)) {
@@ -528,13 +532,13 @@ static bool has_changed(const struct region *region)
 // Applies the move to the assignment and updates the slack of the rows.
 static void apply_move(struct region *region, int64_t cost)
 {
-    const struct wide *wide = region->w;
+    const struct dense *dense = region->dense;
     for (uint32_t i = 0; i < region->n; i++)
         region->x[region->nodes[i]] = region->option[i][region->choice[i]];
-    for (uint32_t row = 0; row < wide->n_rows; row++)
+    for (uint32_t row = 0; row < dense->n_rows; row++)
         region->room[row] -= region->own[region->span[row]] - region->held[region->span[row]];
     region->cost = cost;
-    region->effort->work += wide->n_rows / 4;
+    region->effort->work += dense->n_rows / 4;
 }
 
 // A first multiplier: cost of the region divided by its usage.
@@ -588,12 +592,12 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
 // Two options for each node where x and y differ, its choice in x first; all other nodes are fixed.
 bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most)
 {
-    const struct wide *wide = region->w;
-    for (uint32_t v = 0; v < wide->n; v++)
+    const struct dense *dense = region->dense;
+    for (uint32_t v = 0; v < dense->n; v++)
         if (y[v] != region->x[v])
             add_node(region, v);
     region->options.n = 0;
-    bool taken = region->n && reserve(wide->heap, &region->options, 2 * (size_t)region->n);
+    bool taken = region->n && reserve(dense->heap, &region->options, 2 * (size_t)region->n);
     for (uint32_t i = 0; taken && i < region->n; i++) {
         region->option[i] = region->options.at + 2 * (size_t)i;
         region->option[i][0] = region->x[region->nodes[i]];
@@ -613,7 +617,7 @@ bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, i
 static uint32_t worst_row(const struct region *region)
 {
     uint32_t worst = NONE;
-    for (uint32_t row = 0; row < region->w->n_rows; row++)
+    for (uint32_t row = 0; row < region->dense->n_rows; row++)
         if (region->room[row] < 0 && (worst == NONE || region->room[row] < region->room[worst]))
             worst = row;
     return worst;

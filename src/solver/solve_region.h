@@ -7,7 +7,7 @@
 #include "solve_dual.h"
 
 struct region {
-    const struct wide *w;
+    const struct dense *dense;
     struct effort *effort;
     uint64_t *random;
     uint64_t max_cells;
@@ -33,7 +33,7 @@ struct region {
     int64_t *room_of, *own, *held; // by span: slack; usage now; usage before
     double *multiplier, *sum;
 };
-bool tsr__region_init(struct region *region, const struct wide *wide, struct effort *effort,
+bool tsr__region_init(struct region *region, const struct dense *dense, struct effort *effort,
                       uint64_t *random);
 // Sets the assignment to start from, and the multipliers.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda);

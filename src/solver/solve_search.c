@@ -22,44 +22,44 @@
 #define SMALL      400       // programs up to this number of nodes have no regional moves
 
 // Allocates one array of cells for all nodes; rows[v][choice] points into it.
-static int64_t **rows_of(const struct wide *wide)
+static int64_t **rows_of(const struct dense *dense)
 {
     size_t n = 0;
-    for (uint32_t v = 0; v < wide->n; v++)
-        n += wide->k[v];
-    int64_t **rows = HEAP_ARRAY(wide->heap, int64_t *, (size_t)wide->n + 1);
-    int64_t *cells = HEAP_ARRAY(wide->heap, int64_t, n + 1);
+    for (uint32_t v = 0; v < dense->n; v++)
+        n += dense->k[v];
+    int64_t **rows = HEAP_ARRAY(dense->heap, int64_t *, (size_t)dense->n + 1);
+    int64_t *cells = HEAP_ARRAY(dense->heap, int64_t, n + 1);
     if (!rows || !cells)
         return rows;
-    for (uint32_t v = 0; v < wide->n; v++) {
+    for (uint32_t v = 0; v < dense->n; v++) {
         rows[v] = cells;
-        cells += wide->k[v];
+        cells += dense->k[v];
     }
     return rows;
 }
 
-bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort)
+bool tsr__search_init(struct search *search, const struct dense *dense, struct effort *effort)
 {
-    struct heap *heap = wide->heap;
+    struct heap *heap = dense->heap;
     *search =
-        (struct search){.wide = wide, .heap = heap, .effort = effort, .random = 1, .reach = 1};
+        (struct search){.dense = dense, .heap = heap, .effort = effort, .random = 1, .reach = 1};
     search->max_cells = MOVE_CELLS;
     search->best_cost = NEVER;
-    search->penalty = rows_of(wide);
-    search->unary = rows_of(wide);
-    search->trial = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
-    search->prefix = HEAP_ARRAY(heap, double, (size_t)wide->n_rows + 1);
-    search->load = HEAP_ARRAY(heap, int64_t, (size_t)wide->n_rows + 1);
-    search->x = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    search->y = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    search->best = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
-    search->queue = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
+    search->penalty = rows_of(dense);
+    search->unary = rows_of(dense);
+    search->trial = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
+    search->prefix = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
+    search->load = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 1);
+    search->x = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    search->y = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    search->best = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
+    search->queue = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     for (int i = 0; i < SEARCH_PLANS; i++)
-        search->plans[i].fixed = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
-    search->local = wide->n > SMALL;
-    if (!tsr__region_init(&search->region, wide, effort, &search->random))
+        search->plans[i].fixed = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
+    search->local = dense->n > SMALL;
+    if (!tsr__region_init(&search->region, dense, effort, &search->random))
         return false;
-    return !heap->failed && tsr__dual_init(&search->dual, wide);
+    return !heap->failed && tsr__dual_init(&search->dual, dense);
 }
 
 // Drops a plan's tree; plan_of builds another one.
@@ -79,15 +79,15 @@ void tsr__search_done(struct search *search)
 // Checks the cost first: most assignments fail there.
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
-    int64_t cost = tsr__wide_cost(search->wide, x);
+    int64_t cost = tsr__dense_cost(search->dense, x);
     if (cost >= search->best_cost)
         return false;
-    tsr__wide_load(search->wide, x, search->load);
-    if (tsr__wide_excess(search->wide, search->load) > 0)
+    tsr__dense_load(search->dense, x, search->load);
+    if (tsr__dense_excess(search->dense, search->load) > 0)
         return false;
     search->found = true;
     search->best_cost = cost;
-    memcpy(search->best, x, search->wide->n * sizeof(*x));
+    memcpy(search->best, x, search->dense->n * sizeof(*x));
     return true;
 }
 
@@ -116,15 +116,15 @@ bool tsr__search_proved(const struct search *search)
 // Marks up to `size` nodes around a random one.
 static void mark_ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t mark)
 {
-    const struct wide *wide = search->wide;
+    const struct dense *dense = search->dense;
     uint32_t n = 0, at = 0, *queue = search->queue;
     uint8_t before = fixed[0]; // all nodes have the same mark
-    queue[n++] = (uint32_t)(random_next(&search->random) % wide->n);
+    queue[n++] = (uint32_t)(random_next(&search->random) % dense->n);
     fixed[queue[0]] = mark;
     while (at < n && n < size) {
         uint32_t v = queue[at++];
-        for (uint32_t t = wide->first[v]; t < wide->first[v + 1] && n < size; t++) {
-            const struct tree_edge *edge = &wide->edges[wide->touch[t]];
+        for (uint32_t t = dense->first[v]; t < dense->first[v + 1] && n < size; t++) {
+            const struct tree_edge *edge = &dense->edges[dense->touch[t]];
             uint32_t o = edge->a == v ? edge->b : edge->a;
             if (fixed[o] == before) {
                 fixed[o] = mark;
@@ -139,42 +139,42 @@ static void mark_ball(struct search *search, uint8_t *fixed, uint32_t size, uint
 static struct move_plan *plan_of(struct search *search, int i)
 {
     struct move_plan *plan = &search->plans[i];
-    const struct wide *wide = search->wide;
+    const struct dense *dense = search->dense;
     if (plan->made)
         return plan;
-    bool local = wide->n > SMALL && i >= SEARCH_PLANS / 2;
-    memset(plan->fixed, local ? TREE_FIXED : 0, wide->n);
+    bool local = dense->n > SMALL && i >= SEARCH_PLANS / 2;
+    memset(plan->fixed, local ? TREE_FIXED : 0, dense->n);
     if (local)
         mark_ball(search, plan->fixed, 40 + (uint32_t)(random_next(&search->random) % SMALL), 0);
     else
         mark_ball(search, plan->fixed, 4 + (uint32_t)(random_next(&search->random) % 24),
                   TREE_FREE);
-    plan->made = tsr__tree_init(&plan->tree, wide->heap->session, wide->n, wide->k, wide->edges,
-                                wide->n_edges, search->max_cells, plan->fixed, &search->random);
+    plan->made = tsr__tree_init(&plan->tree, dense->heap->session, dense->n, dense->k, dense->edges,
+                                dense->n_edges, search->max_cells, plan->fixed, &search->random);
     if (!plan->made) {
         tsr__tree_free(&plan->tree);
         search->max_cells = search->max_cells > 2000 ? search->max_cells / 2
                                                      : 1000; // all tables together too large
     }
-    search->effort->work += wide->n_edges * 4;
+    search->effort->work += dense->n_edges * 4;
     return plan->made ? plan : NULL;
 }
 
 // penalty[v][choice]: multipliers times the usage of the choice. prefix[0] stays 0.
 static void set_penalties(struct search *search, const double *lambda)
 {
-    const struct wide *wide = search->wide;
-    for (uint32_t row = 0; row < wide->n_rows; row++)
+    const struct dense *dense = search->dense;
+    for (uint32_t row = 0; row < dense->n_rows; row++)
         search->prefix[row + 1] = search->prefix[row] + lambda[row];
-    for (uint32_t v = 0; v < wide->n; v++) {
+    for (uint32_t v = 0; v < dense->n; v++) {
         int64_t *out = search->penalty[v];
-        memset(out, 0, wide->k[v] * sizeof(int64_t));
-        for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
-            const struct wide_use *use = &wide->uses[i];
+        memset(out, 0, dense->k[v] * sizeof(int64_t));
+        for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
+            const struct dense_use *use = &dense->uses[i];
             double p = search->prefix[use->end] - search->prefix[use->begin];
             if (p <= 0)
                 continue;
-            for (uint32_t choice = 0; choice < wide->k[v]; choice++) {
+            for (uint32_t choice = 0; choice < dense->k[v]; choice++) {
                 double x = p * (double)use->usage[choice];
                 out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
             }
@@ -186,19 +186,19 @@ static void set_penalties(struct search *search, const double *lambda)
 // between two free nodes are in the tree.
 static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
 {
-    const struct wide *wide = search->wide;
-    for (uint32_t v = 0; v < wide->n; v++)
-        for (uint32_t choice = 0; plan->fixed[v] != TREE_FIXED && choice < wide->k[v]; choice++)
-            search->unary[v][choice] = plus(wide->cost[v][choice], search->penalty[v][choice]);
-    for (uint32_t i = 0; i < wide->n_edges; i++) {
-        const struct tree_edge *edge = &wide->edges[i];
+    const struct dense *dense = search->dense;
+    for (uint32_t v = 0; v < dense->n; v++)
+        for (uint32_t choice = 0; plan->fixed[v] != TREE_FIXED && choice < dense->k[v]; choice++)
+            search->unary[v][choice] = plus(dense->cost[v][choice], search->penalty[v][choice]);
+    for (uint32_t i = 0; i < dense->n_edges; i++) {
+        const struct tree_edge *edge = &dense->edges[i];
         bool a = plan->fixed[edge->a] == TREE_FIXED, b = plan->fixed[edge->b] == TREE_FIXED;
-        uint32_t kb = wide->k[edge->b];
+        uint32_t kb = dense->k[edge->b];
         if (a == b)
             continue;
         uint32_t v = a ? edge->b : edge->a;
         const int64_t *cell = a ? edge->cell + (size_t)x[edge->a] * kb : edge->cell + x[edge->b];
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
             search->unary[v][choice] =
                 plus(search->unary[v][choice], cell[a ? choice : (size_t)choice * kb]);
     }
@@ -209,7 +209,7 @@ static void prepare(struct search *search, const struct move_plan *plan, const u
 static int draw_plan(struct search *search, bool global)
 {
     int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
-    if (search->wide->n > SMALL) // mostly regions
+    if (search->dense->n > SMALL) // mostly regions
         plan = plan % half + (global || random_next(&search->random) % 8 == 0 ? 0 : half);
     if (random_next(&search->random) % 4 == 0)
         renew(search, plan);
@@ -223,12 +223,12 @@ static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y
     if (!move_plan)
         return false;
     if (y != x)
-        memcpy(y, x, search->wide->n * sizeof(*y));
+        memcpy(y, x, search->dense->n * sizeof(*y));
     prepare(search, move_plan, x);
     int64_t least = tsr__tree_up(&move_plan->tree, search->unary);
     if (least < NEVER)
         tsr__tree_back(&move_plan->tree, search->unary, y);
-    search->effort->work += move_plan->tree.cells * 2 + search->wide->n_edges;
+    search->effort->work += move_plan->tree.cells * 2 + search->dense->n_edges;
     if (move_plan->tree.held > HELD)
         renew(search, plan); // too large to keep
     return least < NEVER;
@@ -237,12 +237,12 @@ static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y
 // Raises the multipliers of the rows that search->load violates.
 static void raise_multipliers(struct search *search)
 {
-    const struct wide *wide = search->wide;
+    const struct dense *dense = search->dense;
     double most = 0;
-    for (uint32_t row = 0; row < wide->n_rows; row++)
+    for (uint32_t row = 0; row < dense->n_rows; row++)
         most = fmax(most, fmax(search->trial[row], search->dual.best_lambda[row]));
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        if (search->load[row] > wide->bound[row])
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        if (search->load[row] > dense->bound[row])
             search->trial[row] = search->trial[row] * 1.5 + most * 0.02 + 1e-9;
     set_penalties(search, search->trial);
 }
@@ -253,12 +253,12 @@ static bool repair(struct search *search, uint32_t *x, int tries)
     if (search->local) {
         tsr__region_start(&search->region, x, search->dual.lambda);
         bool ok = tsr__region_repair(&search->region, tries * 100);
-        memcpy(x, search->region.x, search->wide->n * sizeof(*x));
+        memcpy(x, search->region.x, search->dense->n * sizeof(*x));
         return ok;
     }
     for (int i = 0;; i++) {
-        tsr__wide_load(search->wide, x, search->load);
-        if (tsr__wide_excess(search->wide, search->load) <= 0)
+        tsr__dense_load(search->dense, x, search->load);
+        if (tsr__dense_excess(search->dense, search->load) <= 0)
             return true;
         if (i == tries || tsr__effort_over(search->effort))
             return false;
@@ -276,8 +276,8 @@ static bool move_within_rows(struct search *search, int plan, const uint32_t *x,
     for (int i = 0; i <= tries; i++) {
         if (!move(search, plan, x, y))
             return false;
-        tsr__wide_load(search->wide, y, search->load);
-        if (tsr__wide_excess(search->wide, search->load) <= 0)
+        tsr__dense_load(search->dense, y, search->load);
+        if (tsr__dense_excess(search->dense, search->load) <= 0)
             return true;
         raise_multipliers(search);
     }
@@ -286,7 +286,7 @@ static bool move_within_rows(struct search *search, int plan, const uint32_t *x,
 
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 {
-    memcpy(search->trial, search->dual.lambda, search->wide->n_rows * sizeof(double));
+    memcpy(search->trial, search->dual.lambda, search->dense->n_rows * sizeof(double));
     return repair(search, x, tries) && tsr__search_offer(search, x);
 }
 
@@ -295,7 +295,7 @@ bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 static bool try_move(struct search *search)
 {
     int plan = draw_plan(search, false);
-    if (search->wide->n > SMALL || random_next(&search->random) % 4 == 0)
+    if (search->dense->n > SMALL || random_next(&search->random) % 4 == 0)
         return move_within_rows(search, plan, search->x, search->y, 5);
     set_penalties(search, search->trial);
     return move(search, plan, search->x, search->y) && repair(search, search->y, 4);
@@ -330,13 +330,13 @@ static void restart(struct search *search, int rounds)
 {
     struct region *region = &search->region;
     tsr__dual_round(&search->dual, search->x);
-    if (tsr__wide_cost(search->wide, search->x) >= NEVER)
+    if (tsr__dense_cost(search->dense, search->x) >= NEVER)
         return;
     tsr__region_start(region, search->x, search->dual.lambda);
     if (!tsr__region_repair(region, 2000))
         return;
     move_regions(search, rounds);
-    memcpy(search->y, region->x, search->wide->n * sizeof(*search->y));
+    memcpy(search->y, region->x, search->dense->n * sizeof(*search->y));
     tsr__search_offer(search, search->y);
     tsr__region_start(region, search->best, search->dual.best_lambda);
     for (int i = 0; i < 4; i++)
@@ -362,7 +362,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
     double *less = search->trial;
     for (size_t i = 0; i < TSR_COUNT(factors) && !tsr__effort_over(search->effort) && search->found;
          i++) {
-        for (uint32_t row = 0; row < search->wide->n_rows; row++)
+        for (uint32_t row = 0; row < search->dense->n_rows; row++)
             less[row] = lambda[row] * factors[i];
         tsr__search_exact(search, tree, less);
         tsr__region_start(&search->region, search->best, lambda);
@@ -370,7 +370,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
         tsr__region_fuse(&search->region, search->x, 0, search->region.cost);
         tsr__search_offer(search, search->region.x);
     }
-    if (!search->found || search->wide->n < 5 * SMALL)
+    if (!search->found || search->dense->n < 5 * SMALL)
         return;
     tsr__region_start(&search->region, search->best, lambda);
     move_regions(search, 300);
@@ -381,7 +381,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
 // fraction to leave local optima.
 void tsr__search_polish(struct search *search, int rounds)
 {
-    const struct wide *wide = search->wide;
+    const struct dense *dense = search->dense;
     if (!search->found)
         return;
     if (search->local || random_next(&search->random) % 2) {
@@ -392,17 +392,17 @@ void tsr__search_polish(struct search *search, int rounds)
     static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
     double slack = worse[random_next(&search->random) % TSR_COUNT(worse)];
     int64_t most = search->best_cost + (int64_t)(slack * fabs((double)search->best_cost));
-    memcpy(search->x, search->best, wide->n * sizeof(*search->x));
+    memcpy(search->x, search->best, dense->n * sizeof(*search->x));
     for (int i = 0; i < rounds; i++) {
         if (tsr__effort_over(search->effort))
             break;
         double factor = draw_factor(search);
-        for (uint32_t row = 0; row < wide->n_rows; row++)
+        for (uint32_t row = 0; row < dense->n_rows; row++)
             search->trial[row] = search->dual.best_lambda[row] * factor;
         if (!try_move(search))
             continue;
         // Continue from y; it becomes the best only if it is cheaper.
-        if (tsr__wide_cost(wide, search->y) <= most) {
+        if (tsr__dense_cost(dense, search->y) <= most) {
             uint32_t *swap = search->x;
             search->x = search->y;
             search->y = swap;
@@ -415,25 +415,25 @@ void tsr__search_polish(struct search *search, int rounds)
 // minimum minus the multipliers times the bounds is a bound of the program.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
-    const struct wide *wide = search->wide;
+    const struct dense *dense = search->dense;
     set_penalties(search, lambda);
-    for (uint32_t v = 0; v < wide->n; v++)
-        for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-            search->unary[v][choice] = plus(wide->cost[v][choice], search->penalty[v][choice]);
+    for (uint32_t v = 0; v < dense->n; v++)
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
+            search->unary[v][choice] = plus(dense->cost[v][choice], search->penalty[v][choice]);
     int64_t least = tsr__tree_up(tree, search->unary);
     search->effort->work += tree->cells;
     if (least >= NEVER)
         return;
     tsr__tree_back(tree, search->unary, search->x);
     tsr__search_offer(search, search->x);
-    tsr__wide_load(wide, search->x, search->load);
+    tsr__dense_load(dense, search->x, search->load);
     double paid = 0;
-    for (uint32_t row = 0; row < wide->n_rows; row++)
-        paid += lambda[row] * (double)wide->bound[row];
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        paid += lambda[row] * (double)dense->bound[row];
     if ((double)least - paid > search->dual.best) {
         search->dual.best = (double)least - paid;
         search->dual.best_paid = paid;
-        memcpy(search->dual.best_lambda, lambda, wide->n_rows * sizeof(double));
+        memcpy(search->dual.best_lambda, lambda, dense->n_rows * sizeof(double));
     }
 }
 
@@ -444,14 +444,14 @@ void tsr__search_exact(struct search *search, struct tree *tree, const double *l
 static void try_rounding(struct search *search, bool may_repair)
 {
     tsr__dual_round(&search->dual, search->x);
-    if (tsr__wide_cost(search->wide, search->x) >= NEVER)
+    if (tsr__dense_cost(search->dense, search->x) >= NEVER)
         return;
     // Repairs are expensive in large programs: spend more on passes.
     if (tsr__search_offer(search, search->x) || !may_repair ||
         search->repair_work > search->pass_work / 2)
         return;
     uint64_t before = search->effort->work;
-    memcpy(search->trial, search->dual.lambda, search->wide->n_rows * sizeof(double));
+    memcpy(search->trial, search->dual.lambda, search->dense->n_rows * sizeof(double));
     if (repair(search, search->x, 12))
         tsr__search_offer(search, search->x);
     search->repair_work += search->effort->work - before;
@@ -476,7 +476,7 @@ static bool adapt_reach(struct search *search)
     if (search->reach > 1e-4)
         return false;
     search->reach = 0.1;
-    memcpy(dual->lambda, dual->best_lambda, search->wide->n_rows * sizeof(double));
+    memcpy(dual->lambda, dual->best_lambda, search->dense->n_rows * sizeof(double));
     tsr__dual_apply_lambda(dual);
     return true;
 }
@@ -502,13 +502,13 @@ void tsr__search_climb(struct search *search, int passes)
     for (int i = 0; i < passes && !tsr__effort_over(search->effort) && !tsr__search_proved(search);
          i++) {
         tsr__dual_pass(dual);
-        search->effort->work += dual->cells + search->wide->n_rows;
-        search->pass_work += dual->cells + search->wide->n_rows;
+        search->effort->work += dual->cells + search->dense->n_rows;
+        search->pass_work += dual->cells + search->dense->n_rows;
         if (i % 5 == 0)
             try_rounding(search, i % 50 == 0);
         if (i % 5 == 0)
             prove_exactly(search);
-        if (search->wide->n_rows == 0 || adapt_reach(search))
+        if (search->dense->n_rows == 0 || adapt_reach(search))
             continue;
         double most = dual->best + search->reach * fabs(dual->best) + 1000 * search->reach;
         double target =

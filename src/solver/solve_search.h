@@ -13,7 +13,7 @@ struct move_plan {
     bool made;
 };
 struct search {
-    const struct wide *wide;
+    const struct dense *dense;
     struct heap *heap;
     struct effort *effort;
     struct dual dual;
@@ -37,7 +37,7 @@ struct search {
     bool local; // large: moves are regional
     struct region region;
 };
-bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort);
+bool tsr__search_init(struct search *search, const struct dense *dense, struct effort *effort);
 void tsr__search_done(struct search *search);
 // Raises the bound; finds solutions on the way.
 void tsr__search_climb(struct search *search, int passes);

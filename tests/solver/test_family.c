@@ -92,14 +92,14 @@ static void bounds_hold_without_reductions(void **state)
         struct heap heap;
         struct effort effort = {.limit = UINT64_MAX};
         struct core core;
-        struct wide w;
+        struct dense w;
         struct dual d;
         tsr__arena_init(&arena, session);
         tsr__heap_init(&heap, session);
         draw_program(&p, &arena, seed, &shape);
         struct truth t = try_everything(&p);
         if (t.cost != COST_FORBIDDEN && tsr__core_init(&core, &p, &heap, &effort, NONE, 0) &&
-            tsr__wide_init(&w, &core, &heap) && tsr__dual_init(&d, &w)) {
+            tsr__dense_init(&w, &core, &heap) && tsr__dual_init(&d, &w)) {
             for (int i = 0; i < 10; i++)
                 tsr__dual_pass(&d);
             if (d.best + (double)core.shift > (double)t.cost + 1e-6)

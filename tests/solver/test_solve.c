@@ -89,10 +89,10 @@ static void bounds_through_choices_hold(const struct core *c, const struct dual 
                                         const struct truth *t)
 {
     double out[16], left[16], through[16];
-    if (d->wide->n == 0 || d->wide->node[0] != 0)
+    if (d->dense->n == 0 || d->dense->node[0] != 0)
         return;
     tsr__dual_through(d, 0, out, left, through);
-    for (uint32_t choice = 0; choice < d->wide->k[0]; choice++) {
+    for (uint32_t choice = 0; choice < d->dense->k[0]; choice++) {
         int64_t least = t->marginal[c->nodes[0].origin[choice]];
         assert_true(out[choice] >= d->bound - 0.001);
         if (least != COST_FORBIDDEN)
@@ -103,11 +103,11 @@ static void bounds_through_choices_hold(const struct core *c, const struct dual 
 // With arbitrary messages and multipliers; 1: the integer bound equals that in doubles.
 static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const struct truth *t)
 {
-    struct wide w;
+    struct dense w;
     struct dual d;
     if (c->infeasible)
         return 0;
-    assert_true(tsr__wide_init(&w, c, h) && tsr__dual_init(&d, &w));
+    assert_true(tsr__dense_init(&w, c, h) && tsr__dual_init(&d, &w));
     for (uint32_t r = 0; r < w.n_rows; r++)
         d.lambda[r] = (double)(draw(&seed) % 1000) / 77;
     tsr__dual_apply_lambda(&d);
@@ -206,15 +206,15 @@ static int64_t eliminated(const struct program *p, tsr_session *session)
 {
     struct core core;
     struct heap heap;
-    struct wide wide;
+    struct dense dense;
     struct tree tree;
     struct effort effort = {.limit = UINT64_MAX};
     tsr__heap_init(&heap, session);
     assert_true(tsr__core_init(&core, p, &heap, &effort, NONE, 0) &&
-                tsr__wide_init(&wide, &core, &heap));
-    assert_true(tsr__tree_init(&tree, session, wide.n, wide.k, wide.edges, wide.n_edges,
+                tsr__dense_init(&dense, &core, &heap));
+    assert_true(tsr__tree_init(&tree, session, dense.n, dense.k, dense.edges, dense.n_edges,
                                UINT64_C(1) << 26, NULL, NULL));
-    int64_t least = tsr__tree_up(&tree, wide.cost) + core.shift;
+    int64_t least = tsr__tree_up(&tree, dense.cost) + core.shift;
     tsr__tree_free(&tree);
     tsr__heap_done(&heap);
     return least;
