@@ -27,16 +27,16 @@ static void **kept_at(tsr_topology *topology, int what, const struct topology_gr
     key[0] = what;
     key[1] = groups->size;
     memcpy(key + 2, groups->device, n * sizeof *key);
-    return tsr__map_at(&topology->priced, str_bytes(key, (n + 2) * sizeof *key));
+    return tsr__map_at(&topology->times_of_groups, str_bytes(key, (n + 2) * sizeof *key));
 }
 
 // The entry has no name until it is computed.
-static struct topology_way *all_pairs_of(tsr_topology *topology,
-                                         const struct topology_groups *groups)
+static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
+                                            const struct topology_groups *groups)
 {
     void **at = kept_at(topology, ALL_PAIRS, groups);
     if (at && !*at)
-        *at = ARENA_NEW(&topology->arena, struct topology_way);
+        *at = ARENA_NEW(&topology->arena, struct timed_algorithm);
     if (at)
         return *at;
     return NULL;
@@ -138,10 +138,10 @@ static double unload(struct meter *meter)
 static void exchange(void *data, const struct topology_groups *groups, double bytes)
 {
     struct meter *meter = data;
-    struct topology_way *one = all_pairs_of(meter->topology, groups);
+    struct timed_algorithm *one = all_pairs_of(meter->topology, groups);
     if (one && !one->algorithm) {
         double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
-        *one = (struct topology_way){"all pairs", latency, unload(meter), false};
+        *one = (struct timed_algorithm){"all pairs", latency, unload(meter), false};
     }
     if (!one || isinf(one->latency)) {
         meter->unreachable = true;
@@ -214,30 +214,30 @@ static void near_order(tsr_topology *topology, const int *in, int n, int *out, i
 
 // ---- the best algorithms of one collective
 
-#define MAX_WAYS 32
+#define MAX_TIMED 32
 
 // The algorithms that are the fastest for some number of bytes: none has both higher latency and
 // more time per byte than another one.
-struct priced {
+struct timed_algorithms {
     int n;
-    struct topology_way way[MAX_WAYS];
+    struct timed_algorithm at[MAX_TIMED];
 };
 
-static void keep_way(struct priced *p, const struct algorithm *algorithm, const struct meter *meter,
-                     double fold)
+static void keep_algorithm(struct timed_algorithms *p, const struct algorithm *algorithm,
+                           const struct meter *meter, double fold)
 {
-    struct topology_way way = {algorithm->name, meter->latency, meter->per_byte + fold,
-                               meter->near};
+    struct timed_algorithm timed = {algorithm->name, meter->latency, meter->per_byte + fold,
+                                    meter->near};
     for (int i = 0; i < p->n; i++)
-        if (p->way[i].latency <= way.latency && p->way[i].per_byte <= way.per_byte)
+        if (p->at[i].latency <= timed.latency && p->at[i].per_byte <= timed.per_byte)
             return;
-    if (p->n < MAX_WAYS)
-        p->way[p->n++] = way;
+    if (p->n < MAX_TIMED)
+        p->at[p->n++] = timed;
 }
 
 // Runs every algorithm of the collective with one byte, members in the given order.
-static void price_order(struct meter *meter, enum tsr_collective what,
-                        const struct topology_groups *groups, struct priced *p)
+static void time_order(struct meter *meter, enum tsr_collective what,
+                       const struct topology_groups *groups, struct timed_algorithms *p)
 {
     for (size_t k = 0; k < tsr__n_algorithms; k++) {
         const struct algorithm *algorithm = &tsr__algorithms[k];
@@ -248,7 +248,7 @@ static void price_order(struct meter *meter, enum tsr_collective what,
         if (algorithm->schedule(meter->topology, groups, 1,
                                 &(struct listener){meter, hear, end_step, exchange}) &&
             !meter->unreachable)
-            keep_way(p, algorithm, meter, fold_per_byte(meter->topology, what, groups));
+            keep_algorithm(p, algorithm, meter, fold_per_byte(meter->topology, what, groups));
     }
 }
 
@@ -263,8 +263,8 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
 
 // Evaluates the given order of members and the nearest neighbour order. Broadcast and send keep the
 // given order: their first member is the sender.
-static bool all_ways(tsr_topology *topology, enum tsr_collective what,
-                     const struct topology_groups *groups, struct priced *p)
+static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
+                            const struct topology_groups *groups, struct timed_algorithms *p)
 {
     struct meter meter = {.topology = topology};
     size_t links = tsr__topology_shared(topology) + 1;
@@ -274,7 +274,7 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
     bool ok = meter.load && meter.touched && meter.group;
     if (ok) {
         memset(meter.load, 0, links * sizeof *meter.load);
-        price_order(&meter, what, groups, p);
+        time_order(&meter, what, groups, p);
         const int *near = groups->size > 2 && groups->size <= 256
                               ? tsr__near_groups(topology, groups, meter.path)
                               : NULL;
@@ -282,8 +282,8 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
             memcmp(near, groups->device,
                    (size_t)groups->count * (size_t)groups->size * sizeof *near) != 0) {
             meter.near = true;
-            price_order(&meter, what, &(struct topology_groups){groups->count, groups->size, near},
-                        p);
+            time_order(&meter, what, &(struct topology_groups){groups->count, groups->size, near},
+                       p);
         }
     }
     tsr__free(topology->session, meter.load, links * sizeof *meter.load);
@@ -293,13 +293,13 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
 }
 
 // Computed on first use; NULL: out of memory.
-static struct priced *priced(tsr_topology *topology, enum tsr_collective what,
-                             const struct topology_groups *groups)
+static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum tsr_collective what,
+                                                 const struct topology_groups *groups)
 {
     void **at = kept_at(topology, (int)what, groups);
     if (at && !*at) {
-        struct priced *p = ARENA_NEW(&topology->arena, struct priced);
-        if (p && all_ways(topology, what, groups, p))
+        struct timed_algorithms *p = ARENA_NEW(&topology->arena, struct timed_algorithms);
+        if (p && time_algorithms(topology, what, groups, p))
             *at = p;
     }
     if (at)
@@ -340,7 +340,7 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
 // Example: measured 10 us at 1 KiB and 26 us at 17 KiB: 9 KiB take 18 us, as 9 us plus 1 us per
 // KiB.
 static double measured_time(const struct topology_times *times, double bytes,
-                            struct topology_way *way)
+                            struct timed_algorithm *fastest)
 {
     int k = 1;
     while (k + 1 < times->n && (double)times->bytes[k] < bytes)
@@ -348,7 +348,7 @@ static double measured_time(const struct topology_times *times, double bytes,
     double slope = (times->seconds[k] - times->seconds[k - 1]) /
                    (double)(times->bytes[k] - times->bytes[k - 1]);
     double past = bytes - (double)times->bytes[k - 1];
-    *way = (struct topology_way){
+    *fastest = (struct timed_algorithm){
         "measured", times->seconds[k - 1] - slope * (double)times->bytes[k - 1], slope, false};
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
@@ -374,9 +374,9 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
 
 // Measured times take precedence. A pair of devices outside the window is replaced by an equivalent
 // pair inside; larger groups outside it have no predicted time.
-int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
-                          const struct topology_groups *groups, int64_t bytes,
-                          struct topology_way *way)
+int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
+                              const struct topology_groups *groups, int64_t bytes,
+                              struct timed_algorithm *fastest)
 {
     int pair[2];
     struct topology_groups near = {1, 2, pair};
@@ -386,20 +386,20 @@ int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
         stand_in(topology, groups->device, pair);
         groups = &near;
     }
-    *way = (struct topology_way){"nothing", 0, 0, false};
+    *fastest = (struct timed_algorithm){"nothing", 0, 0, false};
     if (groups->size < 2 || bytes <= 0)
         return 0;
     const struct topology_times *times = times_of(topology, what, groups->size);
-    const struct priced *p = NULL;
+    const struct timed_algorithms *p = NULL;
     double least = INFINITY;
     if (times)
-        least = measured_time(times, (double)bytes, way);
+        least = measured_time(times, (double)bytes, fastest);
     else
-        p = priced(topology, what, groups);
+        p = timed_algorithms(topology, what, groups);
     for (int i = 0; p && i < p->n; i++) {
-        double time = p->way[i].latency + p->way[i].per_byte * (double)bytes;
+        double time = p->at[i].latency + p->at[i].per_byte * (double)bytes;
         if (time < least)
-            least = time, *way = p->way[i];
+            least = time, *fastest = p->at[i];
     }
     return least * 1e12 < (double)TOPOLOGY_NEVER ? (int64_t)ceil(least * 1e12) : TOPOLOGY_NEVER;
 }
@@ -407,8 +407,8 @@ int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes)
 {
-    struct topology_way way;
-    return tsr__topology_way(topology, what, groups, bytes, &way);
+    struct timed_algorithm fastest;
+    return tsr__topology_fastest(topology, what, groups, bytes, &fastest);
 }
 
 // ---- public call
@@ -418,7 +418,7 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
                              int64_t bytes, tsr_topology_price *out)
 {
     struct topology_groups groups = {1, n, group};
-    struct topology_way way;
+    struct timed_algorithm fastest;
     if (n > 0 && !group)
         return tsr__missing(topology->session, "group");
     if (!out)
@@ -429,10 +429,10 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
                       "device %d is not one of the %d of this topology", group[i], topology->n);
             return TSR_INVALID;
         }
-    out->picoseconds = tsr__topology_way(topology, what, &groups, bytes, &way);
+    out->picoseconds = tsr__topology_fastest(topology, what, &groups, bytes, &fastest);
     out->bound = tsr__topology_bound(topology, what, &groups, bytes);
     if (tsr__topology_measured(topology, what, n) && out->bound > out->picoseconds)
         out->bound = out->picoseconds; // the bound is for links measured one pair at a time
-    out->algorithm = way.algorithm;
+    out->algorithm = fastest.algorithm;
     return arena_status(&topology->arena);
 }

@@ -48,16 +48,16 @@ static bool play(struct carried *carried, enum tsr_collective what, const char *
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {
-    struct topology_way way;
+    struct timed_algorithm fastest;
     struct carried carried = {.topology = topology, .by_link = by_link};
     struct topology_groups ordered = *groups;
-    if (tsr__topology_way(topology, what, groups, bytes, &way) >= TOPOLOGY_NEVER ||
+    if (tsr__topology_fastest(topology, what, groups, bytes, &fastest) >= TOPOLOGY_NEVER ||
         groups->size < 2)
         return;
-    if (way.near) {
+    if (fastest.near) {
         ordered.device = tsr__near_groups(topology, groups, carried.path);
         if (!ordered.device)
             return;
     }
-    play(&carried, what, way.algorithm, &ordered, (double)bytes);
+    play(&carried, what, fastest.algorithm, &ordered, (double)bytes);
 }

@@ -35,7 +35,7 @@ tsr_topology *tsr__topology_new(tsr_session *session, int n)
     tsr__arena_init(&topology->arena, session);
     topology->device = ARENA_ARRAY(&topology->arena, struct tsr_topology_device, (size_t)n);
     topology->route = ARENA_ARRAY(&topology->arena, int *, (size_t)n);
-    tsr__map_init(&topology->priced, &topology->arena, 64);
+    tsr__map_init(&topology->times_of_groups, &topology->arena, 64);
     for (int i = 0; topology->device && i < n; i++)
         topology->device[i] = (struct tsr_topology_device){.name = "CPU",
                                                            .memory = usual.memory,
@@ -177,7 +177,7 @@ static void set_links(tsr_topology *topology, bool network, double latency, doub
         topology->wait = 0;
     }
     tsr__topology_reset_routes(topology);
-    tsr__map_init(&topology->priced, &topology->arena, 64);
+    tsr__map_init(&topology->times_of_groups, &topology->arena, 64);
 }
 
 void tsr_topology_set_links(tsr_topology *topology, double latency, double bandwidth)

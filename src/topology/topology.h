@@ -74,7 +74,7 @@ struct tsr_topology {
     int64_t unsharded_penalty; // picoseconds that the planner adds to every unsharded node; 0: none
     bool even;                 // all links have the same latency and bandwidth
     struct topology_work *work; // buffers for finding routes; made on demand
-    struct map priced;
+    struct map times_of_groups; // cache of collective_time.c
     VEC(struct tsr_topology *)
     choices; // smaller topologies; a plan takes the best (subsets.c)
 };
@@ -89,7 +89,7 @@ struct topology_groups {
 };
 
 // One algorithm for a collective; its time is linear in the bytes.
-struct topology_way {
+struct timed_algorithm {
     const char *algorithm;
     double latency;  // seconds
     double per_byte; // seconds per byte of the full tensor
@@ -102,9 +102,9 @@ struct topology_way {
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
 // The same; also returns the fastest algorithm.
-int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
-                          const struct topology_groups *groups, int64_t bytes,
-                          struct topology_way *way);
+int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
+                              const struct topology_groups *groups, int64_t bytes,
+                              struct timed_algorithm *fastest);
 // Adds the bytes that each link carries to by_link, for the fastest algorithm.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link);

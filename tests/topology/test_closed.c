@@ -30,15 +30,15 @@ static tsr_topology *machine(tsr_session *session, const char *text)
 // Seconds of an all-reduce over all devices, and the fastest algorithm.
 static double all_reduce(tsr_topology *topology, double bytes, const char **algorithm)
 {
-    struct topology_way way;
+    struct timed_algorithm fastest;
     int *all = calloc((size_t)topology->n, sizeof *all);
     assert_non_null(all);
     for (int i = 0; i < topology->n; i++)
         all[i] = i;
     struct topology_groups groups = {1, topology->n, all};
-    int64_t ps = tsr__topology_way(topology, TSR_ALL_REDUCE, &groups, (int64_t)bytes, &way);
+    int64_t ps = tsr__topology_fastest(topology, TSR_ALL_REDUCE, &groups, (int64_t)bytes, &fastest);
     free(all);
-    *algorithm = way.algorithm;
+    *algorithm = fastest.algorithm;
     return (double)ps * 1e-12;
 }
 

@@ -573,8 +573,8 @@ static void test_simulated(void **state)
         for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++)
             for (int64_t bytes = 1 << 10; bytes <= 1 << 26; bytes <<= 8) {
                 struct topology_groups g = {1, what == TSR_SEND ? 2 : n, all};
-                struct topology_way way;
-                int64_t cost = tsr__topology_way(t, (tsr_collective)what, &g, bytes, &way);
+                struct timed_algorithm fastest;
+                int64_t cost = tsr__topology_fastest(t, (tsr_collective)what, &g, bytes, &fastest);
                 int64_t bound = tsr__topology_bound(t, (tsr_collective)what, &g, bytes), best = -1;
                 for (size_t k = 0; k < TSR_COUNT(names); k++) {
                     int64_t sim = packets_time(t, (tsr_collective)what, names[k], &g, bytes);
@@ -589,7 +589,7 @@ static void test_simulated(void **state)
                     (double)cost < 0.5 * (double)best)
                     fail_msg(
                         "%s, collective %d, %lld bytes: %s costs %lld, simulated %lld, cut %lld",
-                        shapes[i], what, (long long)bytes, way.algorithm, (long long)cost,
+                        shapes[i], what, (long long)bytes, fastest.algorithm, (long long)cost,
                         (long long)best, (long long)bound);
             }
         tsr_topology_free(t);
@@ -771,18 +771,18 @@ static void many_are_priced_as_few(void **state)
         tsr_topology *t = read_ok(s, names[i]);
         int n = tsr_topology_devices(t), *all = malloc((size_t)n * sizeof *all);
         double latency, seconds;
-        struct topology_way way;
+        struct timed_algorithm fastest;
         assert_non_null(all);
         for (int d = 0; d < n; d++)
             all[d] = d;
         all_pairs(t, &latency, &seconds);
         struct topology_groups g = {1, n, all};
         int64_t bytes = (int64_t)1 << 40; // so large that the direct algorithm is the fastest
-        int64_t cost = tsr__topology_way(t, TSR_ALL_TO_ALL, &g, bytes, &way);
+        int64_t cost = tsr__topology_fastest(t, TSR_ALL_TO_ALL, &g, bytes, &fastest);
         double expected = latency + seconds * (double)bytes / n / n;
-        if (strcmp(way.algorithm, "direct") != 0 ||
+        if (strcmp(fastest.algorithm, "direct") != 0 ||
             fabs((double)cost / 1e12 - expected) > 1e-9 * expected)
-            fail_msg("%s: %s, %g s instead of %g", names[i], way.algorithm, (double)cost / 1e12,
+            fail_msg("%s: %s, %g s instead of %g", names[i], fastest.algorithm, (double)cost / 1e12,
                      expected);
         assert_true(tsr__topology_bound(t, TSR_ALL_TO_ALL, &g, bytes) <= cost);
         free(all);
