@@ -297,7 +297,7 @@ static tsr_status read_logits(tsr_generator *generator)
 }
 
 // Frees the tensors of the step before. `past` advances even on failure: no step follows then.
-static tsr_status step(tsr_generator *generator, const int64_t *ids, int64_t n)
+static tsr_status run_step(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     tsr_tensors_free(generator->inputs);
     tsr_tensors_free(generator->outputs);
@@ -332,7 +332,7 @@ static int64_t most_likely(const tsr_generator *generator)
 }
 
 // Returns a number in [0, 1) (splitmix64: the same seed gives the same numbers everywhere).
-static double draw(tsr_generator *generator)
+static double random_unit(tsr_generator *generator)
 {
     uint64_t x = generator->random += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -379,7 +379,7 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
         chosen++;
     }
     // Inverse transform sampling.
-    double left = draw(generator) * kept;
+    double left = random_unit(generator) * kept;
     for (n = chosen, chosen = 0; chosen < n - 1; chosen++) {
         left -= exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
         if (left < 0)
@@ -413,7 +413,7 @@ static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t 
     int64_t token = 0, most = most_tokens(generator, n);
     if (most == 0)
         return TSR_OK;
-    tsr_status st = step(generator, ids, (int64_t)n);
+    tsr_status st = run_step(generator, ids, (int64_t)n);
     while (st == TSR_OK) {
         token = most_likely(generator);
         if (generator->options.temperature > 0)
@@ -429,7 +429,7 @@ static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t 
         bool ends = ends_text(generator->folder, token) && !generator->options.past_end;
         if (!more || ends || result->tokens >= most)
             return TSR_OK;
-        st = step(generator, &token, 1);
+        st = run_step(generator, &token, 1);
     }
     return st;
 }

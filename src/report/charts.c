@@ -12,7 +12,7 @@
 // ---- devices and links -------------------------------------------------------------------------
 
 // Position of device i on the circle, clockwise from the top.
-static void at(size_t i, size_t n, double *x, double *y)
+static void place_device(size_t i, size_t n, double *x, double *y)
 {
     double turn = 2 * 3.14159265358979 * (double)i / (double)n - 3.14159265358979 / 2;
     *x = 170 + 120 * cos(turn);
@@ -36,8 +36,8 @@ static void draw_links(struct page *page, size_t n)
     double latency, bandwidth, most = widest(page->topology), x1, y1, x2, y2;
     for (size_t i = 0; tsr_topology_link_at(page->topology, i, &from, &to, &latency, &bandwidth);
          i++) {
-        at((size_t)from, n, &x1, &y1);
-        at((size_t)to, n, &x2, &y2);
+        place_device((size_t)from, n, &x1, &y1);
+        place_device((size_t)to, n, &x2, &y2);
         tsr__text_printf(page->out,
                          "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
                          "stroke-width=\"%.2f\" data-tip=\"link %d &#8594; %d: %.3g GB/s, %.3g "
@@ -106,7 +106,7 @@ void tsr__chart_topology(struct page *page)
         radius = 12;
     for (size_t i = 0; i < n; i++) {
         if (n > 1)
-            at(i, n, &x, &y);
+            place_device(i, n, &x, &y);
         else
             x = 170, y = 150;
         tsr__text_printf(page->out,

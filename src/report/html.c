@@ -32,7 +32,7 @@ static const char *entity(unsigned char c)
 }
 
 // Length of a valid UTF-8 sequence; 0: invalid.
-static size_t sequence(const unsigned char *s)
+static size_t utf8_length(const unsigned char *s)
 {
     size_t n = 0;
     if (s[0] < 0x80)
@@ -55,7 +55,7 @@ void tsr__html_text(struct text *text, const char *s)
 {
     while (*s) {
         const char *safe = entity((unsigned char)*s);
-        size_t n = sequence((const unsigned char *)s);
+        size_t n = utf8_length((const unsigned char *)s);
         if (n == 0) {
             n = 1;
             safe = "&#65533;";
@@ -74,7 +74,7 @@ void tsr__html_json(struct text *text, const char *s)
     tsr__text_add(text, STR("\""));
     while (*s) {
         unsigned char c = (unsigned char)*s;
-        size_t n = sequence((const unsigned char *)s);
+        size_t n = utf8_length((const unsigned char *)s);
         if (!n) {
             tsr__text_add(text, STR("\\ufffd"));
             n = 1;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 // Configuration, devices and sizes of all figures.
-static void head(struct page *page)
+static void write_head(struct page *page)
 {
     PUT(page, "<header><h1>");
     tsr__html_text(page->out, page->title);
@@ -37,7 +37,7 @@ static void link_to(struct page *page, bool there, const char *id, const char *w
 }
 
 // The conditions are those under which the sections are written.
-static void contents(struct page *page)
+static void write_contents(struct page *page)
 {
     bool simulated = page->simulation != NULL;
     PUT(page, "<nav aria-label=\"sections\">");
@@ -54,7 +54,7 @@ static void contents(struct page *page)
 }
 
 // Events beyond the limits of read_trace.c are counted.
-static void measured_lanes(struct page *page)
+static void write_measured(struct page *page)
 {
     tsr__chart_lanes(page, "measured", &page->measured.lanes);
     if (page->measured.left_out)
@@ -64,7 +64,7 @@ static void measured_lanes(struct page *page)
 }
 
 // The simulated spans, and below them those of the trace, each on its own scale.
-static void timeline(struct page *page)
+static void write_timeline(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
     struct lane_span *list = ARENA_ARRAY(page->arena, struct lane_span, simulation->n_spans + 1);
@@ -80,13 +80,13 @@ static void timeline(struct page *page)
     tsr__chart_lanes(page, "lanes", &all);
     if (page->measured.lanes.devices) {
         PUT(page, "<h3>Measured</h3>\n");
-        measured_lanes(page);
+        write_measured(page);
     }
     tsr__html_section_end(page);
 }
 
 // The sections that need a simulation.
-static void simulated(struct page *page)
+static void write_simulated(struct page *page)
 {
     tsr__html_section(page, "memory", "Memory", "Peak memory of each device and its limit.");
     tsr__chart_memory(page);
@@ -96,7 +96,7 @@ static void simulated(struct page *page)
     tsr__chart_time(page);
     tsr__table_operators(page);
     tsr__html_section_end(page);
-    timeline(page);
+    write_timeline(page);
     tsr__html_section(page, "communication", "Communication", NULL);
     tsr__table_communication(page);
     tsr__chart_links(page);
@@ -104,16 +104,16 @@ static void simulated(struct page *page)
 }
 
 // The timeline of a trace without a simulation.
-static void measured_alone(struct page *page)
+static void write_measured_alone(struct page *page)
 {
     if (!page->measured.lanes.devices || page->simulation)
         return;
     tsr__html_section(page, "timeline", "Timeline, measured", NULL);
-    measured_lanes(page);
+    write_measured(page);
     tsr__html_section_end(page);
 }
 
-static void topology(struct page *page)
+static void write_topology(struct page *page)
 {
     if (!page->topology)
         return;
@@ -127,7 +127,7 @@ static void topology(struct page *page)
 }
 
 // The command line that made the page, with a copy button.
-static void repeat(struct page *page)
+static void write_command(struct page *page)
 {
     if (!page->command)
         return;
@@ -141,13 +141,13 @@ static void repeat(struct page *page)
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
     tsr__html_begin(page);
-    head(page);
+    write_head(page);
     tsr__verdict_write(page, verdict);
-    contents(page);
+    write_contents(page);
     tsr__beside_write(page);
     if (page->simulation)
-        simulated(page);
-    measured_alone(page);
+        write_simulated(page);
+    write_measured_alone(page);
     tsr__tensors_picture(page);
     tsr__html_section(
         page, "shardings", "Shardings",
@@ -159,8 +159,8 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     tsr__html_section(page, "findings", "Diagnostics", NULL);
     tsr__table_findings(page);
     tsr__html_section_end(page);
-    topology(page);
-    repeat(page);
+    write_topology(page);
+    write_command(page);
     // The numbers in full precision, for programs.
     PUT(page, "<script type=\"application/json\" id=\"data\">");
     for (const char *c = data; *c; c++) // '<' could end the element

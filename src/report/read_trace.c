@@ -23,16 +23,16 @@ struct run_time {
 };
 typedef VEC(struct run_time) run_list;
 
-struct reading {
+struct trace_reader {
     struct page *page;
     span_list spans;
     run_list runs;
     size_t devices;
 };
 
-static void take_run(struct reading *reading, int device, double begin, double seconds)
+static void take_run(struct trace_reader *reader, int device, double begin, double seconds)
 {
-    struct run_time *run = vec_push(reading->page->arena, &reading->runs);
+    struct run_time *run = vec_push(reader->page->arena, &reader->runs);
     if (run)
         *run = (struct run_time){device, begin, seconds};
 }
@@ -50,10 +50,10 @@ static bool is_work(const json_t *entry)
 }
 
 // Reads one event. Ignores events that are not work of a rank; counts those beyond the limits.
-static void take(struct reading *reading, const json_t *entry)
+static void read_event(struct trace_reader *reader, const json_t *entry)
 {
-    struct page *page = reading->page;
-    span_list *list = &reading->spans;
+    struct page *page = reader->page;
+    span_list *list = &reader->spans;
     if (!is_work(entry))
         return;
     const char *name = json_string_value(json_object_get(entry, "name")),
@@ -75,7 +75,7 @@ static void take(struct reading *reading, const json_t *entry)
     else if (category && strcmp(category, "waiting") == 0)
         kind = TSR_SPAN_WAITING;
     else if (strcmp(name, "model_run") == 0)
-        take_run(reading, (int)pid, begin, length);
+        take_run(reader, (int)pid, begin, length);
     if (kind == TSR_SPAN_COMPUTE && !op && !(category && strcmp(category, "compute") == 0))
         return; // a complete run, or not a node
     struct lane_span *span = vec_push(page->arena, list);
@@ -89,8 +89,8 @@ static void take(struct reading *reading, const json_t *entry)
                                .node = tsr__arena_str(page->arena, str_of(node ? node : "")).p,
                                .begin = begin,
                                .end = begin + length};
-    if ((size_t)pid + 1 > reading->devices)
-        reading->devices = (size_t)pid + 1;
+    if ((size_t)pid + 1 > reader->devices)
+        reader->devices = (size_t)pid + 1;
 }
 
 // NULL sorts first.
@@ -129,12 +129,12 @@ static int by_seconds(const void *a, const void *b)
 
 // The time of run k is that of its slowest rank. Takes the median; with three or more runs the
 // first does not count (warm-up).
-static void find_run(struct reading *reading)
+static void find_run(struct trace_reader *reader)
 {
-    run_list *runs = &reading->runs;
-    struct measured *measured = &reading->page->measured;
+    run_list *runs = &reader->runs;
+    struct measured *measured = &reader->page->measured;
     size_t n = 0;
-    double *longest = ARENA_ARRAY(reading->page->arena, double, runs->n + 1);
+    double *longest = ARENA_ARRAY(reader->page->arena, double, runs->n + 1);
     if (!longest || !runs->n)
         return;
     qsort(runs->at, runs->n, sizeof *runs->at, by_begin);
@@ -153,15 +153,15 @@ static void find_run(struct reading *reading)
 }
 
 // All spans, relative to the first one.
-static void fill(struct page *page, const json_t *root)
+static void read_events(struct page *page, const json_t *root)
 {
     const json_t *events = root; // or an object that contains them
     if (!json_is_array(root))
         events = json_object_get(root, "traceEvents");
-    struct reading reading = {.page = page};
+    struct trace_reader reader = {.page = page};
     for (size_t i = 0; i < json_array_size(events); i++)
-        take(&reading, json_array_get(events, i));
-    span_list list = reading.spans;
+        read_event(&reader, json_array_get(events, i));
+    span_list list = reader.spans;
     if (!list.n || page->arena->failed)
         return;
     // Start at 0.
@@ -176,8 +176,8 @@ static void fill(struct page *page, const json_t *root)
         list.at[i].end -= first;
     }
     qsort(list.at, list.n, sizeof *list.at, by_time);
-    page->measured.lanes = (struct lanes){list.at, list.n, reading.devices, last - first};
-    find_run(&reading);
+    page->measured.lanes = (struct lanes){list.at, list.n, reader.devices, last - first};
+    find_run(&reader);
 }
 
 // Bounds the file size and the numbers of spans and devices. Refuses a trace without work.
@@ -194,7 +194,7 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
         return st;
     bool readable = root != NULL;
     if (readable)
-        fill(page, root);
+        read_events(page, root);
     json_decref(root);
     if (page->arena->failed)
         return TSR_NOMEM;

@@ -239,7 +239,7 @@ static void write_measured(struct page *page, const struct verdict *verdict)
 // ---- tiles -------------------------------------------------------------------------------------
 
 // Ends the number of a tile with its label, and begins the next tile.
-static void tile(struct page *page, const char *what)
+static void end_tile(struct page *page, const char *what)
 {
     tsr__text_printf(page->out, "</b><span>%s</span></div>\n<div class=\"tile\"><b>", what);
 }
@@ -248,24 +248,24 @@ static void tile(struct page *page, const char *what)
 static void speed_tiles(struct page *page, const struct verdict *verdict)
 {
     tsr__html_time(page->out, verdict->seconds);
-    tile(page, "predicted time of one run");
+    end_tile(page, "predicted time of one run");
     if (page->simulation->requests > 1) {
         tsr__html_time(page->out, verdict->period);
-        tile(page, "predicted time between runs");
+        end_tile(page, "predicted time between runs");
     }
     if (page->measured.run > 0) {
         tsr__html_time(page->out, page->measured.run);
-        tile(page, "measured time of one run");
+        end_tile(page, "measured time of one run");
     }
     if (page->simulation->one_device_s > 0 && page->simulation->devices > 1) {
         tsr__html_time(page->out, page->simulation->one_device_s);
-        tile(page, verdict->one_fits ? "predicted on one device"
-                                     : "predicted on one device with enough memory");
+        end_tile(page, verdict->one_fits ? "predicted on one device"
+                                         : "predicted on one device with enough memory");
     }
 }
 
 // Each tile is a number and a label.
-static void tiles(struct page *page, const struct verdict *verdict)
+static void write_tiles(struct page *page, const struct verdict *verdict)
 {
     PUT(page, "<div class=\"tiles\">\n<div class=\"tile\"><b>");
     if (page->simulation) {
@@ -276,10 +276,10 @@ static void tiles(struct page *page, const struct verdict *verdict)
             tsr__html_bytes(page->out, verdict->limit);
             PUT(page, " used on the fullest device</span></div>\n<div class=\"tile\"><b>");
         } else {
-            tile(page, "used on the fullest device");
+            end_tile(page, "used on the fullest device");
         }
         tsr__text_printf(page->out, "%.1f %%", 100 * verdict->communication);
-        tile(page, "of the time communicating");
+        end_tile(page, "of the time communicating");
     }
     if (page->plan && page->plan->nodes) {
         tsr__text_printf(page->out, "%zu of %zu", page->plan->cut_nodes, page->plan->nodes);
@@ -309,7 +309,7 @@ void tsr__verdict_write(struct page *page, const struct verdict *verdict)
         write_bound(page, verdict);
         PUT(page, "</p>\n");
     }
-    tiles(page, verdict);
+    write_tiles(page, verdict);
 }
 
 static const tsr_json_field share_fields[] = {

@@ -30,7 +30,7 @@ struct lp {
 };
 
 // Writes sign, factor and line breaks; the caller writes the variable.
-static void factor(struct lp *lp, int64_t f)
+static void write_factor(struct lp *lp, int64_t f)
 {
     struct text *text = lp->out;
     if (text->n - lp->line > LINE) {
@@ -48,13 +48,13 @@ static void factor(struct lp *lp, int64_t f)
 
 static void choice_term(struct lp *lp, int64_t f, uint32_t node, uint32_t choice)
 {
-    factor(lp, f);
+    write_factor(lp, f);
     tsr__text_printf(lp->out, "s_%u_%u", node, choice);
 }
 
 static void pair_term(struct lp *lp, int64_t f, uint32_t edge, uint32_t i, uint32_t j)
 {
-    factor(lp, f);
+    write_factor(lp, f);
     tsr__text_printf(lp->out, "e_%u_%u_%u", edge, i, j);
 }
 
@@ -65,7 +65,7 @@ static void begin_row(struct lp *lp)
 }
 
 // Writes the variable `none`, whose bounds are 0, for an empty expression: none = 1 is infeasible.
-static void no_terms(struct lp *lp)
+static void write_none(struct lp *lp)
 {
     tsr__text_add(lp->out, STR(" none"));
     lp->none = true;
@@ -85,7 +85,7 @@ static bool pair_allowed(const struct program *program, const struct program_edg
 }
 
 // Terms with the factor 0 are left out.
-static void objective(struct lp *lp)
+static void write_objective(struct lp *lp)
 {
     const struct program *program = lp->program;
     tsr__text_add(lp->out, STR("Minimize\n cost:"));
@@ -103,12 +103,12 @@ static void objective(struct lp *lp)
                     pair_term(lp, edge->cost[(size_t)i * kb + j], k, i, j);
     }
     if (lp->empty)
-        no_terms(lp);
+        write_none(lp);
     tsr__text_add(lp->out, STR("\n"));
 }
 
 // Names of a node and its choices. A line break in a name would end the comment: it is replaced.
-static void comment(struct lp *lp, uint32_t v)
+static void write_comment(struct lp *lp, uint32_t v)
 {
     const struct program_node *node = &lp->program->nodes.at[v];
     if (node->name.n == 0 && !node->choices)
@@ -124,25 +124,25 @@ static void comment(struct lp *lp, uint32_t v)
 }
 
 // one_V: exactly one choice of each node.
-static void choice_rows(struct lp *lp)
+static void write_choice_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
     for (uint32_t v = 0; v < program->nodes.n; v++) {
-        comment(lp, v);
+        write_comment(lp, v);
         tsr__text_printf(lp->out, " one_%u:", v);
         begin_row(lp);
         for (uint32_t i = 0; i < program->nodes.at[v].k; i++)
             if (allowed(program, v, i))
                 choice_term(lp, 1, v, i);
         if (lp->empty)
-            no_terms(lp);
+            write_none(lp);
         tsr__text_add(lp->out, STR(" = 1\n"));
     }
 }
 
 // r_K_I for choice i of end a (a row of the table), c_K_I for choice i of end b (a column): the
 // pairs with this choice sum up to 1 if it is taken, else to 0.
-static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
+static void write_edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 {
     const struct program *program = lp->program;
     const struct program_edge *edge = &program->edges.at[k];
@@ -159,17 +159,17 @@ static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
     tsr__text_add(lp->out, STR(" = 0\n"));
 }
 
-static void edge_rows(struct lp *lp)
+static void write_edge_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
     for (uint32_t k = 0; k < program->edges.n; k++) {
         const struct program_edge *edge = &program->edges.at[k];
         for (uint32_t i = 0; i < program->nodes.at[edge->a].k; i++)
             if (allowed(program, edge->a, i))
-                edge_row(lp, k, true, i);
+                write_edge_row(lp, k, true, i);
         for (uint32_t j = 0; j < program->nodes.at[edge->b].k; j++)
             if (allowed(program, edge->b, j))
-                edge_row(lp, k, false, j);
+                write_edge_row(lp, k, false, j);
     }
 }
 
@@ -181,7 +181,7 @@ struct sums {
 };
 
 // The constraint of one limit at one time.
-static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
+static void write_limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
 {
     const struct program *program = lp->program;
     const struct program_limit *limit = &program->limits.at[l];
@@ -200,12 +200,12 @@ static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *
             if (sums->sum[sums->first[v] + i] && allowed(program, v, i))
                 choice_term(lp, sums->sum[sums->first[v] + i], v, i);
     if (lp->empty)
-        no_terms(lp);
+        write_none(lp);
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
 // Only times whose set of uses is not a subset of another's need a row.
-static tsr_status all_limit_rows(struct lp *lp)
+static tsr_status write_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
     struct arena arena;
@@ -222,7 +222,7 @@ static tsr_status all_limit_rows(struct lp *lp)
         tsr__program_times(&program->limits.at[l], sums.kept);
         for (uint32_t t = 0; t < program->limits.at[l].n_times; t++)
             if (sums.kept[t])
-                limit_row(lp, l, t, &sums);
+                write_limit_row(lp, l, t, &sums);
     }
     bool failed = arena.failed;
     tsr__arena_free(&arena);
@@ -235,11 +235,11 @@ tsr_status tsr__program_lp(const struct program *program, struct text *out)
     if (st != TSR_OK)
         return st;
     struct lp lp = {.program = program, .out = out};
-    objective(&lp);
+    write_objective(&lp);
     tsr__text_add(out, STR("Subject To\n"));
-    choice_rows(&lp);
-    edge_rows(&lp);
-    st = all_limit_rows(&lp);
+    write_choice_rows(&lp);
+    write_edge_rows(&lp);
+    st = write_limit_rows(&lp);
     if (st != TSR_OK)
         return st;
     if (lp.none)

@@ -22,7 +22,7 @@ struct dive {
 };
 
 // Rates the choices of v: by usage, or by the messages.
-static void find_guide(struct dive *dive, uint32_t v)
+static void rate_choices(struct dive *dive, uint32_t v)
 {
     const struct dense *dense = dive->dense;
     if (!dive->by_usage) {
@@ -120,7 +120,7 @@ static bool dive_once(struct dive *dive, uint32_t *x)
     }
     for (uint32_t v = next_node(dive); v != NONE; v = next_node(dive)) {
         uint32_t best = NONE;
-        find_guide(dive, v);
+        rate_choices(dive, v);
         for (uint32_t choice = 0; choice < dense->k[v]; choice++)
             if (dive->alive[v][choice] && (best == NONE || dive->guide[choice] < dive->guide[best]))
                 best = choice;

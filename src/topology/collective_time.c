@@ -61,7 +61,7 @@ struct meter {
 };
 
 // Adds bytes to a link or port in this step.
-static void carry(struct meter *meter, int shared, double bytes)
+static void add_load(struct meter *meter, int shared, double bytes)
 {
     if (shared < 0)
         return;
@@ -71,15 +71,15 @@ static void carry(struct meter *meter, int shared, double bytes)
 }
 
 // Adds bytes to a link and to the ports at both ends.
-static void carry_all(struct meter *meter, const struct topology_link *link, double bytes)
+static void add_link_loads(struct meter *meter, const struct topology_link *link, double bytes)
 {
-    carry(meter, (int)(link - meter->topology->links.at), bytes);
-    carry(meter, tsr__topology_out(meter->topology, link), bytes);
-    carry(meter, tsr__topology_in(meter->topology, link), bytes);
+    add_load(meter, (int)(link - meter->topology->links.at), bytes);
+    add_load(meter, tsr__topology_out(meter->topology, link), bytes);
+    add_load(meter, tsr__topology_in(meter->topology, link), bytes);
 }
 
 // One message of the step.
-static void hear(void *data, int from, int to, double bytes)
+static void add_message(void *data, int from, int to, double bytes)
 {
     struct meter *meter = data;
     double latency = 0;
@@ -89,7 +89,7 @@ static void hear(void *data, int from, int to, double bytes)
     for (int i = 0; i < n; i++) {
         const struct topology_link *link = &meter->topology->links.at[meter->path[i]];
         latency += link->latency;
-        carry_all(meter, link, bytes);
+        add_link_loads(meter, link, bytes);
     }
     if (latency > meter->longest)
         meter->longest = latency;
@@ -110,7 +110,7 @@ static bool load_all_pairs(struct meter *meter, const struct topology_groups *gr
         for (int d = 0; d < meter->topology->n; d++) {
             if (!spread.through[d] || spread.last[d] < 0)
                 continue;
-            carry_all(meter, &meter->topology->links.at[spread.last[d]], spread.through[d]);
+            add_link_loads(meter, &meter->topology->links.at[spread.last[d]], spread.through[d]);
             if (meter->group[d] == meter->group[groups->device[i]] &&
                 spread.latency[d] > meter->longest)
                 meter->longest = spread.latency[d];
@@ -246,7 +246,7 @@ static void time_order(struct meter *meter, enum tsr_collective what,
         meter->latency = meter->per_byte = meter->longest = meter->fullest = 0;
         meter->unreachable = false;
         if (algorithm->schedule(meter->topology, groups, 1,
-                                &(struct listener){meter, hear, end_step, exchange}) &&
+                                &(struct listener){meter, add_message, end_step, exchange}) &&
             !meter->unreachable)
             keep_algorithm(p, algorithm, meter, fold_per_byte(meter->topology, what, groups));
     }

@@ -27,8 +27,8 @@ static void step_ends(void *data, int times)
 
 // Runs the algorithm of that name; for a measured collective, which has none, the first that
 // applies.
-static bool play(struct carried *carried, enum tsr_collective what, const char *name,
-                 const struct topology_groups *groups, double bytes)
+static bool run_schedule(struct carried *carried, enum tsr_collective what, const char *name,
+                         const struct topology_groups *groups, double bytes)
 {
     const struct listener to = {carried, hear, step_ends, NULL};
     bool any = strcmp(name, "measured") == 0;
@@ -59,5 +59,5 @@ void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
         if (!ordered.device)
             return;
     }
-    play(&carried, what, fastest.algorithm, &ordered, (double)bytes);
+    run_schedule(&carried, what, fastest.algorithm, &ordered, (double)bytes);
 }

@@ -9,7 +9,7 @@
 #define SIDES 8
 
 // "3x3x3" -> sides; -1: not sizes, or too many devices.
-static int sides(struct str text, int *out, int *product)
+static int parse_sides(struct str text, int *out, int *product)
 {
     int n = 0;
     int64_t all = 1;
@@ -146,7 +146,7 @@ static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
 #define MAX_EXCERPT 100 // bytes of the text in a message
 
 // Quotes the user's text. kind.p NULL: only sizes were given.
-static tsr_status unknown(tsr_session *session, struct str kind, struct str sizes)
+static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct str sizes)
 {
     static const char hint[] =
         "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
@@ -222,19 +222,19 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
             int64_t at;
             if (!tsr__str_int((struct str){sizes.p + i + 1, sizes.n - i - 1}, &at) || at < 0 ||
                 at >= TOPOLOGY_MAX_DEVICES)
-                return unknown(session, given_kind, sizes);
+                return refuse_unknown(session, given_kind, sizes);
             centre = (int)at;
             count.n = i;
         }
-    int n = sides(count, side, &all);
+    int n = parse_sides(count, side, &all);
     bool wide = str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "tree");
     bool hosts = str_is(kind, "hosts") && (n == 2 || n == (int)TSR_COUNT(networks));
     if (!known_kind(kind) || n < 1 || (!wide && !hosts && (n != 1 || str_is(kind, "hosts"))))
-        return unknown(session, given_kind, sizes);
+        return refuse_unknown(session, given_kind, sizes);
     if (str_is(kind, "tree"))
         all = tree_size(side, n);
     if (all < 1 || centre >= all)
-        return unknown(session, given_kind, sizes);
+        return refuse_unknown(session, given_kind, sizes);
     size_t links = count_links(kind, side, n, all);
     // hosts:1250x8 lists the links of its first 64 hosts only; the window says that all others are
     // equal to them.

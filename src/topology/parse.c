@@ -48,7 +48,7 @@ static void blanks(struct cursor *cursor)
         cursor->p++;
 }
 // Skips blanks and then that character; false: it is not there.
-static bool eat(struct cursor *cursor, char what)
+static bool skip_char(struct cursor *cursor, char what)
 {
     blanks(cursor);
     if (cursor->p == cursor->end || *cursor->p != what)
@@ -57,7 +57,7 @@ static bool eat(struct cursor *cursor, char what)
     return true;
 }
 // Decimal digits, or one capital letter: A is 10.
-static bool number(struct cursor *cursor, int *out)
+static bool read_number(struct cursor *cursor, int *out)
 {
     blanks(cursor);
     int64_t value = 0;
@@ -75,14 +75,14 @@ static bool number(struct cursor *cursor, int *out)
 }
 
 // One entry of an adjacency list: default links from the device to each listed one.
-static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int device)
+static tsr_status read_neighbours(tsr_topology *topology, struct cursor *cursor, int device)
 {
-    if (!eat(cursor, '['))
+    if (!skip_char(cursor, '['))
         return refuse(topology->session, "write [[1,2],[0],...]",
                       "device %d has no list of neighbours", device);
-    while (!eat(cursor, ']')) {
+    while (!skip_char(cursor, ']')) {
         int to;
-        if (!number(cursor, &to))
+        if (!read_number(cursor, &to))
             return refuse(topology->session, "write device numbers with commas between them",
                           "the list of device %d is malformed", device);
         if (to >= topology->n)
@@ -91,7 +91,7 @@ static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int 
         if (topology->links.n >= TOPOLOGY_MAX_LINKS)
             return refuse(topology->session, "remove repeated links", "too many links");
         tsr__topology_link(topology, device, to, 0, 0);
-        eat(cursor, ',');
+        skip_char(cursor, ',');
     }
     return TSR_OK;
 }
@@ -101,23 +101,23 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 {
     struct cursor cursor = {text.p, text.p + text.n};
     int n;
-    if (!eat(&cursor, '{') || !number(&cursor, &n) || n < 1 || !eat(&cursor, ',') ||
-        !eat(&cursor, '['))
+    if (!skip_char(&cursor, '{') || !read_number(&cursor, &n) || n < 1 ||
+        !skip_char(&cursor, ',') || !skip_char(&cursor, '['))
         return refuse(session, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is malformed");
     tsr_topology *topology = tsr__topology_new(session, n);
     if (!topology)
         return TSR_NOMEM;
     tsr_status status = TSR_OK;
     int listed = 0;
-    while (status == TSR_OK && !eat(&cursor, ']')) {
+    while (status == TSR_OK && !skip_char(&cursor, ']')) {
         if (listed == n)
             status =
                 refuse(session, "give one list for each device", "more lists than %d devices", n);
         else
-            status = neighbours(topology, &cursor, listed++);
-        eat(&cursor, ',');
+            status = read_neighbours(topology, &cursor, listed++);
+        skip_char(&cursor, ',');
     }
-    if (status == TSR_OK && (listed != n || !eat(&cursor, '}')))
+    if (status == TSR_OK && (listed != n || !skip_char(&cursor, '}')))
         status =
             refuse(session, "give one list for each device", "%d lists for %d devices", listed, n);
     return finish(topology, true, status, out);
@@ -126,7 +126,7 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 // ---- JSON
 
 // Returns 0, which means the default, if the key is missing or out of range.
-static double positive(const json_t *object, const char *key)
+static double read_positive(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));
     return v > 0 && v < 1e30 ? v : 0;
@@ -213,9 +213,9 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
         const char *what;
         tsr_topology_device numbers_of = {.name = json_string_value(json_object_get(d, "name")),
                                           .memory = bytes_of(json_object_get(d, "memory")),
-                                          .flops = positive(d, "flops"),
-                                          .bandwidth = positive(d, "bandwidth"),
-                                          .overhead = positive(d, "overhead"),
+                                          .flops = read_positive(d, "flops"),
+                                          .bandwidth = read_positive(d, "bandwidth"),
+                                          .overhead = read_positive(d, "overhead"),
                                           .queued = json_is_true(json_object_get(d, "queued"))};
         if (!tsr__rates_read(d, &numbers_of, &what))
             return refuse(topology->session, "write \"rates\": {\"float16\": 9.9e14}",
@@ -246,7 +246,7 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
         tsr_status st = check_numbers(topology, l, "link", (int)i, numbers);
         if (st != TSR_OK)
             return st;
-        double latency = positive(l, "latency"), bandwidth = positive(l, "bandwidth");
+        double latency = read_positive(l, "latency"), bandwidth = read_positive(l, "bandwidth");
         tsr__topology_link(topology, (int)a, (int)b, latency, bandwidth);
         if (json_is_true(json_object_get(l, "both")))
             tsr__topology_link(topology, (int)b, (int)a, latency, bandwidth);

@@ -23,7 +23,7 @@ struct guess {
 
 // Returns the coordinate in which two devices differ, and by how much; -1: several. outermost: the
 // first of several.
-static int differ(const struct guess *guess, int a, int b, bool outermost, int *by)
+static int differing_side(const struct guess *guess, int a, int b, bool outermost, int *by)
 {
     int found = -1;
     // The last side varies fastest: in 2 x 4, devices 1 and 5 are (0, 1) and (1, 1): side 0 by 1.
@@ -47,7 +47,7 @@ static int differ(const struct guess *guess, int a, int b, bool outermost, int *
 // Number of links of a shape, in both directions. Example 2 x 4: a grid has 4 columns of 1 pair and
 // 2 rows of 3, 20 links; a torus closes the rows, 24; hosts have all 6 pairs of a row, 32; all
 // pairs are 56.
-static size_t expected(const struct guess *guess, enum shape shape)
+static size_t count_shape_links(const struct guess *guess, enum shape shape)
 {
     size_t n = (size_t)guess->topology->n, all = 0;
     if (shape == SHAPE_PAIRS)
@@ -67,13 +67,13 @@ static size_t expected(const struct guess *guess, enum shape shape)
 // True if every link belongs to the shape. Their number is equal, so none is missing.
 static bool links_fit(const struct guess *guess, enum shape shape)
 {
-    if (guess->topology->links.n != expected(guess, shape))
+    if (guess->topology->links.n != count_shape_links(guess, shape))
         return false;
     if (shape == SHAPE_PAIRS)
         return true; // all pairs, without duplicates
     for (size_t i = 0; i < guess->topology->links.n; i++) {
         const struct topology_link *link = &guess->topology->links.at[i];
-        int by = 0, along = differ(guess, link->from, link->to, false, &by);
+        int by = 0, along = differing_side(guess, link->from, link->to, false, &by);
         bool around = shape == SHAPE_TORUS && by == guess->side[along < 0 ? 0 : along] - 1;
         bool near = shape == SHAPE_HOSTS || by == 1 || around;
         if (along < 0 || !near)
@@ -95,7 +95,7 @@ static bool speeds_fit(struct guess *guess)
         least[d] = 1e300, most[d] = 0;
     for (size_t i = 0; i < guess->topology->links.n; i++) {
         const struct topology_link *link = &guess->topology->links.at[i];
-        int d = differ(guess, link->from, link->to, true, &by);
+        int d = differing_side(guess, link->from, link->to, true, &by);
         if (link->bandwidth < least[d])
             least[d] = link->bandwidth;
         if (link->bandwidth > most[d])
@@ -110,7 +110,7 @@ static bool speeds_fit(struct guess *guess)
 }
 
 // Tries shapes with fewer links first.
-static bool fits(struct guess *guess)
+static bool matches_shape(struct guess *guess)
 {
     for (int shape = 0; shape < SHAPE_COUNT; shape++) {
         if (!links_fit(guess, (enum shape)shape))
@@ -128,7 +128,7 @@ static bool try_sides(struct guess *guess, int at, int left)
         return false;
     if (at == guess->n - 1) {
         guess->side[at] = left;
-        return left > 1 && fits(guess);
+        return left > 1 && matches_shape(guess);
     }
     for (int side = 2; side <= left / 2; side++) {
         guess->side[at] = side;

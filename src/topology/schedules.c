@@ -18,7 +18,7 @@
 #include <math.h>
 
 // The members of group k, in order.
-static const int *line(const struct topology_groups *groups, int k)
+static const int *members_of(const struct topology_groups *groups, int k)
 {
     return groups->device + (size_t)k * (size_t)groups->size;
 }
@@ -32,13 +32,13 @@ static int levels(int n) // log2 of a power of two, else -1
 }
 
 // Repetitions of a step: all at once for listeners that compute times, else 1.
-static int alike(const struct listener *to, int steps)
+static int repetitions(const struct listener *to, int steps)
 {
     return to->exchange ? steps : 1;
 }
 
 // mirrored: the message goes in the other direction.
-static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)
+static void send_message(const struct listener *to, bool mirrored, int from, int dest, double bytes)
 {
     if (mirrored)
         to->message(to->data, dest, from, bytes);
@@ -54,14 +54,14 @@ static bool ring(const struct topology_groups *groups, double bytes, bool both_w
 {
     // Both ways: each half of a piece goes in one direction.
     double piece = bytes / groups->size / (both_ways ? 2 : 1);
-    int times = alike(to, groups->size - 1);
+    int times = repetitions(to, groups->size - 1);
     for (int step = 0; step < groups->size - 1; step += times) {
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++) {
-                int a = line(groups, k)[i], b = line(groups, k)[(i + 1) % groups->size];
-                say(to, false, a, b, piece);
+                int a = members_of(groups, k)[i], b = members_of(groups, k)[(i + 1) % groups->size];
+                send_message(to, false, a, b, piece);
                 if (both_ways)
-                    say(to, false, b, a, piece);
+                    send_message(to, false, b, a, piece);
             }
         to->step_ends(to->data, times);
     }
@@ -77,8 +77,8 @@ static bool doubling(const struct topology_groups *groups, double bytes, bool mi
         int bit = 1 << (mirrored ? n - 1 - s : s);
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++)
-                say(to, mirrored, line(groups, k)[i], line(groups, k)[i ^ bit],
-                    bytes / groups->size * bit);
+                send_message(to, mirrored, members_of(groups, k)[i], members_of(groups, k)[i ^ bit],
+                             bytes / groups->size * bit);
         to->step_ends(to->data, 1);
     }
     return n >= 0;
@@ -99,8 +99,8 @@ static bool direct(const struct topology_groups *groups, double bytes, bool mirr
     for (int k = 0; k < groups->count; k++)
         for (int i = 0; i < groups->size; i++)
             for (int j = 1; j < groups->size; j++)
-                say(to, mirrored, line(groups, k)[i], line(groups, k)[(i + j) % groups->size],
-                    bytes / groups->size);
+                send_message(to, mirrored, members_of(groups, k)[i],
+                             members_of(groups, k)[(i + j) % groups->size], bytes / groups->size);
     to->step_ends(to->data, 1);
     return true;
 }
@@ -156,8 +156,8 @@ static void line_step(const struct grid *grid, int size, int side, double piece,
         stride *= grid->side[d];
     for (int i = 0; i < size; i++) {
         int c = i / stride % n, next = i - c * stride + (c + 1) % n * stride;
-        say(to, mirrored, grid->at[i], grid->at[next], piece / 2);
-        say(to, mirrored, grid->at[next], grid->at[i], piece / 2);
+        send_message(to, mirrored, grid->at[i], grid->at[next], piece / 2);
+        send_message(to, mirrored, grid->at[next], grid->at[i], piece / 2);
     }
 }
 
@@ -189,7 +189,7 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
         }
         // Sides differ in length: a share whose ring is complete is idle for the rest of the phase.
         for (int step = 0, times; step < longest - 1; step += times) {
-            times = alike(to, steps_alike(grid, step, longest - 1));
+            times = repetitions(to, steps_alike(grid, step, longest - 1));
             for (int r = 0; r < turns; r++) {
                 // Pieces grow by what was gathered along earlier sides: on 4 x 8, the second side
                 // moves pieces 4 times as large.
@@ -287,7 +287,8 @@ static bool whole_doubling(tsr_topology *topology, const struct topology_groups 
     for (int s = 0; s < n; s++) {
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++)
-                say(to, false, line(groups, k)[i], line(groups, k)[i ^ (1 << s)], bytes);
+                send_message(to, false, members_of(groups, k)[i],
+                             members_of(groups, k)[i ^ (1 << s)], bytes);
         to->step_ends(to->data, 1);
     }
     return n >= 0;
@@ -316,8 +317,9 @@ static void tree(const struct topology_groups *groups, double bytes, bool shares
             // `below`: size of the receiver's subtree.
             for (int i = 0; i + half < groups->size; i += 2 * half) {
                 int below = groups->size - (i + half) < half ? groups->size - (i + half) : half;
-                say(to, mirrored, line(groups, k)[i], line(groups, k)[i + half],
-                    shares ? bytes / groups->size * below : bytes);
+                send_message(to, mirrored, members_of(groups, k)[i],
+                             members_of(groups, k)[i + half],
+                             shares ? bytes / groups->size * below : bytes);
             }
         to->step_ends(to->data, 1);
     }
@@ -365,7 +367,7 @@ static bool direct_broadcast(tsr_topology *topology, const struct topology_group
     (void)topology;
     for (int k = 0; k < groups->count; k++)
         for (int i = 1; i < groups->size; i++)
-            say(to, false, line(groups, k)[0], line(groups, k)[i], bytes);
+            send_message(to, false, members_of(groups, k)[0], members_of(groups, k)[i], bytes);
     to->step_ends(to->data, 1);
     return true;
 }
@@ -376,7 +378,7 @@ static bool direct_reduce(tsr_topology *topology, const struct topology_groups *
     (void)topology;
     for (int k = 0; k < groups->count; k++)
         for (int i = 1; i < groups->size; i++)
-            say(to, true, line(groups, k)[0], line(groups, k)[i], bytes);
+            send_message(to, true, members_of(groups, k)[0], members_of(groups, k)[i], bytes);
     to->step_ends(to->data, 1);
     return true;
 }
@@ -392,8 +394,9 @@ static bool pairwise(tsr_topology *topology, const struct topology_groups *group
     for (int j = 1; j < groups->size; j++) {
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++)
-                say(to, false, line(groups, k)[i], line(groups, k)[(i + j) % groups->size],
-                    bytes / groups->size / groups->size);
+                send_message(to, false, members_of(groups, k)[i],
+                             members_of(groups, k)[(i + j) % groups->size],
+                             bytes / groups->size / groups->size);
         to->step_ends(to->data, 1);
     }
     return true;
@@ -416,8 +419,9 @@ static bool bruck(tsr_topology *topology, const struct topology_groups *groups, 
             blocks += (b & bit) != 0;
         for (int k = 0; k < groups->count; k++)
             for (int i = 0; i < groups->size; i++)
-                say(to, false, line(groups, k)[i], line(groups, k)[(i + bit) % groups->size],
-                    bytes / groups->size / groups->size * blocks);
+                send_message(to, false, members_of(groups, k)[i],
+                             members_of(groups, k)[(i + bit) % groups->size],
+                             bytes / groups->size / groups->size * blocks);
         to->step_ends(to->data, 1);
     }
     return true;
@@ -429,7 +433,7 @@ static bool one_message(tsr_topology *topology, const struct topology_groups *gr
 {
     (void)topology;
     for (int k = 0; k < groups->count; k++)
-        say(to, false, line(groups, k)[0], line(groups, k)[1], bytes);
+        send_message(to, false, members_of(groups, k)[0], members_of(groups, k)[1], bytes);
     to->step_ends(to->data, 1);
     return groups->size == 2;
 }

@@ -17,7 +17,7 @@
 #define FINEST     3   // most ranks of the slowest device: speeds 5 and 3 get 5 and 3 ranks
 #define CLOSE      0.1 // allowed deviation from integer numbers of ranks
 
-struct sharing {
+struct rank_shares {
     const tsr_topology *from;
     int ranks[RANKS_MOST]; // by device; 0: not used
     int first[RANKS_MOST]; // its first rank
@@ -26,23 +26,23 @@ struct sharing {
 
 // Assigns ranks by speed to devices at least as fast as `slowest`, which gets `finest`. False:
 // speeds do not match integers, or all devices have the same number of ranks.
-static bool share_out(struct sharing *sharing, double slowest, int finest)
+static bool share_out(struct rank_shares *shares, double slowest, int finest)
 {
     bool unlike = false;
-    sharing->n = 0;
-    for (int i = 0; i < sharing->from->n; i++) {
-        double speed = sharing->from->device[i].flops, ranks = speed / slowest * finest;
-        sharing->ranks[i] = 0;
-        sharing->first[i] = sharing->n;
+    shares->n = 0;
+    for (int i = 0; i < shares->from->n; i++) {
+        double speed = shares->from->device[i].flops, ranks = speed / slowest * finest;
+        shares->ranks[i] = 0;
+        shares->first[i] = shares->n;
         if (speed < slowest)
             continue;
         if (ranks > RANKS_MOST || fabs(ranks - round(ranks)) > CLOSE * round(ranks))
             return false;
-        sharing->ranks[i] = (int)round(ranks);
-        sharing->n += sharing->ranks[i];
-        unlike = unlike || sharing->ranks[i] != finest;
+        shares->ranks[i] = (int)round(ranks);
+        shares->n += shares->ranks[i];
+        unlike = unlike || shares->ranks[i] != finest;
     }
-    return unlike && sharing->n <= RANKS_MOST;
+    return unlike && shares->n <= RANKS_MOST;
 }
 
 // The part of a device that one of its ranks gets.
@@ -70,25 +70,24 @@ static double least_latency(const tsr_topology *topology)
 }
 
 // Through memory: every byte is read and written.
-static void link_ranks(tsr_topology *to, const struct sharing *sharing, int device)
+static void link_ranks(tsr_topology *to, const struct rank_shares *shares, int device)
 {
-    const tsr_topology_device *whole = &sharing->from->device[device];
-    int first = sharing->first[device], end = first + sharing->ranks[device];
-    double latency = least_latency(sharing->from);
+    const tsr_topology_device *whole = &shares->from->device[device];
+    int first = shares->first[device], end = first + shares->ranks[device];
+    double latency = least_latency(shares->from);
     for (int a = first; a < end; a++)
         for (int b = first; b < end; b++)
             if (a != b)
-                tsr__topology_link(to, a, b, latency,
-                                   whole->bandwidth / 2 / sharing->ranks[device]);
+                tsr__topology_link(to, a, b, latency, whole->bandwidth / 2 / shares->ranks[device]);
 }
 
 // Divides the link among the ranks of the end that has more. Example: 3 ranks and 1 rank, 6 GB/s:
 // three links of 2 GB/s in each direction.
-static void link_devices(tsr_topology *to, const struct sharing *sharing,
+static void link_devices(tsr_topology *to, const struct rank_shares *shares,
                          const struct topology_link *link)
 {
-    const tsr_topology *from = sharing->from;
-    int n_from = sharing->ranks[link->from], n_to = sharing->ranks[link->to];
+    const tsr_topology *from = shares->from;
+    int n_from = shares->ranks[link->from], n_to = shares->ranks[link->to];
     double wire = link->bandwidth;
     if (link->out_port >= 0)
         wire = fmin(wire, from->ports.at[link->out_port].bandwidth);
@@ -96,30 +95,30 @@ static void link_devices(tsr_topology *to, const struct sharing *sharing,
         wire = fmin(wire, from->ports.at[link->in_port].bandwidth);
     for (int a = 0; a < n_from; a++)
         for (int b = 0; b < n_to; b++)
-            tsr__topology_link(to, sharing->first[link->from] + a, sharing->first[link->to] + b,
+            tsr__topology_link(to, shares->first[link->from] + a, shares->first[link->to] + b,
                                link->latency, wire / fmax(n_from, n_to));
 }
 
 // Ranks in the order of their devices, with links inside each device and between linked devices.
-static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
+static tsr_status make_ranks(const struct rank_shares *shares, tsr_topology **out)
 {
-    const tsr_topology *from = sharing->from;
-    tsr_topology *to = tsr__topology_new(from->session, sharing->n);
+    const tsr_topology *from = shares->from;
+    tsr_topology *to = tsr__topology_new(from->session, shares->n);
     if (!to)
         return TSR_NOMEM;
     for (int i = 0; i < from->n; i++) {
-        if (!sharing->ranks[i])
+        if (!shares->ranks[i])
             continue;
-        tsr_topology_device part = part_of(&from->device[i], sharing->ranks[i]);
+        tsr_topology_device part = part_of(&from->device[i], shares->ranks[i]);
         part.name = tsr__arena_str(&to->arena, str_of(part.name)).p;
-        for (int k = 0; k < sharing->ranks[i]; k++)
-            to->device[sharing->first[i] + k] = part;
-        if (sharing->ranks[i] > to->shared_by)
-            to->shared_by = sharing->ranks[i];
-        link_ranks(to, sharing, i);
+        for (int k = 0; k < shares->ranks[i]; k++)
+            to->device[shares->first[i] + k] = part;
+        if (shares->ranks[i] > to->shared_by)
+            to->shared_by = shares->ranks[i];
+        link_ranks(to, shares, i);
     }
     for (size_t i = 0; i < from->links.n; i++)
-        link_devices(to, sharing, &from->links.at[i]);
+        link_devices(to, shares, &from->links.at[i]);
     to->memory_assumed = from->memory_assumed;
     to->assumed = from->assumed;
     tsr_status status = TSR_NOMEM;
@@ -140,13 +139,13 @@ free_topology:
 // Tries 1, 2 and 3 ranks on the slowest device that takes part, until the speeds match.
 static tsr_status add_shares(tsr_topology *topology, double slowest)
 {
-    struct sharing sharing = {.from = topology};
+    struct rank_shares shares = {.from = topology};
     tsr_topology *ranks = NULL;
     // Speeds 3 and 2: with 1 rank for the slow device the fast one would get 1.5; with 2 it gets 3.
     for (int finest = 1; finest <= FINEST; finest++) {
-        if (!share_out(&sharing, slowest, finest))
+        if (!share_out(&shares, slowest, finest))
             continue;
-        tsr_status status = make_ranks(&sharing, &ranks);
+        tsr_status status = make_ranks(&shares, &ranks);
         if (status != TSR_OK)
             return status;
         return tsr__topology_add_choice(topology, ranks);

@@ -75,7 +75,8 @@ static void copy_window(tsr_topology *to, const tsr_topology *from)
 
 // Makes a topology of the listed devices (ascending). Grids are detected again: a part of a torus
 // is not one.
-static tsr_status take(const tsr_topology *from, const int *devices, int n, tsr_topology **out)
+static tsr_status copy_subset(const tsr_topology *from, const int *devices, int n,
+                              tsr_topology **out)
 {
     tsr_topology *to = tsr__topology_new(from->session, n);
     if (!to)
@@ -136,7 +137,7 @@ static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order
     for (int i = 0; i < n; i++)
         list[i] = order[i].device;
     qsort(list, (size_t)n, sizeof *list, by_number);
-    tsr_status status = take(topology, list, n, &choice);
+    tsr_status status = copy_subset(topology, list, n, &choice);
     if (status != TSR_OK)
         return status;
     return tsr__topology_add_choice(topology, choice);
