@@ -16,10 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Memory for a digest, whatever the file's size.
 #define READ_BYTES (256u << 10)
 
-// p NULL: no memory. The name must be of the manifest, which has plain file names only.
+// NULL: out of memory. `name` comes from the manifest, which has only plain file names.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
 {
     size_t n = strlen(bundle->path);
@@ -27,7 +26,7 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
     return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
-// The folder stays open until tsr__bundle_close: files are opened beneath it and by no other way
+// The folder stays open until tsr__bundle_close: files are opened relative to it
 // (tsr__folder_file).
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out)
@@ -52,7 +51,6 @@ close_folder:
     return st;
 }
 
-// Texts stay the arena's.
 void tsr__bundle_close(struct bundle *bundle)
 {
     tsr__folder_close(&bundle->folder);
@@ -60,7 +58,7 @@ void tsr__bundle_close(struct bundle *bundle)
 
 // ---- checking files ----------------------------------------------------------------------------
 
-// As pread, which is asked again where a signal came between; a fault point may make it fail.
+// pread that retries after signals; a fault point may make it fail.
 static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, uint64_t at)
 {
     for (;;) {
@@ -74,8 +72,7 @@ static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, 
     }
 }
 
-// Reads by pread, so that the file's own position stays, and exactly `bytes`: a file that grows meanwhile
-// does not keep us reading.
+// Reads exactly `bytes`, so that a growing file does not keep us reading.
 static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
                             const struct place *at, char out[65])
 {
@@ -86,8 +83,6 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     tsr__sha256_init(&digest);
     tsr_status st = TSR_OK;
     uint64_t done = 0;
-    //
-    // the digest is finished after a failure too; `out` counts only with TSR_OK
     while (done < bytes) {
         size_t want = bytes - done < READ_BYTES ? (size_t)(bytes - done) : READ_BYTES;
         ssize_t got = read_at(bundle->session, fd, buffer, want, done);
@@ -105,7 +100,7 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     return st;
 }
 
-// For those who have changed a file of the partition and write the manifest again.
+// For callers that changed a file and write the manifest again.
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
 {
     struct place at = PLACE_NONE;
@@ -127,12 +122,12 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
     return st;
 }
 
-// The size is compared always, which finds a copy that was cut short; the digest of a large file only
-// if check_files asks for it, since that reads all of it.
+// The size is always compared, which finds truncated copies. The digest of a large file is compared
+// only with check_files, because that reads all of it.
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
-    struct stat info = {0}; // of a file whose size cannot be asked, 0 bytes are told
+    struct stat info = {0}; // 0 bytes are reported if the size is not known
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
         tsr__diag(bundle->session, DIAG_partition_file_size, at,
                   "copy the partition again, or make it again",
@@ -153,7 +148,7 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     return TSR_MALFORMED;
 }
 
-// The manifest lists the file: reading it has made sure (known_file).
+// The reader of the manifest has checked that the file is listed (known_file).
 static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
 {
     struct place at = PLACE_NONE;
@@ -168,8 +163,8 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     return st;
 }
 
-// All files are looked at, so that one call names every damaged one; the first failure is the status.
-// ranks NULL: all of them, and n_ranks does not count.
+// Checks all files, so that one call reports every damaged one; the first failure is the status.
+// ranks NULL: all ranks.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {
@@ -177,12 +172,10 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
     size_t n = ranks ? n_ranks : (size_t)manifest->n_ranks;
     tsr_status first = TSR_OK;
     bool common_seen = false;
-    //
-    // a rank out of range is a mistake of the caller, and no finding
     for (size_t i = 0; i < n; i++) {
         int64_t rank = ranks ? ranks[i] : (int64_t)i;
         if (rank < 0 || rank >= manifest->n_ranks)
-            return TSR_USAGE; // the caller has said how many ranks there are
+            return TSR_USAGE; // an error of the caller, not of the folder
         const struct manifest_device *device = &manifest->devices[rank];
         tsr_status st = check_file(bundle, device->file, check_files);
         if (first == TSR_OK)
@@ -191,7 +184,7 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
             bool common = strcmp(device->data[k], MANIFEST_COMMON) == 0 ||
                           strcmp(device->data[k], MANIFEST_COMMON_SAFE) == 0;
             if (common && common_seen)
-                continue; // shared by all ranks: once is enough
+                continue; // checked once for all ranks
             common_seen |= common;
             st = check_file(bundle, device->data[k], check_files);
             if (first == TSR_OK)

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.c - tsr_manifest of tessera.h: what a partition's manifest says, for programs that run or serve one.
-//
-// Everything that is handed out (names, lists, shapes) lies in the manifest's arena and lives until
-// tsr_manifest_free. Structs of the public interface begin with their size: a caller that was built
-// with a shorter one gets as much as it knows.
+// manifest.c - tsr_manifest of tessera.h: reads the manifest of a partition. Strings and lists are
+// in the manifest's arena and live until tsr_manifest_free.
 #include "bundle/bundle.h"
 
-// No folder is held open: files of the partition are not looked at.
+// The folder is not kept open.
 struct tsr_manifest {
     tsr_session *session;
     struct arena arena;
@@ -30,7 +27,7 @@ tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manif
         tsr_manifest_free(manifest);
         return st;
     }
-    manifest->manifest = bundle.manifest; // its texts are the arena's
+    manifest->manifest = bundle.manifest; // its strings are in the arena
     tsr__bundle_close(&bundle);
     *out = manifest;
     return TSR_OK;
@@ -45,7 +42,6 @@ void tsr_manifest_free(tsr_manifest *manifest)
     tsr__free(session, manifest, sizeof *manifest);
 }
 
-// out->size 0 stands for a caller who has not set it: the whole struct.
 void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
 {
     const struct manifest *from = &manifest->manifest;
@@ -66,8 +62,7 @@ void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
     memcpy(out, &facts, facts.size);
 }
 
-// False past the last port. A port counts as kept cut only if its layout cuts: one that is whole on
-// some ranks does not.
+// False past the last port. `kept` is set only if the layout is sharded.
 static bool get_port(const struct manifest_port *ports, size_t n, size_t i, tsr_manifest_port *out)
 {
     if (!out || i >= n)
@@ -95,7 +90,6 @@ bool tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_po
     return get_port(manifest->manifest.outputs, manifest->manifest.n_outputs, i, out);
 }
 
-// The i-th output that becomes an input of the next run where it lies; false past the last.
 bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
                         const char **present)
 {
@@ -108,7 +102,6 @@ bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **pas
     return true;
 }
 
-// Callers may have been built with an older, shorter struct: they are given what fits it.
 bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out)
 {
     if (!out || rank < 0 || rank >= manifest->manifest.n_ranks)

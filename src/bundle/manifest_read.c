@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest_read.c - manifest.json -> struct manifest, with suspicion. The first thing that is wrong is the
-// finding; after it every helper does nothing (sticky), so the reading functions stay straight
-// lines. Knows no ONNX.
+// manifest_read.c - parses manifest.json, which is not trusted. Only the first error is reported;
+// after it, every helper does nothing, so the callers need no checks.
 //
 // A manifest of two ranks, shortened:
-//     {"version": 1, "generator": "tessera 0.1.0", "model": {"name": "m.onnx", "sha256": "6c13..."},
+//     {"version": 1, "generator": "tessera 0.1.0",
+//      "model": {"name": "m.onnx", "sha256": "6c13..."},
 //      "configuration": "tp2", "plan": "670dd90694058451", "ranks": 2,
-//      "devices": [{"rank": 0, "device": "", "file": "rank0.onnx", "data": ["rank0.data", "common.data"],
-//                   "inputs": ["ids"], "outputs": ["logits", "ai.tessera.token.out"]}, {"rank": 1, ...}],
-//      "inputs": [{"name": "ids", "type": "int64", "shape": ["batch", "seq"], "sharding": "{1,1:0,1}"}],
-//      "outputs": [{"name": "logits", ..., "shape": ["batch", "seq", 512], "sharding": "{1,1,1:0}"}], "states": [],
+//      "devices": [{"rank": 0, "device": "", "file": "rank0.onnx",
+//                   "data": ["rank0.data", "common.data"], "inputs": ["ids"],
+//                   "outputs": ["logits", "ai.tessera.token.out"]}, {"rank": 1, ...}],
+//      "inputs": [{"name": "ids", "type": "int64", "shape": ["batch", "seq"],
+//                  "sharding": "{1,1:0,1}"}],
+//      "outputs": [{"name": "logits", ..., "shape": ["batch", "seq", 512],
+//                   "sharding": "{1,1,1:0}"}], "states": [],
 //      "collectives": [{"id": 0, "op": "AllReduce", "type": "float32", "groups": [[0, 1]]}],
 //      "replicated": [], "weights": [{"elements": 188763, "bytes": 755117}, {...}],
 //      "files": {"rank0.onnx": "4b51...", ...}, "sizes": {"rank0.onnx": 332994, ...}}
 //
-// What is bounded: the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions, groups of
-// a collective, members of a group. What must agree: files and sizes, one device and one entry of
-// weights for each rank, names of files that are listed, ports of states, ranks that exist. Fields that
-// older releases did not write may be absent: states, stages, inputs and outputs of a device.
+// Limited: the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions, groups,
+// members. Must be consistent: files and sizes, one device and one entry of weights per rank,
+// listed file names, ports of states, existing ranks. Optional, because older releases lack them:
+// states, stages, inputs and outputs of a device.
 #include "internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
-#define MAX_ENTRIES 1000000 // of any list in a manifest
+#define MAX_ENTRIES 1000000 // of any list
 #define MAX_RANK    64      // dimensions of an input or output
 
-// failed: something was wrong, or memory lacked; nothing is read after that.
+// After a failure (also out of memory) nothing more is read.
 struct reader {
     tsr_session *session;
     struct arena *arena;
@@ -37,7 +40,7 @@ struct reader {
 // The message is: "field" what.
 static void wrong(struct reader *reader, const char *field, const char *what)
 {
-    bool known = reader->failed || reader->arena->failed; // out of memory has its finding already
+    bool known = reader->failed || reader->arena->failed; // out of memory is already reported
     reader->failed = true;
     if (known)
         return;
@@ -47,7 +50,7 @@ static void wrong(struct reader *reader, const char *field, const char *what)
               "\"%s\" %s", field, what);
 }
 
-// NULL after any failure, this one included; all helpers take NULL for "nothing".
+// NULL after any failure; all helpers accept NULL.
 static const json_t *member(struct reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
@@ -62,8 +65,8 @@ static const json_t *member(struct reader *reader, const json_t *object, const c
     return value;
 }
 
-// jansson's texts go with the document. Never NULL: "" after a failure. A zero byte would cut a
-// name short for everybody who reads it as a C text.
+// Copies, because jansson's strings are freed with the document. Never NULL: "" after a failure. A
+// zero byte would truncate the C string.
 static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
 {
     if (!value || reader->failed)
@@ -76,13 +79,12 @@ static const char *copy_text(struct reader *reader, const char *key, const json_
     return copy ? copy : "";
 }
 
-// Texts of a manifest are C texts in the arena, whatever they are for.
 static const char *text_member(struct reader *reader, const json_t *object, const char *key)
 {
     return copy_text(reader, key, member(reader, object, key, JSON_STRING));
 }
 
-// In low .. high; low after a failure.
+// In low .. high; `low` after a failure.
 static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
                           int64_t high)
 {
@@ -93,7 +95,7 @@ static int64_t int_member(struct reader *reader, const json_t *object, const cha
     return reader->failed ? low : i;
 }
 
-// *n is 0 after a failure, so that a loop over it does nothing.
+// *n is 0 after a failure.
 static const json_t *list_member(struct reader *reader, const json_t *object, const char *key,
                                  size_t *n)
 {
@@ -106,13 +108,12 @@ static const json_t *list_member(struct reader *reader, const json_t *object, co
     return value;
 }
 
-// An array in the reader's arena; NULL after a failure.
+// NULL after a failure.
 #define READER_ARRAY(reader, type, n)                                                              \
     ((reader)->failed ? NULL : ARENA_ARRAY((reader)->arena, type, n))
 
-// Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it
-// then).
-// key is the name of the list, for the finding.
+// Entry i of a list, which must be an object; NULL after a failure. key: the list, for the
+// diagnostic.
 static const json_t *entry(struct reader *reader, const json_t *list, const char *key, size_t i)
 {
     const json_t *value = reader->failed ? NULL : json_array_get(list, i);
@@ -125,20 +126,24 @@ static const json_t *entry(struct reader *reader, const json_t *list, const char
 
 // ---- the files ---------------------------------------------------------------------------------
 
-// The order of bytes, as tsr__manifest_find halves by.
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
 }
 
-// Exactly n lower-case digits: what is compared as text must have one form.
+void tsr__manifest_sort(struct manifest_file *files, size_t n)
+{
+    qsort(files, n, sizeof(*files), by_name);
+}
+
+// Exactly n lower-case digits.
 static bool hex_ok(const char *text, size_t n)
 {
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
-// "files" has the digests, "sizes" the bytes, both by name. Equal counts and a size for every name mean
-// that they list the same files. Sorted, so that a file is found by halving.
+// "files" has the digests, "sizes" the sizes. Equal counts and a size for every name mean that they
+// list the same files.
 static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
@@ -174,12 +179,11 @@ static void read_files(struct reader *reader, const json_t *root, struct manifes
             return;
         }
     }
-    qsort(manifest->files, manifest->n_files, sizeof(*manifest->files), by_name);
+    tsr__manifest_sort(manifest->files, manifest->n_files);
 }
 
-// ---- the other parts ---------------------------------------------------------------------------
+// ---- other fields -------------------------------------------------------------------------------
 
-// What the partition is of, and how many ranks it has: later parts are held against that.
 static void read_model(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     manifest->generator = text_member(reader, root, "generator");
@@ -195,7 +199,7 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->model_sha256 = text_member(reader, model, "sha256");
 }
 
-// Gives the name back. Every file that is opened later has a size and a digest this way.
+// Returns `name`. Every file that is opened later must be listed.
 static const char *known_file(struct reader *reader, const struct manifest *manifest,
                               const char *field, const char *name)
 {
@@ -204,8 +208,7 @@ static const char *known_file(struct reader *reader, const struct manifest *mani
     return name;
 }
 
-// A list of texts, or (where the entry has none) nothing.
-// *n is set only if all of them are texts.
+// A list of strings, or NULL if the entry has none.
 static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
                                size_t *n)
 {
@@ -229,8 +232,7 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
     return names;
 }
 
-// The stages that a rank works in; manifests of models without stages have none.
-// Ascending, so that none stands twice.
+// Ascending, without duplicates.
 static void read_device_stages(struct reader *reader, const json_t *entry,
                                struct manifest_device *device)
 {
@@ -253,11 +255,11 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
     device->n_stages = n;
 }
 
-// A rank has at most two files of weights: its own and the common one.
+// A rank has at most two data files: its own and the common one.
 static void read_device(struct reader *reader, const json_t *entry, const struct manifest *manifest,
                         int64_t rank, struct manifest_device *device)
 {
-    int_member(reader, entry, "rank", rank, rank); // the list is by rank
+    int_member(reader, entry, "rank", rank, rank); // the list is in rank order
     device->device = text_member(reader, entry, "device");
     device->file = known_file(reader, manifest, "file", text_member(reader, entry, "file"));
     read_device_stages(reader, entry, device);
@@ -283,7 +285,7 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
     }
 }
 
-// "weights" is a list beside "devices", entry for entry.
+// "weights" is a parallel list of "devices".
 static void read_devices(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n, n_weights;
@@ -305,7 +307,7 @@ static void read_devices(struct reader *reader, const json_t *root, struct manif
     }
 }
 
-// A shape: null where the rank is not known, else numbers, symbols and nulls.
+// null if the rank is unknown, else numbers, symbols and nulls.
 static void read_shape(struct reader *reader, const json_t *entry, struct manifest_port *port)
 {
     const json_t *shape = reader->failed ? NULL : json_object_get(entry, "shape");
@@ -332,8 +334,7 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     port->dims = dims;
 }
 
-// NULL: the list is no layout's.
-// An entry that is no integer becomes -1, which no place of a layout allows: decoding refuses it.
+// NULL: not a layout. An entry that is not an integer becomes -1, which decoding refuses.
 static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);
@@ -349,7 +350,7 @@ static struct tile_layout *decode_layout(struct reader *reader, const json_t *li
     return tsr__layout_decode(reader->arena, code, n);
 }
 
-// Every shard has an owner, and every owner is a rank.
+// True if every owner is a rank and has a shard.
 static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
 {
     if (layout->n_shards <= 0)
@@ -360,11 +361,11 @@ static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
             return false;
     for (int64_t k = 0; k < layout->n_shards; k++)
         if (layout->first[k + 1] <= layout->first[k])
-            return false; // it is missing
+            return false;
     return true;
 }
 
-// A layout, where a port has one: as it is in operators' attributes, with ranks that exist.
+// The layout of a port, encoded as in attributes of operators.
 static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
                                              int64_t n_ranks)
 {
@@ -378,7 +379,6 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     return NULL;
 }
 
-// Searched one by one: states are few.
 static bool is_port(const struct manifest_port *ports, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -387,7 +387,6 @@ static bool is_port(const struct manifest_port *ports, size_t n, const char *nam
     return false;
 }
 
-// Older manifests have none.
 static void read_states(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n = 0;
@@ -410,7 +409,7 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
-// key: "inputs" or "outputs" of the whole model.
+// key: "inputs" or "outputs".
 static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
                                         int64_t n_ranks, size_t *n)
 {
@@ -431,7 +430,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
-// Ranks ascend, so that none stands twice and all who read the manifest number the members alike.
+// Ascending, so that there are no duplicates and all readers number the members alike.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
@@ -451,8 +450,8 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
     group->ranks = ranks;
 }
 
-// Ids are the places in the list, so entry i must have id i. More groups than ranks cannot be disjoint,
-// and are refused before memory is taken for them.
+// Entry i has id i. More groups than ranks cannot be disjoint and are refused before memory is
+// allocated.
 static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n;
@@ -481,7 +480,7 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
     }
 }
 
-// Nodes that were annotated to be cut and run whole, with the reason: for people, nothing depends on it.
+// For people; nothing depends on it.
 static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
@@ -497,8 +496,7 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     }
 }
 
-// The version comes first: of a newer manifest nothing else can be trusted. The readers after it do
-// nothing once one has failed, so that only the first fault is reported.
+// The version is checked first: nothing else is known about a newer manifest.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     struct place at = PLACE_NONE;
@@ -525,7 +523,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     return reader->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-// offset: the byte at which reading stopped.
+// offset: where parsing stopped.
 static tsr_status no_object(tsr_session *session, struct str file, uint64_t offset,
                             const char *text)
 {
@@ -536,7 +534,7 @@ static tsr_status no_object(tsr_session *session, struct str file, uint64_t offs
     return TSR_MALFORMED;
 }
 
-// *out is written only if all of the manifest holds; its texts are the arena's.
+// *out is written only on success; its strings are in the arena.
 tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
                                struct str text, struct manifest *out)
 {
@@ -546,7 +544,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     if (st == TSR_NOMEM)
         return st;
     if (!root)
-        // The parser's own message quotes the file, which may be any file of that name.
+        // The parser's message quotes the file, which may be any file of that name.
         return no_object(session, file, (uint64_t)error.position,
                          "the manifest is not a valid JSON document");
     if (!json_is_object(root)) {
@@ -562,7 +560,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     return st;
 }
 
-// The backslash too: a partition may be copied to a system where it parts names.
+// Also the backslash, which is a separator on other systems.
 bool tsr__manifest_name_ok(struct str name)
 {
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
@@ -574,7 +572,7 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-// By halving: read_files sorts by the same order of bytes.
+// Binary search: read_files sorts.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;
@@ -594,7 +592,5 @@ const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, 
 const struct manifest_file *tsr__manifest_common(const struct manifest *manifest)
 {
     const struct manifest_file *file = tsr__manifest_find(manifest, STR(MANIFEST_COMMON));
-    if (file)
-        return file;
-    return tsr__manifest_find(manifest, STR(MANIFEST_COMMON_SAFE));
+    return file ? file : tsr__manifest_find(manifest, STR(MANIFEST_COMMON_SAFE));
 }

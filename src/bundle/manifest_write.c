@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest_write.c - struct manifest -> manifest.json. One order of fields, no times, no paths: the same
-// partition has the same bytes.
-//
-// What is absent is left out (stages, ports of a device where they are not known), not
-// written as null. The reader of the same release takes everything that stands here;
+// manifest_write.c - writes manifest.json: fixed order of keys, no times, no paths, so that the
+// same partition has the same bytes. Absent fields are left out, not written as null.
 // docs/formats.md describes each field.
 #include "bundle/bundle.h"
 
-// The layout as the operators' attributes have it (tsr__layout_encode), number by number.
+// The layout, encoded as in attributes of operators (tsr__layout_encode).
 static void write_layout(tsr_json *json, const struct tile_layout *layout)
 {
     tsr_json_begin(json, "layout", '[');
@@ -35,8 +32,8 @@ static void write_layout(tsr_json *json, const struct tile_layout *layout)
     tsr_json_end(json);
 }
 
-// "shape" is null if the rank is not known; in it a number is a fixed size, a text a symbol, and null a
-// size of which nothing is known: [null, "seq", 64].
+// "shape" is null if the rank is unknown; a number is a size, a string a symbol, null an unknown
+// size: [null, "seq", 64].
 static void write_ports(tsr_json *json, const char *key, const struct manifest_port *ports,
                         size_t n)
 {
@@ -68,7 +65,6 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
     tsr_json_end(json);
 }
 
-// An empty list where no output becomes an input: readers need not ask whether it is there.
 static void write_states(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "states", '[');
@@ -81,7 +77,6 @@ static void write_states(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// On one line, however many.
 static void write_names(tsr_json *json, const char *key, const char *const *names, size_t n)
 {
     tsr_json_begin(json, key, '[');
@@ -90,7 +85,6 @@ static void write_names(tsr_json *json, const char *key, const char *const *name
     tsr_json_end(json);
 }
 
-// In order of the ranks; what a rank holds of the weights is in "weights", for which see write_rest.
 static void write_devices(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "devices", '[');
@@ -113,7 +107,7 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// In the order of the plan, which is the order in which every rank of a group meets them.
+// In execution order.
 static void write_collectives(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "collectives", '[');
@@ -133,7 +127,7 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// "files" and "sizes" are two objects by name, not one of pairs: manifest_read.c checks that they agree.
+// "files" and "sizes" are objects by name; manifest_read.c checks that they agree.
 static void write_rest(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "replicated", '[');
@@ -163,8 +157,7 @@ static void write_rest(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// Keys are written in one fixed order: the same partition gives the same bytes. The text belongs to
-// *owner, which the caller frees, after a failure too.
+// The caller frees *owner, also after a failure.
 const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
                                tsr_json **owner)
 {
@@ -192,7 +185,7 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     return tsr_json_text(json);
 }
 
-// Written beside and renamed: a reader sees the old manifest or the new one, whole.
+// Writes a temporary file and renames it.
 static tsr_status write_at(tsr_session *session, const char *path, const struct manifest *manifest)
 {
     tsr_json *owner = NULL;
@@ -218,7 +211,6 @@ tsr_status tsr__manifest_replace(const struct bundle *bundle, const struct manif
     return st;
 }
 
-// The folder itself appears under its name later, when all files are in it.
 tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
 {
     struct arena arena;

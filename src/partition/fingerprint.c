@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fingerprint.c - what a partition is known by: the digest of the model, and 16 hexadecimal digits over all that decides
-// what the ranks do. Every rank file and every communication carries the fingerprint, so that parts of two partitions
-// never meet.
+// fingerprint.c - the digest of the model, and the fingerprint of the partition: 16 hexadecimal
+// digits over everything that determines what the ranks do. Every rank file and communication has
+// it, so that parts of two partitions never communicate.
 #include "internal.h"
 
-// Of a model that came from no file: as it would be saved.
+// A model without a file: as it would be saved.
 static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
 {
     void *bytes;
@@ -17,7 +17,6 @@ static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
     return TSR_OK;
 }
 
-// Digest of the model's file; of its bytes where it has none.
 tsr_status tsr__model_digest(struct draft *draft)
 {
     struct sha256 d;
@@ -34,7 +33,7 @@ tsr_status tsr__model_digest(struct draft *draft)
 
 // ---- the draft ---------------------------------------------------------------------------------
 
-// Its length first, so that "ab" "c" and "a" "bc" differ.
+// With its length, so that "ab" "c" and "a" "bc" differ.
 static void add_text(struct sha256 *sha256, struct str text)
 {
     uint64_t n = text.n;
@@ -43,7 +42,6 @@ static void add_text(struct sha256 *sha256, struct str text)
         tsr__sha256_add(sha256, text.p, text.n);
 }
 
-// The name and the layout: who has what of which value.
 static void add_form(struct draft *draft, struct sha256 *sha256, const struct form *form)
 {
     if (!form)
@@ -57,7 +55,7 @@ static void add_form(struct draft *draft, struct sha256 *sha256, const struct fo
     add_text(sha256, (struct str){(const char *)code, n * sizeof(*code)});
 }
 
-// Numbers that stand for kinds of steps, so that a partition keeps its fingerprint when the kinds are numbered anew.
+// Stable numbers for kinds of steps, so that fingerprints do not depend on the enumeration.
 static int stamp_of(const struct step *st)
 {
     static const int stamps[] = {[STEP_NODE - STEP_NODE] = 0,  [STEP_SLICE - STEP_NODE] = 1,
@@ -73,7 +71,6 @@ struct fingerprint {
     struct sha256 *digest;
 };
 
-// Bodies have been added before their node; what they give belongs to the node.
 static void add_step(void *data, const struct step *st)
 {
     struct fingerprint *all = data;
@@ -88,8 +85,6 @@ static void add_step(void *data, const struct step *st)
             add_form(all->draft, all->digest, st->bodies[b].outputs[k]);
 }
 
-// All that decides what the ranks do: the model, the release, every step with the layouts it goes
-// between.
 void tsr__draft_fingerprint(struct draft *draft)
 {
     struct sha256 d;

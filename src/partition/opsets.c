@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// opsets.c - the IR version and the operator set that a rank file says: the lowest that hold what is in it, so
-// that older engines take it. Both depend on the element types of the whole model, bodies included: a file
-// whose only float8 lies inside a loop needs an operator set that has float8 there.
+// opsets.c - the IR version and opset of a rank file: the lowest that its content allows, so that
+// older engines accept it. Both depend on the element types of the whole model, bodies included.
 #include "internal.h"
 
-#define LOWEST_OPSET 17 // of ai.onnx: nothing is lowered below (rules/versions.c)
+#define LOWEST_OPSET 17 // of ai.onnx: the lowest (rules/versions.c)
 
-// Adds the value's element type to the draft's; of a list, that of its tensors.
 static void note_type(struct draft *draft, const tsr_value *value)
 {
     if (value)
         draft->types |= UINT64_C(1) << tsr__shapes_element(draft->flow->shapes, value).dtype;
 }
 
-// What nodes read and give, in bodies too, is all that a rank file can hold.
 void tsr__draft_types(struct draft *draft)
 {
     const tsr_model *model = draft->model;
@@ -29,13 +26,13 @@ void tsr__draft_types(struct draft *draft)
         note_type(draft, tsr_graph_input(graph, i));
 }
 
-// Types of values whose type is not known are noted as TSR_UNDEFINED, which is not plain.
+// Unknown types are TSR_UNDEFINED.
 static bool has_type(const struct draft *draft, tsr_dtype type)
 {
     return draft->types >> type & 1;
 }
 
-// 10 at most where the types allow it: older engines refuse more.
+// 10 at most if the types allow it: older engines refuse more.
 int64_t tsr__part_ir(const struct draft *draft)
 {
     static const struct {
@@ -57,7 +54,7 @@ int64_t tsr__part_ir(const struct draft *draft)
     return ir;
 }
 
-// All values have element types that every operator set in question has; a type that is not known may be any.
+// True if all opsets in question have all element types of the model.
 static bool all_plain(const struct draft *draft)
 {
     for (int type = 0; type < 64; type++)
@@ -66,7 +63,7 @@ static bool all_plain(const struct draft *draft)
     return true;
 }
 
-// The operator that needs the highest operator set among the part's nodes, and that set.
+// The node that needs the highest opset, and that opset.
 static const tsr_node *most_needing(const struct part *part, int64_t *least)
 {
     const tsr_node *most = NULL;
@@ -85,16 +82,15 @@ static const tsr_node *most_needing(const struct part *part, int64_t *least)
     return most;
 }
 
-// The lowest operator set in which everything that the file holds means the same.
 tsr_status tsr__part_lower(struct part *part)
 {
     if (tsr_model_function_count(part->model))
-        return TSR_OK; // their bodies name operator sets of their own
+        return TSR_OK; // their bodies import opsets of their own
     int64_t least;
     const tsr_node *why = most_needing(part, &least);
     if (!why)
         return TSR_OK;
-    if (least > LOWEST_OPSET) { // for the message of an engine's refusal
+    if (least > LOWEST_OPSET) { // for the message if an engine refuses it
         struct str text =
             tsr__arena_printf(part->draft->arena, STR_FMT " '" STR_FMT "'",
                               STR_ARG(tsr__node_op_str(why)), STR_ARG(tsr__node_str(why)));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// part_manifest.c - what a manifest says of the parts: ports with their layouts, devices with their files, communications,
-// nodes that were not cut, stages, states. The files themselves are listed as they are written (publish.c).
+// part_manifest.c - fills the manifest: ports with their layouts, devices with their files,
+// communications, replicated nodes, stages, states. Files are added as they are written
+// (publish.c).
 //
-// Texts are not copied: names are those of the model and of the parts, which live until the
-// manifest is written. Lack of memory is seen at the end, in draft_status.
+// Strings are not copied: they belong to the model and the parts, which live until the manifest is
+// written. Out of memory is checked once, at the end, by draft_status.
 #include "internal.h"
 
-// Ranks that take the input in.
+// Ranks that have the input.
 static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
 {
     struct item *it = tsr__item_of(draft, value);
@@ -19,7 +20,8 @@ static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
     return n;
 }
 
-// Where a port lies: as it is kept; else whole, on the ranks that take it in, or on the one that gives outputs.
+// The layout that is kept; else unsharded, on the ranks that have the input or on rank 0 for
+// outputs.
 static const struct tile_layout *port_layout(struct draft *draft, enum side side, tsr_value *value)
 {
     const struct tile_layout *kept = draft->kept[tsr__value_id(value)];
@@ -28,13 +30,12 @@ static const struct tile_layout *port_layout(struct draft *draft, enum side side
     int64_t *ranks = ARENA_ARRAY(draft->arena, int64_t, (size_t)draft->n_ranks);
     if (!ranks)
         return NULL;
-    size_t n = 1; // rank 0 gives outputs
+    size_t n = 1; // outputs are on rank 0
     if (side == SIDE_INPUTS)
         n = input_ranks(draft, value, ranks);
     return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
-// In the model's order, with the layout as text for people and, where it is kept cut, for the runtime.
 static struct manifest_port *make_ports(struct draft *draft, enum side side, size_t *count)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -65,24 +66,24 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
     return ports;
 }
 
-// What tsr__steps_visit hands through.
-struct listing {
+// What tsr__steps_visit passes on.
+struct collective_list {
     struct arena *arena;
     struct manifest *manifest;
 };
 
-// Groups that nobody needs are left out, as they are in the graphs.
+// Groups that no rank needs are left out, as in the graphs.
 static void add_collective(void *data, const struct step *st)
 {
-    struct listing *listing = data;
+    struct collective_list *list = data;
     if (st->id < 0)
         return;
     struct manifest_collective *collective =
-        &listing->manifest->collectives[listing->manifest->n_collectives++];
+        &list->manifest->collectives[list->manifest->n_collectives++];
     *collective = (struct manifest_collective){.id = st->id, .op = tsr__step_op(st)};
     collective->type = tsr_dtype_name(tsr__step_type(st));
     struct manifest_group *groups =
-        ARENA_ARRAY(listing->arena, struct manifest_group, st->n_groups + 1);
+        ARENA_ARRAY(list->arena, struct manifest_group, st->n_groups + 1);
     if (!groups)
         return;
     for (size_t group = 0; group < st->n_groups; group++)
@@ -92,17 +93,15 @@ static void add_collective(void *data, const struct step *st)
     collective->groups = groups;
 }
 
-// In the order of their numbers, which is that of the steps.
 static void make_collectives(struct draft *draft, struct manifest *manifest)
 {
-    struct listing listing = {draft->arena, manifest};
+    struct collective_list list = {draft->arena, manifest};
     manifest->collectives =
         ARENA_ARRAY(draft->arena, struct manifest_collective, (size_t)draft->n_comms + 1);
     if (manifest->collectives)
-        tsr__steps_visit(&draft->steps, add_collective, &listing);
+        tsr__steps_visit(&draft->steps, add_collective, &list);
 }
 
-// Nodes of bodies too: the visit goes through them.
 static void add_replicated(void *data, const struct node_flow *nf)
 {
     struct manifest *manifest = data;
@@ -111,7 +110,7 @@ static void add_replicated(void *data, const struct node_flow *nf)
             tsr_node_name(nf->node), tsr_node_op(nf->node), nf->replicated};
 }
 
-// Nodes that were meant to be cut and are not, with the reason.
+// Nodes that have a sharding and are replicated, with the reason.
 static void make_replicated(struct draft *draft, struct manifest *manifest)
 {
     manifest->replicated = ARENA_ARRAY(draft->arena, struct manifest_replicated,
@@ -120,7 +119,6 @@ static void make_replicated(struct draft *draft, struct manifest *manifest)
         tsr__flow_visit(draft->flow, add_replicated, manifest);
 }
 
-// Names of what the rank file takes and gives, in its order.
 static void list_ports(struct draft *draft, const struct part *part, struct manifest_device *device)
 {
     const tsr_graph *graph = tsr_model_graph(part->model);
@@ -138,8 +136,7 @@ static void list_ports(struct draft *draft, const struct part *part, struct mani
     device->has_ports = true;
 }
 
-// What one rank has: its file, its data files, how much of the weights.
-// Names of devices are the configuration's, "" where it has none; rank r is device r.
+// Rank r is device r of the configuration.
 static void make_device(struct draft *draft, const struct part *part, bool common,
                         struct manifest_device *device)
 {
@@ -159,7 +156,6 @@ static void make_device(struct draft *draft, const struct part *part, bool commo
     list_ports(draft, part, device);
 }
 
-// The stages that each rank works in, in line from 0; nothing for a model without stages.
 static void make_stages(struct draft *draft, struct manifest *manifest)
 {
     const bool *const *on;
@@ -176,7 +172,6 @@ static void make_stages(struct draft *draft, struct manifest *manifest)
     }
 }
 
-// An output that becomes an input of the next run where it lies.
 static void make_states(struct draft *draft, struct manifest *manifest)
 {
     manifest->states = ARENA_ARRAY(draft->arena, struct manifest_state, draft->states.n + 1);
@@ -187,8 +182,7 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present)};
 }
 
-// All but the files, which are listed as they are written: a model and a data file for each rank, the common data,
-// and the two of a wrapped model are the most that there can be.
+// There are at most two files per rank, the common data, and two of a wrapped model.
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {

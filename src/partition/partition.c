@@ -3,11 +3,11 @@
 // or not at all.
 //
 //     check    the annotations of the configuration; any error ends it here
-//     flow     how every value lies; nodes that cut statistics are replaced in a copy of the model
+//     flow     the layout of every value; some nodes are expanded in a copy of the model
 //     draft    the flow as steps between forms of values (steps/)
-//     build    a graph for each rank, all at once, step by step (emit/)
-//     prove    that ranks agree in number, order and sizes of their communication (prove.c)
-//     write    the folder (publish.c); or the sizes alone, or the graphs to a caller who looks (struct partition_look)
+//     build    one graph per rank, all at once, step by step (emit/)
+//     prove    that ranks agree on number, order and sizes of their communication (prove.c)
+//     write    the folder (publish.c); or only sizes, or the graphs to a callback
 #include "internal.h"
 
 #include <limits.h>
@@ -23,10 +23,9 @@ struct request {
     tsr_partition_summary *summary; // or NULL
 };
 
-// ---- the configuration -------------------------------------------------------------------------
+// ---- configuration ------------------------------------------------------------------------------
 
-// Reports why there is no configuration to use: no usable number of devices, an unknown name, or none
-// at all.
+// Reports that the configuration has no usable number of devices, is unknown, or does not exist.
 static tsr_status refuse_config(const struct request *request, const tsr_config *config)
 {
     static const char hint[] =
@@ -118,20 +117,19 @@ static tsr_status refuse_replicated(const struct draft *draft)
     return refusal.status;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- entry point --------------------------------------------------------------------------------
 
-// A model of other domains alone may have none.
+// A model without ai.onnx gets 17, for the nodes that we add.
 static int64_t onnx_opset(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
         if (!tsr_model_opset_domain(model, i)[0])
             return tsr_model_opset_version(model, i);
-    return 17; // for the nodes that we add
+    return 17;
 }
 
-// Shapes, layouts and expansions of the whole model: the flow. It tells its own findings.
-// Device d of the configuration is rank d. draft->model is the copy with replaced nodes from here
-// on, if there is one.
+// Computes the flow, which reports its own errors. Device d of the configuration is rank d. If
+// nodes were expanded, draft->model is the copy.
 static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config)
 {
     draft->session = tsr_model_session(model);
@@ -155,8 +153,8 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
     return TSR_NOMEM;
 }
 
-// A copy in which functions are replaced by what they are made of; NULL: there are none.
-// *config becomes that of the copy. *out is the caller's to free, after a failure too.
+// Copies the model and inlines its functions; *out stays NULL if there are none. *config becomes
+// that of the copy. The caller frees *out, also after a failure.
 static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
     if (!tsr__has_calls(model))
@@ -181,7 +179,7 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
     return TSR_UNSUPPORTED;
 }
 
-// Which transport the node of a wrapped model uses. Other folders are given a transport when they are run.
+// The transport of a wrapped model's node. Other folders get a transport when they are run.
 static tsr_status choose_transport(const struct request *request, struct draft *draft)
 {
     const char *transport = request->options.transport;
@@ -218,7 +216,7 @@ static tsr_status choose_files(const struct request *request, struct draft *draf
 
 // ---- building and writing ----------------------------------------------------------------------
 
-// For who simulates or measures: the graphs as they would be written.
+// Passes the graphs to the callback instead of writing them.
 static tsr_status show_parts(const struct draft *draft, const struct part *parts)
 {
     struct partition_part *list =
@@ -230,8 +228,6 @@ static tsr_status show_parts(const struct draft *draft, const struct part *parts
     return draft->look->look(draft->look->data, list, draft->n_ranks);
 }
 
-// All that is asked for can be done: ports, wrapped model, sizes of what is sent. Who only looks needs
-// no digest of the model.
 static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *options)
 {
     tsr_status st = TSR_OK;
@@ -252,7 +248,6 @@ static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *
     return tsr__sizes_agree(draft);
 }
 
-// Plans the steps, builds a graph for each rank, and proves that the ranks agree. Writes nothing.
 static tsr_status build_parts(struct draft *draft, const tsr_partition_options *options,
                               struct part *parts)
 {
@@ -266,7 +261,6 @@ static tsr_status build_parts(struct draft *draft, const tsr_partition_options *
     return tsr__parts_agree(draft, parts);
 }
 
-// What the parts were built for: somebody looks at them, counts their bytes, or has them written.
 static tsr_status use_parts(struct draft *draft, struct part *parts, const char *folder,
                             const tsr_partition_options *options, struct manifest *manifest)
 {
@@ -277,7 +271,7 @@ static tsr_status use_parts(struct draft *draft, struct part *parts, const char 
     return tsr__parts_publish(draft, parts, folder, options->force, manifest);
 }
 
-// No file is written before the ranks' graphs have been proven to agree. The graphs live in `parts` until the end.
+// Nothing is written before the proof.
 static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -304,7 +298,6 @@ free_parts:
     return st;
 }
 
-// A copy of the model is cut where functions were replaced (inlined) or nodes were (draft->expanded).
 static tsr_status partition_model(const struct request *request, const tsr_config *config,
                                   struct draft *draft)
 {

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.h - an annotated model -> one ordinary ONNX file per device with explicit
-// communication, weights cut.
-//
-// Other rooms use tsr_partition of tessera.h. What a rank file looks like is in docs/formats.md.
+// partition.h - turns an annotated model into one ONNX file per device, with explicit communication
+// and sharded weights. docs/formats.md describes the files.
 #ifndef TSR_PARTITION_H
 #define TSR_PARTITION_H
 
 #include "base/base.h"
 
-// tsr_partition; for benchmarks, data files may be left without digests.
+// tsr_partition; benchmarks can leave out the digests of data files.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options, bool undigested,
                           tsr_partition_summary *summary);
 
-// The parts of a model as they would be written, for whoever only looks at them.
+// The parts of a model as they would be written, for a callback.
 struct partition_part {
-    tsr_model *model; // its weights have types and shapes, no data
+    tsr_model *model; // weights have types and shapes but no data
     int64_t weight_bytes;
 };
 struct partition_look {

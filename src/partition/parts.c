@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// parts.c - the graphs of all ranks, from the planned steps: each gets a frame (operator sets, inputs, the token), its
-// constants, the steps in order, its outputs. Everything a rank does not need was found before (live.c), so nothing is
-// removed.
+// parts.c - builds the graphs of all ranks from the planned steps: opsets, inputs, token,
+// constants, steps in order, outputs. live.c has found what a rank does not need, so nothing is
+// removed here.
 //
-//     y = MatMul(x [n,8], w [8,6]), z = Relu(y), w cut {2,1} on ranks 0 and 1:
-//         rank 0   takes x, has w [4,6], gives z and ai.tessera.token.out
-//                  x/1 = Slice(x), columns 0..3;  y/0 = MatMul(x/1, w);  y, t = AllReduce(y/0, token);  z = Relu(y)
-//         rank 1   takes x, has w [4,6], gives ai.tessera.token.out
+//     y = MatMul(x [n,8], w [8,6]), z = Relu(y), w sharded {2,1} on ranks 0 and 1:
+//         rank 0   input x, weight w [4,6], outputs z and ai.tessera.token.out
+//                  x/1 = Slice(x), columns 0..3;  y/0 = MatMul(x/1, w);
+//                  y, t = AllReduce(y/0, token);  z = Relu(y)
+//         rank 1   input x, weight w [4,6], output ai.tessera.token.out
 //                  x/1 = Slice(x), columns 4..7;  y = MatMul(x/1, w);  y/1, t = AllReduce(y, token)
-//     Nobody on rank 1 reads the sum. The token is an output, so that its engine runs the AllReduce all the same.
+//     Rank 1 does not use the sum. The token is an output, so its engine runs the AllReduce.
 #include "internal.h"
 
-// Those of the model, ours for communication, and that of ONNX even where the model has none: we add such nodes.
+// The model's opsets, ours for communication, and ai.onnx even if the model lacks it: we add such
+// nodes.
 static tsr_status copy_opsets(struct part *part)
 {
     const tsr_model *model = part->draft->model;
@@ -31,7 +33,6 @@ static tsr_status copy_opsets(struct part *part)
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
-// Some rank needs the form.
 static bool wanted_somewhere(const struct draft *draft, const struct form *form)
 {
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
@@ -40,15 +41,15 @@ static bool wanted_somewhere(const struct draft *draft, const struct form *form)
     return false;
 }
 
-// A rank takes in what it needs; the first that has it also what nobody needs, so that none is lost. Inputs that
-// only their sizes are wanted of come later (emit_shape.c).
+// A rank has the inputs that it needs. The first owner also has those that no rank needs, so that
+// none is lost. Inputs that are needed only for their sizes are added later (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         if (tsr_value_initializer(value))
-            continue; // a constant with a default (IR 3): here it is a constant
+            continue; // a constant with a default (IR 3)
         struct item *it = tsr__item_of(part->draft, value);
         if (!it)
             return TSR_NOMEM;
@@ -61,16 +62,15 @@ static tsr_status add_inputs(struct part *part)
     return TSR_OK;
 }
 
-// Zero, as the first token. Whatever communicates first depends on it.
 static tsr_status add_token(struct part *part)
 {
     static const int64_t one[1] = {1}, zero[1] = {0};
     part->token =
         tsr_graph_add_initializer(part->graph, TOKEN_NAME, TSR_INT64, 1, one, zero, sizeof(zero));
-    return made(part->token);
+    return status_of_alloc(part->token);
 }
 
-// To which partition the file belongs, and as which rank: the runtime compares both.
+// The partition and the rank that the file belongs to; the runtime checks both.
 static tsr_status add_marks(struct part *part)
 {
     const struct draft *draft = part->draft;
@@ -83,8 +83,6 @@ static tsr_status add_marks(struct part *part)
     return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
 }
 
-// The frame of a rank's file: opsets, inputs, the token that orders communication, and two
-// entries of metadata that say to which partition and rank the file belongs.
 static tsr_status part_begin(struct draft *draft, struct part *part, int64_t rank)
 {
     *part = (struct part){.draft = draft, .rank = rank};
@@ -114,7 +112,7 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-// Under the model's own names; a value that has another name here is copied.
+// Under the model's names; a value with another name is copied.
 static tsr_status add_outputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
@@ -125,7 +123,8 @@ static tsr_status add_outputs(struct part *part)
             continue;
         tsr_value *local = form_root(form)->local[part->rank];
         if (local && strcmp(tsr_value_name(local), tsr_value_name(value)) != 0)
-            local = tsr__part_same(part, local, form->item->dtype, str_of(tsr_value_name(value)));
+            local =
+                tsr__part_identity(part, local, form->item->dtype, str_of(tsr_value_name(value)));
         if (!local || tsr__port_type(part, local, value, form->layout) != TSR_OK ||
             tsr_graph_add_output(part->graph, local) != TSR_OK)
             return TSR_NOMEM;
@@ -133,7 +132,7 @@ static tsr_status add_outputs(struct part *part)
     return TSR_OK;
 }
 
-// The last token is an output, so that no engine drops what it depends on.
+// As an output, so that no engine removes the communications it depends on.
 static tsr_status add_token_output(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
@@ -147,7 +146,6 @@ static tsr_status add_token_output(struct part *part)
     return tsr_graph_add_output(part->graph, out);
 }
 
-// What comes when all nodes of a rank are there: its outputs, the lowest operator set that has them all, names, and which weights ranks share.
 static tsr_status part_end(struct part *part)
 {
     tsr_status st = add_outputs(part);
@@ -165,10 +163,9 @@ static tsr_status part_end(struct part *part)
     return tsr__weights_name_shared(part);
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- entry point --------------------------------------------------------------------------------
 
-// All ranks' graphs grow together, step by step, so that a communication has the same place in the order for
-// everybody.
+// The graphs grow together, step by step, so that communications have the same order on all ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
 {
     tsr__draft_types(draft);

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// prove.c - the proof before publishing: the draft's communications fold and join parts of the same sizes; and the graphs
-// that were built, read again. On every rank the communications ascend in number and hang on one chain of tokens; the
-// members of a group have the same operator, type, group and attributes, in the same body of the same node; and all of
-// them are there. Loops carry the token as their last state, both branches of an If hand it out last. So no run of the
-// parts can wait for a partner that never comes, as long as all take the same turns.
+// prove.c - proves before publishing that the ranks agree. First the draft: shards that are reduced
+// or concatenated have matching sizes. Then the built graphs: on every rank communications ascend
+// by number and form one chain of tokens; all members of a group have the communication with the
+// same operator, type, group and attributes, in the same body of the same node. Loops carry the
+// token as their last state; both branches of an If return it last. So no rank can wait for a
+// partner that never comes, provided that all run the same iterations.
 //
-//     rank 0: token -> AllReduce 0 -> t0 -> Send 1 (to 2)  -> t1 -> AllGather 2 -> token.out
-//     rank 1: token -> AllReduce 0 -> t0                         -> AllGather 2 -> token.out
-//     rank 2: token                      -> Recv 1 (of 0) -> t1                 -> token.out
-// holds: ranks may leave numbers out, but none goes back, and {0,1}, {0,2}, {0,1} each meet. If rank 1 had AllGather 2
-// before AllReduce 0, both ranks would wait for ever; it is refused here, because its numbers do not ascend.
+//     rank 0: token -> AllReduce 0 -> t0 -> Send 1 (to 2)   -> t1 -> AllGather 2 -> token.out
+//     rank 1: token -> AllReduce 0 -> t0                          -> AllGather 2 -> token.out
+//     rank 2: token                      -> Recv 1 (from 0) -> t1                -> token.out
+// This is correct: numbers may be left out but must ascend, and {0,1}, {0,2}, {0,1} each meet. If
+// rank 1 had AllGather 2 before AllReduce 0, both would wait for ever; it is refused because the
+// numbers do not ascend.
 #include "internal.h"
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Of sizes that are known at run time alone, the same part of the same cut is as large on both.
+// Unknown sizes are equal if the shards are.
 static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
 {
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
@@ -29,14 +31,14 @@ static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
     return m.unit == n.unit && m.scale == n.scale && same_part && m.part.of == n.part.of;
 }
 
-// What tsr__steps_visit hands through.
+// What tsr__steps_visit passes on.
 struct sizes {
     struct draft *draft;
     tsr_status status;
 };
 
-// What the two ranks give is as large on both, but for the axis along which it is joined: AllGather along axis 1 takes
-// [4,3] and [4,2], and not [4,3] and [3,3].
+// True if both shards have equal sizes, except along the axis of concatenation: AllGather along
+// axis 1 takes [4,3] and [4,2], but not [4,3] and [3,3].
 static bool fit_together(const struct step *st, int64_t a, int64_t b)
 {
     const struct form *form = st->inputs[0];
@@ -48,7 +50,6 @@ static bool fit_together(const struct step *st, int64_t a, int64_t b)
     return true;
 }
 
-// A bug of ours, whatever the model: planning should not have joined them.
 static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t rank)
 {
     struct place at = PLACE_NONE;
@@ -61,7 +62,7 @@ static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t ran
     sizes->status = TSR_BUG;
 }
 
-// Each member of a group against the first. One finding is enough: the partition is refused.
+// Compares each member of a group with the first.
 static void check_sizes(void *data, const struct step *st)
 {
     struct sizes *sizes = data;
@@ -96,7 +97,6 @@ static void check_type(void *data, const struct step *st)
     sizes->status = TSR_BUG;
 }
 
-// Before anything is built: what is wrong here would be wrong in every graph.
 tsr_status tsr__sizes_agree(struct draft *draft)
 {
     struct sizes sizes = {draft, TSR_OK};
@@ -107,15 +107,15 @@ tsr_status tsr__sizes_agree(struct draft *draft)
 
 // ---- the graphs --------------------------------------------------------------------------------
 
-// One group of one communication, as its lowest rank has it.
-// `seen` counts the members that were found with the same node; in the end it must be all of the group.
+// A group of one communication, as its lowest rank has it. `seen` counts the members with the same
+// node; in the end it must be the size of the group.
 struct meeting {
     const tsr_node *node;
     size_t seen;
     struct meeting *next;
 };
 
-// In graphs that we made it is our bug; in files that others have changed it is theirs.
+// A bug if we built the graph; the user's error in a file that was changed.
 static tsr_status disagree(struct part *part, const tsr_node *node, const char *what)
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
@@ -131,13 +131,11 @@ static tsr_status disagree(struct part *part, const tsr_node *node, const char *
     return TSR_BUG;
 }
 
-// The ranks that take part, as the node has them.
 static size_t group_of(const tsr_node *node, const int64_t **ranks)
 {
     return tsr_attr_ints(tsr_node_find_attr(node, "group"), ranks);
 }
 
-// Both lack it, or both have it with the same kind and value.
 static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
 {
     if (!attr || !b || tsr_attr_kind_of(attr) != tsr_attr_kind_of(b))
@@ -151,7 +149,7 @@ static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
-// The two ends of one collective and element type: a SendF16 and a RecvF16.
+// A Send and a Recv of the same type.
 static bool two_ends(struct str a, struct str b)
 {
     enum comm_kind kind = tsr__collective_find(a);
@@ -164,7 +162,7 @@ static bool same_attribute(const tsr_node *a, const tsr_node *b, const char *nam
     return attr_equal(tsr_node_find_attr(a, name), tsr_node_find_attr(b, name));
 }
 
-// All that the members of a communication must say alike. The two ends of a message may have different operators.
+// True if both members have the same attributes. Send and Recv are different operators.
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
     static const char *const all_have[] = {"plan", "id", "group", "elem_type"};
@@ -180,7 +178,7 @@ static bool node_equal(const tsr_node *a, const tsr_node *b)
     return true;
 }
 
-// Both stand in the same body of the same node, or in the main graph.
+// In the same body of the same node, or both in the main graph.
 static bool same_place(const tsr_node *a, const tsr_node *b)
 {
     const tsr_graph *g = tsr_node_graph(a), *h = tsr_node_graph(b);
@@ -195,7 +193,7 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
-// Of a file that others have changed: the communication is the one that the manifest has under this number.
+// In a changed file: the communication is the one of this number in the manifest.
 static bool as_resealed(const struct draft *p, const tsr_node *node, int64_t id)
 {
     const struct manifest_collective *collective = &p->resealing->collectives[id];
@@ -215,10 +213,9 @@ static bool as_resealed(const struct draft *p, const tsr_node *node, int64_t id)
     return false;
 }
 
-// Ranks are walked in ascending order, so the lowest of a group comes first and opens the meeting; the others must
-// find it and bring the same node. Groups of one communication share its number; their lowest ranks tell them
-// apart.
-static tsr_status meet(struct part *part, const tsr_node *node, struct meeting **table)
+// Ranks ascend, so the lowest of a group adds the entry and the others must match it. Groups of one
+// communication share its number and differ in their lowest rank.
+static tsr_status check_member(struct part *part, const tsr_node *node, struct meeting **table)
 {
     struct draft *draft = part->draft;
     const int64_t *ranks, *others;
@@ -249,30 +246,29 @@ static tsr_status meet(struct part *part, const tsr_node *node, struct meeting *
     return TSR_OK;
 }
 
-struct walk {
+struct rank_check {
     struct part *part;
     struct meeting **table;
     int64_t before;         // number of the last communication
-    const tsr_value *token; // the last one
+    const tsr_value *token; // the most recent one
 };
 
-static tsr_status walk_graph(struct walk *walk, const tsr_graph *graph);
+static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph);
 
-// The next communication of a rank: it is behind the last one, by its number and by its token.
-static tsr_status walk_comm(struct walk *w, const tsr_node *node)
+// A communication must come after the last one, by number and by token.
+static tsr_status check_comm(struct rank_check *check, const tsr_node *node)
 {
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     size_t last = tsr_node_input_count(node);
-    if (id <= w->before)
-        return disagree(w->part, node, "communications do not ascend");
-    if (last == 0 || tsr_node_input(node, last - 1) != w->token)
-        return disagree(w->part, node, "a communication is not on the chain of tokens");
-    w->before = id;
-    w->token = tsr_node_output(node, 1);
-    return meet(w->part, node, w->table);
+    if (id <= check->before)
+        return disagree(check->part, node, "communications do not ascend");
+    if (last == 0 || tsr_node_input(node, last - 1) != check->token)
+        return disagree(check->part, node, "a communication is not on the chain of tokens");
+    check->before = id;
+    check->token = tsr_node_output(node, 1);
+    return check_member(check->part, node, check->table);
 }
 
-// Some communication stands in the graph, or in a body of one of its nodes.
 static bool communicates(const tsr_graph *graph)
 {
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -286,18 +282,17 @@ static bool communicates(const tsr_graph *graph)
     return false;
 }
 
-// What a node with one input copies; the value itself, if it is no copy.
+// The input of a copy; other values themselves.
 static const tsr_value *copied(const tsr_value *value)
 {
-    const tsr_node *node =
-        value ? tsr_value_producer(value) : NULL; // a copy: an output is made in its graph
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
     if (node && !str_is(tsr__node_domain_str(node), COMM_DOMAIN) && tsr_node_input_count(node) == 1)
         return tsr_node_input(node, 0);
     return value;
 }
 
-// A node whose bodies communicate: the token goes through each of them.
-static tsr_status walk_bodies(struct walk *w, const tsr_node *node)
+// If the bodies communicate, the token must pass through each of them.
+static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
 {
     struct control control = {0};
     bool any = false;
@@ -307,69 +302,59 @@ static tsr_status walk_bodies(struct walk *w, const tsr_node *node)
         any |= communicates(control.bodies[k]);
     if (!any)
         return TSR_OK;
-    int at = control.n_results - 1; // the last, which is the token's place
+    int at = control.n_results - 1; // index of the token
     if (control.loops)
         at = control.n_states - 1;
-    const tsr_value *outside = w->token;
+    const tsr_value *outside = check->token;
     if (at < 0 ||
         (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
-        return disagree(w->part, node, "a body communicates off the chain of tokens");
+        return disagree(check->part, node, "a body communicates off the chain of tokens");
     for (int k = 0; k < control.n_bodies; k++) {
         if (control.loops)
-            w->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
+            check->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
         else
-            w->token = outside;
-        tsr_status st = walk_graph(w, control.bodies[k]);
+            check->token = outside;
+        tsr_status st = check_graph(check, control.bodies[k]);
         if (st != TSR_OK)
             return st;
         const tsr_value *end =
             tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
-        if (end != w->token && copied(end) != w->token)
-            return disagree(w->part, node, "a body does not give the last token");
+        if (end != check->token && copied(end) != check->token)
+            return disagree(check->part, node, "a body does not give the last token");
     }
-    w->token = tsr_node_output(node, (size_t)at);
+    check->token = tsr_node_output(node, (size_t)at);
     return TSR_OK;
 }
 
-static bool has_bodies(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
-            return true;
-    return false;
-}
-
-// In the order of the graph, bodies where their node stands.
-static tsr_status walk_graph(struct walk *w, const tsr_graph *graph)
+static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
         tsr_status st = TSR_OK;
         if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
-            st = walk_comm(w, node);
-        else if (has_bodies(node))
-            st = walk_bodies(w, node);
+            st = check_comm(check, node);
+        else if (node_has_graphs(node))
+            st = check_bodies(check, node);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-// One rank. Of files that others have changed, the output must still be the last token: engines run only what outputs need.
-static tsr_status walk(struct part *part, struct meeting **table)
+// In changed files the output must still be the last token: engines run only what outputs need.
+static tsr_status check_rank(struct part *part, struct meeting **table)
 {
-    struct walk w = {.part = part, .table = table, .before = -1};
-    w.token = tsr_graph_value(part->graph, TOKEN_NAME);
-    tsr_status st = walk_graph(&w, part->graph);
-    if (st != TSR_OK || !part->draft->resealing || w.before < 0)
+    struct rank_check check = {.part = part, .table = table, .before = -1};
+    check.token = tsr_graph_value(part->graph, TOKEN_NAME);
+    tsr_status st = check_graph(&check, part->graph);
+    if (st != TSR_OK || !part->draft->resealing || check.before < 0)
         return st;
     const tsr_value *end = tsr_graph_value(part->graph, TOKEN_OUT);
-    if (end != w.token && copied(end) != w.token)
+    if (end != check.token && copied(end) != check.token)
         return disagree(part, NULL, "the output " TOKEN_OUT " is not the last token");
     return TSR_OK;
 }
 
-// Every communication of the manifest is in the files.
-static tsr_status none_lost(struct draft *draft, struct part *parts, struct meeting **table)
+static tsr_status check_none_lost(struct draft *draft, struct part *parts, struct meeting **table)
 {
     for (size_t id = 0; id < draft->resealing->n_collectives; id++) {
         const struct manifest_collective *collective = &draft->resealing->collectives[id];
@@ -392,7 +377,6 @@ static tsr_status none_lost(struct draft *draft, struct part *parts, struct meet
     return TSR_OK;
 }
 
-// Rank by rank into one table of communications; then each must have been met by as many as its group has.
 tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
 {
     struct meeting **table =
@@ -400,7 +384,7 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
     if (!table)
         return TSR_NOMEM;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        tsr_status st = walk(&parts[rank], table);
+        tsr_status st = check_rank(&parts[rank], table);
         if (st != TSR_OK)
             return st;
     }
@@ -411,7 +395,5 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
                 return disagree(&parts[ranks[0]], meeting->node,
                                 "a member of a communication lacks it");
         }
-    if (draft->resealing)
-        return none_lost(draft, parts, table);
-    return TSR_OK;
+    return draft->resealing ? check_none_lost(draft, parts, table) : TSR_OK;
 }

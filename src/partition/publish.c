@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// publish.c - the parts as files of a folder, which appears complete or not at all, and what the caller is told of it.
+// publish.c - writes the folder, which appears complete or not at all, and the summary.
 //
-// Order of writing: data files (their sizes and digests come out of it), rank files, with --layout
-// wrapped the model and its mark, the manifest last. A dry run makes the rank files in memory, for
-// their sizes, and writes nothing.
+// Order: data files (which gives their digests), rank files, the wrapped model, the manifest. A dry
+// run creates the rank files in memory for their sizes and writes nothing.
 #include "internal.h"
 
 #include <stdlib.h>
 
 // ---- files -------------------------------------------------------------------------------------
 
-// Writes a file of that name into the folder; size and digest go into its entry.
+// Writes the file and sets size and digest of its entry.
 static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, const void *bytes,
                               size_t n, struct manifest_file *manifest_file)
 {
@@ -32,7 +31,7 @@ static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, 
     return st;
 }
 
-// Through memory: a rank file holds no large weights.
+// In memory first: a rank file contains no large weights.
 static tsr_status write_model(struct draft *draft, tsr_model *model, struct outfolder *outfolder,
                               struct manifest_file *file)
 {
@@ -46,7 +45,6 @@ static tsr_status write_model(struct draft *draft, tsr_model *model, struct outf
     return st;
 }
 
-// The model that runs the partition, and the file that leads it here.
 static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder,
                                 struct manifest *manifest)
 {
@@ -67,14 +65,7 @@ static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder
     return st;
 }
 
-// The order of bytes, in which the manifest's reader looks files up.
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
-}
-
-// The manifest comes last and holds the digest of every file before it. Files are sorted by name, so that the
-// manifest does not depend on the order of writing.
+// Files are sorted by name, so that the manifest does not depend on the order of writing.
 static tsr_status write_files(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct manifest *manifest)
 {
@@ -93,7 +84,7 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
             return st;
         parts[rank].file_bytes = file->bytes;
     }
-    // data[n_ranks] is the common file; without bytes there is no file
+    // data[n_ranks] is the common file; 0 bytes: no file
     for (int64_t rank = 0; rank <= draft->n_ranks; rank++) {
         if (!data[rank].bytes)
             continue;
@@ -108,12 +99,11 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
         st = write_wrapped(draft, outfolder, manifest);
     if (st != TSR_OK)
         return st;
-    qsort(manifest->files, manifest->n_files, sizeof(*manifest->files), by_name);
+    tsr__manifest_sort(manifest->files, manifest->n_files);
     return tsr__manifest_write(outfolder, manifest);
 }
 
-// All but writing.
-// Sizes of data files are known from their places; those of rank files only from making them.
+// Rank files must be created for their sizes; sizes of data files are known.
 tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct manifest *manifest)
 {
     tsr_status st = tsr__parts_manifest(draft, parts, manifest);
@@ -131,8 +121,7 @@ tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct ma
     return TSR_OK;
 }
 
-// Beside the folder first; it takes its name when all files are in it.
-// force: a folder that is there is replaced, at the moment when the new one is complete.
+// Writes under a temporary name and renames. force: replaces an existing folder.
 tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
                               bool force, struct manifest *manifest)
 {
@@ -147,7 +136,7 @@ tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const cha
     if (st != TSR_OK)
         goto abort_folder;
     st = tsr__outfolder_commit(&outfolder);
-abort_folder: // after a commit there is nothing to abort
+abort_folder: // no effect after a commit
     tsr__outfolder_abort(&outfolder);
     return st;
 }
@@ -160,7 +149,7 @@ static int by_op(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-// How many of each the manifest has, in the order of their names.
+// By operator, in alphabetical order.
 static void count_collectives(struct arena *arena, const struct manifest *manifest,
                               tsr_partition_summary *summary)
 {
@@ -179,7 +168,7 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
     summary->collectives = counts;
 }
 
-// Copies: the summary outlives the model.
+// Copies, because the summary outlives the model.
 static void list_replicated(struct arena *arena, const struct manifest *manifest,
                             tsr_partition_summary *summary)
 {
@@ -194,7 +183,6 @@ static void list_replicated(struct arena *arena, const struct manifest *manifest
     summary->n_replicated = manifest->n_replicated;
 }
 
-// The node works on parts of something.
 static bool has_cut_factor(const struct placement *place)
 {
     if (!place->rule)
@@ -205,8 +193,8 @@ static bool has_cut_factor(const struct placement *place)
     return false;
 }
 
-// The node, or one inside of its bodies, works on parts.
-// A node that is cut as its specs say, without a rule (told), counts.
+// True if the node or one in its bodies is sharded. Nodes that are sharded by specs, without a
+// rule, count as well.
 static bool is_cut(const struct node_flow *nf)
 {
     if (nf->told)
@@ -222,14 +210,13 @@ static bool is_cut(const struct node_flow *nf)
     return false;
 }
 
-// Copies into the session what outlives the partition.
 tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *parts,
                                 const struct manifest *manifest, tsr_partition_summary *out)
 {
     struct arena *arena = &draft->session->results[RESULT_PARTITION];
     tsr__arena_free(arena);
     const struct flow *asked = draft->flow;
-    if (asked->before) // the model's own nodes, before some were replaced
+    if (asked->before) // the model's own nodes, before expansion
         asked = asked->before;
     tsr_partition_summary summary = {
         .size = sizeof(summary), .devices = (size_t)draft->n_ranks, .nodes = asked->n_nodes};

@@ -1,47 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// reseal.c - tsr_partition_reseal: rank files that others have changed, taken into the manifest again.
+// reseal.c - tsr_partition_reseal: updates the manifest after another program changed rank files.
 //
-// What is between communications may be anything: an optimiser fuses and folds there. What other ranks and the caller rely
-// on must be as it was: inputs and outputs (checked here against the manifest) and communication (prove.c). All files are read
-// before the manifest is replaced, whole or not at all.
+// Nodes between communications may change, since an optimiser fuses and folds them. Inputs and
+// outputs (checked here) and communication (prove.c) must stay. All files are read before the
+// manifest is replaced, atomically.
 //
-//     an optimiser makes one node of MatMul, Add and Relu in rank1.onnx     resealed: digest and size of that file are renewed
-//     AllReduce 3 is gone from rank1.onnx                                   refused: the others would wait for it
-//     the output z is called z_1 now                                        refused: the caller asks for z
-//     rank1.data alone has changed                                          refused: its rank file does not say so; it is damaged
-//     ranks 0 and 2 have one file, rank0.onnx, which has changed            resealed once; both must still find in it what they had
+//     MatMul, Add and Relu are fused in rank1.onnx     resealed: digest and size are updated
+//     AllReduce 3 is missing in rank1.onnx             refused: the other ranks would wait for it
+//     the output z is renamed to z_1                   refused: the caller asks for z
+//     only rank1.data has changed                      refused: the file is damaged
+//     ranks 0 and 2 share rank0.onnx, which changed    resealed once, checked for both ranks
 #include "internal.h"
 
-#include <stdlib.h>
+#define MAX_DATA 2 // data files of a rank
 
-#define MAX_DATA 2 // files of weights that a rank may have
-
-// One folder that is being resealed. `bundle.manifest` is the manifest as it was; data files of
-// changed ranks are replaced in it.
-struct resealing {
+// `bundle.manifest` is the old manifest; data files of changed ranks are replaced in it.
+struct reseal_context {
     tsr_session *session;
     struct arena *arena;
     struct bundle bundle;
     struct part *parts;
-    bool *changed;                   // by rank: its rank file is another than the manifest's
-    VEC(struct manifest_file) files; // of the manifest that will be written
+    bool *changed;                   // by rank: the rank file has changed
+    VEC(struct manifest_file) files; // of the new manifest
     tsr_status status;
 };
 
-// Something that others rely on is not as it was. All breaches are found before the folder is refused.
-static void breach(struct resealing *resealing, int64_t rank, const char *value, const char *what)
+// Reports a change that is not allowed. All are found before the folder is refused.
+static void refuse_change(struct reseal_context *context, int64_t rank, const char *value,
+                          const char *what)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(resealing->bundle.manifest.devices[rank].file);
+    at.file = str_of(context->bundle.manifest.devices[rank].file);
     at.rank = rank;
     at.value = str_of(value ? value : "");
-    tsr__diag(resealing->session, DIAG_partition_reseal, &at, RESEAL_HINT, "%s", what);
-    resealing->status = TSR_INVALID;
+    tsr__diag(context->session, DIAG_partition_reseal, &at, RESEAL_HINT, "%s", what);
+    context->status = TSR_INVALID;
 }
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
-// NULL: nothing of the whole model is called so.
 static const struct manifest_port *port_of(const struct manifest_port *ports, size_t n,
                                            const char *name)
 {
@@ -51,8 +48,8 @@ static const struct manifest_port *port_of(const struct manifest_port *ports, si
     return NULL;
 }
 
-// A size that is known on both sides must be equal, but for a dimension of which the rank has a piece: of "x" [8, 16] cut
-// {2,1:0,1} a rank has [4, 16], and only the 16 is compared.
+// Sizes that are known on both sides must be equal, except in sharded dimensions: if x [8, 16] is
+// {2,1:0,1}, a rank has [4, 16], and only 16 is compared.
 static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
 {
     int rank = tsr_value_rank(value);
@@ -71,11 +68,10 @@ static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
     return true;
 }
 
-// The type and the sizes of one input or output that is still there.
-static void check_value(struct resealing *resealing, int64_t rank, const tsr_value *value,
+static void check_value(struct reseal_context *context, int64_t rank, const tsr_value *value,
                         enum side side)
 {
-    const struct manifest *manifest = &resealing->bundle.manifest;
+    const struct manifest *manifest = &context->bundle.manifest;
     const char *name = tsr_value_name(value);
     const struct manifest_port *port;
     if (side == SIDE_OUTPUTS)
@@ -83,23 +79,23 @@ static void check_value(struct resealing *resealing, int64_t rank, const tsr_val
     else
         port = port_of(manifest->inputs, manifest->n_inputs, name);
     if (!port)
-        return; // the token, or a size that the runtime gives the ranks
+        return; // the token, or a size that the runtime provides
     if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)
-        breach(resealing, rank, name, "its element type is not the one that was written");
+        refuse_change(context, rank, name, "its element type is not the one that was written");
     else if (!sizes_fit(port, value))
-        breach(resealing, rank, name, "its sizes are not those that were written");
+        refuse_change(context, rank, name, "its sizes are not those that were written");
 }
 
-// All names, in the order that was written. Of x and y in the manifest, a file with y and x has a breach at y.
-static void check_ports(struct resealing *resealing, int64_t rank, enum side side)
+// All names, in order. If the manifest has x and y, a file with y and x is reported at y.
+static void check_ports(struct reseal_context *context, int64_t rank, enum side side)
 {
     static const char *const not_written[] = {
         [SIDE_INPUTS] = "this input was not written, or not in this place",
         [SIDE_OUTPUTS] = "this output was not written, or not in this place"};
     static const char *const gone[] = {[SIDE_INPUTS] = "this input, which was written, is gone",
                                        [SIDE_OUTPUTS] = "this output, which was written, is gone"};
-    const struct manifest_device *device = &resealing->bundle.manifest.devices[rank];
-    const tsr_graph *graph = resealing->parts[rank].graph;
+    const struct manifest_device *device = &context->bundle.manifest.devices[rank];
+    const tsr_graph *graph = context->parts[rank].graph;
     const char **names = device->inputs;
     size_t was = device->n_inputs, count = 0;
     if (side == SIDE_OUTPUTS) {
@@ -109,131 +105,123 @@ static void check_ports(struct resealing *resealing, int64_t rank, enum side sid
     for (size_t i = 0; i < side_count(graph, side); i++) {
         const tsr_value *value = side_at(graph, side, i);
         if (side == SIDE_INPUTS && tsr_value_initializer(value))
-            continue; // a default: no input of a run
+            continue; // a default value, not an input of a run
         bool known = count < was && strcmp(tsr_value_name(value), names[count]) == 0;
         count++;
         if (!known) {
-            breach(resealing, rank, tsr_value_name(value), not_written[side]);
+            refuse_change(context, rank, tsr_value_name(value), not_written[side]);
             return;
         }
-        check_value(resealing, rank, value, side);
+        check_value(context, rank, value, side);
     }
     if (count < was)
-        breach(resealing, rank, names[count], gone[side]);
+        refuse_change(context, rank, names[count], gone[side]);
 }
 
 // ---- files -------------------------------------------------------------------------------------
 
-// NULL: the file has not been taken yet. Valid until the next one is taken.
-static const struct manifest_file *taken_file(const struct resealing *resealing, const char *name)
+// NULL: not added yet. Valid until the next file is added.
+static const struct manifest_file *find_added(const struct reseal_context *context,
+                                              const char *name)
 {
-    for (size_t i = 0; i < resealing->files.n; i++)
-        if (strcmp(resealing->files.at[i].name, name) == 0)
-            return &resealing->files.at[i];
+    for (size_t i = 0; i < context->files.n; i++)
+        if (strcmp(context->files.at[i].name, name) == 0)
+            return &context->files.at[i];
     return NULL;
 }
 
-// Adds the file as it is now, once: several ranks may share a file.
-static tsr_status take_file(struct resealing *resealing, const char *name)
+// Adds the file as it is now, once: ranks may share files.
+static tsr_status add_file(struct reseal_context *context, const char *name)
 {
-    if (taken_file(resealing, name))
+    if (find_added(context, name))
         return TSR_OK;
-    struct manifest_file *file = vec_push(resealing->arena, &resealing->files);
+    struct manifest_file *file = vec_push(context->arena, &context->files);
     if (!file)
         return TSR_NOMEM;
     *file = (struct manifest_file){.name = name};
-    return tsr__bundle_digest(&resealing->bundle, file);
+    return tsr__bundle_digest(&context->bundle, file);
 }
 
-// The data files that a changed rank file names now take the place of those that it had.
-static tsr_status take_data(struct resealing *resealing, int64_t rank)
+// Replaces the rank's data files by those that the changed rank file names.
+static tsr_status add_data(struct reseal_context *context, int64_t rank)
 {
-    struct manifest_device *device = &resealing->bundle.manifest.devices[rank];
+    struct manifest_device *device = &context->bundle.manifest.devices[rank];
     const struct str *names;
     size_t n;
-    tsr_status st = tsr__model_data_files(resealing->parts[rank].model, &names, &n);
+    tsr_status st = tsr__model_data_files(context->parts[rank].model, &names, &n);
     if (st != TSR_OK)
         return st;
     if (n > MAX_DATA) {
-        breach(resealing, rank, NULL, "its weights lie in more than 2 files");
+        refuse_change(context, rank, NULL, "its weights lie in more than 2 files");
         return TSR_OK;
     }
-    device->data = ARENA_ARRAY(resealing->arena, const char *, n + 1);
+    device->data = ARENA_ARRAY(context->arena, const char *, n + 1);
     device->n_data = 0;
     if (!device->data)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
         if (!tsr__manifest_name_ok(names[i])) {
-            breach(resealing, rank, NULL, "its weights do not lie in the folder itself");
+            refuse_change(context, rank, NULL, "its weights do not lie in the folder itself");
             return TSR_OK;
         }
-        const char *name = tsr__arena_str(resealing->arena, names[i]).p;
+        const char *name = tsr__arena_str(context->arena, names[i]).p;
         if (!name)
             return TSR_NOMEM;
         device->data[device->n_data++] = name;
-        st = take_file(resealing, name);
+        st = add_file(context, name);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-// Loads a rank file and looks whether it is the one that was written.
-static tsr_status load_rank(struct resealing *resealing, struct draft *draft, int64_t rank)
+static tsr_status load_rank(struct reseal_context *context, struct draft *draft, int64_t rank)
 {
-    const struct manifest *manifest = &resealing->bundle.manifest;
+    const struct manifest *manifest = &context->bundle.manifest;
     const char *name = manifest->devices[rank].file;
-    struct part *part = &resealing->parts[rank];
+    struct part *part = &context->parts[rank];
     *part = (struct part){.draft = draft, .rank = rank};
-    struct str path = tsr__bundle_file_path(&resealing->bundle, resealing->arena, name);
+    struct str path = tsr__bundle_file_path(&context->bundle, context->arena, name);
     if (!path.p)
         return TSR_NOMEM;
-    tsr_status st = take_file(resealing, name);
+    tsr_status st = add_file(context, name);
     if (st != TSR_OK)
         return st;
-    st = tsr_model_load(resealing->session, path.p, &part->model);
+    st = tsr_model_load(context->session, path.p, &part->model);
     if (st != TSR_OK)
         return st;
     part->graph = tsr_model_graph(part->model);
     const struct manifest_file *was = tsr__manifest_find(manifest, str_of(name));
-    const struct manifest_file *now = taken_file(resealing, name);
-    resealing->changed[rank] = was->bytes != now->bytes || strcmp(was->sha256, now->sha256) != 0;
+    const struct manifest_file *now = find_added(context, name);
+    context->changed[rank] = was->bytes != now->bytes || strcmp(was->sha256, now->sha256) != 0;
     return TSR_OK;
 }
 
-// The files of ranks that are as they were must be as they were too: a data file that alone has changed is damaged.
-static tsr_status check_unchanged(struct resealing *resealing)
+// Verifies the files of unchanged ranks: if only a data file changed, it is damaged.
+static tsr_status check_unchanged(struct reseal_context *context)
 {
-    const struct manifest *manifest = &resealing->bundle.manifest;
-    int64_t *ranks = ARENA_ARRAY(resealing->arena, int64_t, (size_t)manifest->n_ranks + 1);
+    const struct manifest *manifest = &context->bundle.manifest;
+    int64_t *ranks = ARENA_ARRAY(context->arena, int64_t, (size_t)manifest->n_ranks + 1);
     size_t n = 0;
     if (!ranks)
         return TSR_NOMEM;
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
-        if (!resealing->changed[rank])
+        if (!context->changed[rank])
             ranks[n++] = rank;
-    if (n)
-        return tsr__bundle_verify(&resealing->bundle, ranks, n, true);
-    return TSR_OK;
+    return n ? tsr__bundle_verify(&context->bundle, ranks, n, true) : TSR_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static tsr_status list_renewed(struct reseal_context *context, const char *const **files, size_t *n)
 {
-    return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
-}
-
-// Names of the files whose entries differ from the manifest's.
-static tsr_status list_renewed(struct resealing *resealing, const char *const **files, size_t *n)
-{
-    struct arena *results = &resealing->session->results[RESULT_PARTITION];
-    const char **list = ARENA_ARRAY(results, const char *, resealing->files.n + 1);
+    struct arena *results = &context->session->results[RESULT_PARTITION];
+    const char **list = ARENA_ARRAY(results, const char *, context->files.n + 1);
     *n = 0;
     if (!list)
         return TSR_NOMEM;
-    for (size_t i = 0; i < resealing->files.n; i++) {
-        const struct manifest_file *now = &resealing->files.at[i];
+    for (size_t i = 0; i < context->files.n; i++) {
+        const struct manifest_file *now = &context->files.at[i];
         const struct manifest_file *was =
-            tsr__manifest_find(&resealing->bundle.manifest, str_of(now->name));
+            tsr__manifest_find(&context->bundle.manifest, str_of(now->name));
         if (was && was->bytes == now->bytes && strcmp(was->sha256, now->sha256) == 0)
             continue;
         list[*n] = tsr__arena_str(results, str_of(now->name)).p;
@@ -244,116 +232,115 @@ static tsr_status list_renewed(struct resealing *resealing, const char *const **
     return TSR_OK;
 }
 
-// What the manifest lists besides, as it was: files that the changed ranks no longer name stay listed and stay there.
-static tsr_status keep_others(struct resealing *resealing)
+// Keeps the entries of all other files.
+static tsr_status keep_others(struct reseal_context *context)
 {
-    const struct manifest *manifest = &resealing->bundle.manifest;
+    const struct manifest *manifest = &context->bundle.manifest;
     for (size_t i = 0; i < manifest->n_files; i++) {
-        if (taken_file(resealing, manifest->files[i].name))
+        if (find_added(context, manifest->files[i].name))
             continue;
-        struct manifest_file *file = vec_push(resealing->arena, &resealing->files);
+        struct manifest_file *file = vec_push(context->arena, &context->files);
         if (!file)
             return TSR_NOMEM;
         *file = manifest->files[i];
     }
-    qsort(resealing->files.at, resealing->files.n, sizeof(*resealing->files.at), by_name);
+    tsr__manifest_sort(context->files.at, context->files.n);
     return TSR_OK;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- entry point --------------------------------------------------------------------------------
 
-// A folder that cannot be resealed at all, whatever is in its files.
-static tsr_status refuse_folder(struct resealing *resealing, const char *hint, const char *text)
+static tsr_status refuse_folder(struct reseal_context *context, const char *hint, const char *text)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(MANIFEST_NAME);
-    tsr__diag(resealing->session, DIAG_partition_reseal, &at, hint, "%s", text);
+    tsr__diag(context->session, DIAG_partition_reseal, &at, hint, "%s", text);
     return TSR_UNSUPPORTED;
 }
 
-// All ranks are loaded before any is judged: the proof of communication needs them all. Findings about ports come together.
-static tsr_status prove(struct resealing *resealing, struct draft *draft)
+// All ranks are loaded first: the proof needs them all.
+static tsr_status prove(struct reseal_context *context, struct draft *draft)
 {
-    int64_t n = resealing->bundle.manifest.n_ranks;
+    int64_t n = context->bundle.manifest.n_ranks;
     for (int64_t rank = 0; rank < n; rank++) {
-        tsr_status st = load_rank(resealing, draft, rank);
+        tsr_status st = load_rank(context, draft, rank);
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = check_unchanged(resealing);
+    tsr_status st = check_unchanged(context);
     if (st != TSR_OK)
         return st;
     for (int64_t rank = 0; rank < n; rank++) {
-        if (!resealing->changed[rank])
+        if (!context->changed[rank])
             continue;
-        check_ports(resealing, rank, SIDE_INPUTS);
-        check_ports(resealing, rank, SIDE_OUTPUTS);
-        st = take_data(resealing, rank);
+        check_ports(context, rank, SIDE_INPUTS);
+        check_ports(context, rank, SIDE_OUTPUTS);
+        st = add_data(context, rank);
         if (st != TSR_OK)
             return st;
     }
-    if (resealing->status == TSR_OK)
-        return tsr__parts_agree(draft, resealing->parts);
-    return resealing->status;
+    if (context->status == TSR_OK)
+        return tsr__parts_agree(draft, context->parts);
+    return context->status;
 }
 
-// Everything is proven before anything is written; a folder in which no file has changed keeps its manifest.
-static tsr_status reseal(struct resealing *resealing, const char *const **files, size_t *n)
+// Nothing is written before the proof. If no file changed, the manifest stays.
+static tsr_status reseal_folder(struct reseal_context *context, const char *const **files,
+                                size_t *n)
 {
-    const struct manifest *manifest = &resealing->bundle.manifest;
+    const struct manifest *manifest = &context->bundle.manifest;
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
         if (!manifest->devices[rank].has_ports)
-            return refuse_folder(resealing, "partition the model again",
+            return refuse_folder(context, "partition the model again",
                                  "an older release wrote this manifest, which does not list what "
                                  "each file takes and gives");
-    struct draft draft = {.session = resealing->session,
-                          .arena = resealing->arena,
+    struct draft draft = {.session = context->session,
+                          .arena = context->arena,
                           .n_ranks = manifest->n_ranks,
                           .n_comms = (int64_t)manifest->n_collectives,
                           .resealing = manifest};
-    resealing->parts = ARENA_ARRAY(resealing->arena, struct part, (size_t)manifest->n_ranks);
-    resealing->changed = ARENA_ARRAY(resealing->arena, bool, (size_t)manifest->n_ranks);
-    if (!resealing->parts || !resealing->changed)
+    context->parts = ARENA_ARRAY(context->arena, struct part, (size_t)manifest->n_ranks);
+    context->changed = ARENA_ARRAY(context->arena, bool, (size_t)manifest->n_ranks);
+    if (!context->parts || !context->changed)
         return TSR_NOMEM;
-    tsr_status st = prove(resealing, &draft);
+    tsr_status st = prove(context, &draft);
     if (st != TSR_OK)
         return st;
-    st = list_renewed(resealing, files, n);
+    st = list_renewed(context, files, n);
     if (st != TSR_OK || *n == 0)
         return st;
-    st = keep_others(resealing);
+    st = keep_others(context);
     if (st != TSR_OK)
         return st;
     struct manifest renewed = *manifest;
-    renewed.files = resealing->files.at;
-    renewed.n_files = resealing->files.n;
-    return tsr__manifest_replace(&resealing->bundle, &renewed);
+    renewed.files = context->files.at;
+    renewed.n_files = context->files.n;
+    return tsr__manifest_replace(&context->bundle, &renewed);
 }
 
-static void free_parts(struct resealing *resealing)
+static void free_parts(struct reseal_context *context)
 {
-    if (!resealing->parts)
+    if (!context->parts)
         return;
-    for (int64_t rank = 0; rank < resealing->bundle.manifest.n_ranks; rank++)
-        tsr_model_free(resealing->parts[rank].model);
+    for (int64_t rank = 0; rank < context->bundle.manifest.n_ranks; rank++)
+        tsr_model_free(context->parts[rank].model);
 }
 
-// The names of renewed files stay in the session; everything else goes.
 tsr_status tsr_partition_reseal(tsr_session *session, const char *folder, const char *const **files,
                                 size_t *n)
 {
     struct arena arena;
-    struct resealing resealing = {.session = session, .arena = &arena};
+    struct reseal_context context = {.session = session, .arena = &arena};
     const char *const *list = NULL;
     size_t count = 0;
     tsr__arena_free(&session->results[RESULT_PARTITION]);
     tsr__arena_init(&arena, session);
-    tsr_status st = tsr__bundle_open(session, &arena, folder, &resealing.bundle);
+    tsr_status st = tsr__bundle_open(session, &arena, folder, &context.bundle);
     if (st != TSR_OK)
         goto free_arena;
-    st = reseal(&resealing, &list, &count);
-    free_parts(&resealing);
-    tsr__bundle_close(&resealing.bundle);
+    st = reseal_folder(&context, &list, &count);
+    free_parts(&context);
+    tsr__bundle_close(&context.bundle);
 free_arena:
     tsr__arena_free(&arena);
     if (st != TSR_OK)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// wrapped_model.c - writes the model whose one node runs the partition beside it (--layout wrapped).
+// wrapped_model.c - creates the model whose one node runs the partition (--layout wrapped).
 //
-// It has the inputs and outputs of the unsharded model. Its node reads them behind a constant that is stored in a small file of
-// the folder, by which the operator (runtime/wrapped.c) finds the folder. No path is written. A state has no shape there: the
-// tensor that begins it has one, the handle that stands for it afterwards another.
+// It has the inputs and outputs of the unsharded model. The first input of its node is a constant
+// in a small file of the folder, by which the operator (runtime/wrapped.c) finds the folder; no
+// path is stored. States have no shape: first they are tensors, later handles.
 #include "internal.h"
 
 static tsr_status refuse(struct draft *draft, const tsr_value *value, const char *why)
@@ -17,19 +17,16 @@ static tsr_status refuse(struct draft *draft, const tsr_value *value, const char
     return TSR_UNSUPPORTED;
 }
 
-// Lists and optionals have no element type of their own.
 static bool is_tensor(const tsr_value *value)
 {
     return tsr_value_dtype(value) != TSR_UNDEFINED;
 }
 
-// Declared or found by the rules.
 static bool has_rank(const struct draft *draft, const tsr_value *value)
 {
     return tsr__shapes_of(draft->flow->shapes, value).rank >= 0;
 }
 
-// Either end of one: what goes in, or what comes out.
 static bool is_state(const struct draft *draft, const tsr_value *value)
 {
     for (size_t i = 0; i < draft->states.n; i++)
@@ -38,7 +35,7 @@ static bool is_state(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// All that is wrong is told; the last status is returned, and all are the same.
+// Reports all problems.
 tsr_status tsr__wrapped_check(struct draft *draft)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -56,7 +53,6 @@ tsr_status tsr__wrapped_check(struct draft *draft)
     return st;
 }
 
-// The type of value, as declared or as it was found, for a value of another model.
 static tsr_status copy_type(const struct draft *draft, const tsr_value *value, tsr_value *to)
 {
     int rank = tsr_value_rank(value);
@@ -70,7 +66,7 @@ static tsr_status copy_type(const struct draft *draft, const tsr_value *value, t
     return tsr_value_set_type(to, tsr_value_dtype(value), rank, dims);
 }
 
-// The mark, then the inputs that a run is given: those of the node, made in the new graph. NULL: out of memory.
+// The mark, then the inputs of a run. NULL: out of memory.
 static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -84,7 +80,7 @@ static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         if (tsr_value_initializer(value))
-            continue; // a default: the ranks have it
+            continue; // a default value, which the ranks have
         tsr_value *input = tsr_graph_add_input(to, tsr_value_name(value));
         if (!input || copy_type(draft, value, input) != TSR_OK)
             return NULL;
@@ -93,7 +89,6 @@ static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count
     return inputs[0] ? inputs : NULL;
 }
 
-// The input of that name, behind the mark; NULL: none has it.
 static tsr_value *input_named(tsr_value *const *inputs, size_t n_inputs, const char *name)
 {
     for (size_t i = 1; i < n_inputs; i++)
@@ -102,7 +97,7 @@ static tsr_value *input_named(tsr_value *const *inputs, size_t n_inputs, const c
     return NULL;
 }
 
-// The number of the first output of the model that is the same value as number i; i: it is the first.
+// The index of the first output that is the same value.
 static size_t first_such(const tsr_graph *graph, size_t i)
 {
     size_t k = 0;
@@ -111,8 +106,8 @@ static size_t first_such(const tsr_graph *graph, size_t i)
     return k;
 }
 
-// Output i of the new graph: the node's, or the input that the model gives out as it is. The node's has the type of the model's in
-// both cases, without which ONNX Runtime does not load it.
+// An output of the node, or an input that the model returns unchanged. The node's output is typed
+// in both cases: ONNX Runtime does not load it otherwise.
 static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node, size_t i,
                              tsr_value *given)
 {
@@ -125,8 +120,8 @@ static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node,
     return tsr_graph_add_output(to, given);
 }
 
-// One node with all inputs and outputs of the model. The operator fills its outputs by their number, so an input that the model
-// gives out, or what it gives out twice, has one too, under a name of its own, which nothing reads.
+// The operator fills outputs by index. So an output that is an input, or a duplicate, has an unused
+// name of its own.
 static tsr_status make_node(struct draft *draft, tsr_graph *to)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -158,7 +153,6 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to)
     return TSR_OK;
 }
 
-// IR version 8 is enough for what is in it. *out is the caller's to free.
 tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out)
 {
     tsr_model *model = NULL;

@@ -13,7 +13,7 @@ static tsr_node *add_comm(struct pair *p, int r, const char *op, int64_t id, con
 {
     struct part *t = &p->parts[r];
     static const float zero = 0;
-    struct str x = tsr__part_fresh(t), y = tsr__part_fresh(t), token = tsr__part_fresh(t);
+    struct str x = tsr__part_new_name(t), y = tsr__part_new_name(t), token = tsr__part_new_name(t);
     tsr_value *inputs[2] = {
         tsr_graph_add_initializer(t->graph, x.p, TSR_FLOAT, 0, NULL, &zero, sizeof(zero)),
         t->token};
@@ -214,7 +214,7 @@ static tsr_node *loop_begin(struct pair *p, int r)
     static const unsigned char yes = 1;
     struct str name[4];
     for (int i = 0; i < 4; i++)
-        name[i] = tsr__part_fresh(t);
+        name[i] = tsr__part_new_name(t);
     tsr_value *in[3] = {
         tsr_graph_add_initializer(t->graph, name[0].p, TSR_INT64, 0, NULL, &turns, sizeof(turns)),
         tsr_graph_add_initializer(t->graph, name[1].p, TSR_BOOL, 0, NULL, &yes, 1), t->token};
@@ -284,7 +284,7 @@ static void add_if(struct pair *p, int r, int branch)
     struct part *t = &p->parts[r];
     static const char *const names[] = {"then_branch", "else_branch"};
     static const unsigned char yes = 1;
-    struct str c = tsr__part_fresh(t), y = tsr__part_fresh(t);
+    struct str c = tsr__part_new_name(t), y = tsr__part_new_name(t);
     tsr_value *in[1] = {tsr_graph_add_initializer(t->graph, c.p, TSR_BOOL, 0, NULL, &yes, 1)};
     const char *out[1] = {y.p};
     tsr_graph *outer = t->graph;

@@ -51,14 +51,14 @@ static void strided_parts_are_listed(void **state)
     static const tsr_dim fixed[2] = {{8, ""}, {6, ""}};
     struct draft p = draft_of(b);
     struct item it = {.rank = 2, .dims = fixed};
-    struct dim_cut c =
-        tsr__dim_way(&p, &it, layout(b, "{1,1:(0,1)}", 2), layout(b, "{2*4/2,1:0,1}", 2), 1, 0);
-    assert_int_equal(c.way, DIM_STATIC);
+    struct dim_slice c =
+        tsr__dim_source(&p, &it, layout(b, "{1,1:(0,1)}", 2), layout(b, "{2*4/2,1:0,1}", 2), 1, 0);
+    assert_int_equal(c.source, DIM_STATIC);
     assert_int_equal(c.n, 2); // 2,3 and 6,7
     assert_int_equal(c.at[0].start, 2);
     assert_int_equal(c.at[1].stop, 8);
-    c = tsr__dim_way(&p, &it, layout(b, "{2/2*4,1:0,1}", 2), layout(b, "{2,1:0,1}", 2), 1, 0);
-    assert_int_equal(c.way, DIM_SAME);
+    c = tsr__dim_source(&p, &it, layout(b, "{2/2*4,1:0,1}", 2), layout(b, "{2,1:0,1}", 2), 1, 0);
+    assert_int_equal(c.source, DIM_SAME);
 }
 
 static void gathers(void **state)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// comm_node.c - the node of a communication on one rank: its operator, its name and all its attributes, chained through
-// the rank's token. Which attributes a collective has is in its row of the table.
+// comm_node.c - the node of a communication on one rank: operator, name and attributes, chained by
+// the rank's token. The table of collectives says which attributes each one has.
 //
 //     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the draft:
 //         AllGatherF16 "AllGather_2" (x, token) -> (x/1, ai.tessera.token.2)
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
 #include "internal.h"
 
-// A layout as numbers (tile/encode.c), which the kernel of a Reshard reads.
+// The layout as integers (tile/encode.c).
 static tsr_status set_layout(struct draft *draft, tsr_node *node, const char *name,
                              const struct tile_layout *layout)
 {
@@ -19,7 +19,6 @@ static tsr_status set_layout(struct draft *draft, tsr_node *node, const char *na
     return tsr_node_set_ints(node, name, code, count);
 }
 
-// The axes of which windows are exchanged, as whole numbers of ONNX.
 static tsr_status set_axes(tsr_node *node, const struct windows *windows)
 {
     int64_t axes[TILE_MAX_RANK];
@@ -29,8 +28,8 @@ static tsr_status set_axes(tsr_node *node, const struct windows *windows)
                              (size_t)windows->n_axes);
 }
 
-// For each member, for each axis: a number of intervals, and their bounds.
-//     two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop, in order of the members)
+// For each member and axis: the number of intervals and their bounds.
+//     two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop)
 static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct step *st)
 {
     const struct windows *windows = st->outputs[0]->windows;
@@ -38,7 +37,7 @@ static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct 
     VEC(int64_t) list = {0};
     for (size_t i = 0; i < group->n * (size_t)windows->n_axes; i++) {
         size_t axis = i % (size_t)windows->n_axes;
-        const struct dim_cut *part =
+        const struct dim_slice *part =
             &windows->parts[group->devices[i / (size_t)windows->n_axes] * windows->n_axes +
                             (int64_t)axis];
         int64_t *count = vec_push(draft->arena, &list);
@@ -59,7 +58,6 @@ static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct 
     return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_WINDOWS), list.at, list.n);
 }
 
-// How summands are combined, by the word that the kernels know.
 static tsr_status set_reduce(tsr_node *node, const struct step *st)
 {
     static const char *const reduce[] = {[COMBINE_SUM] = "sum",
@@ -70,15 +68,13 @@ static tsr_status set_reduce(tsr_node *node, const struct step *st)
                                reduce[st->flow->combine]);
 }
 
-// The pair of a message is ascending and its root is the sender: of {3,5} with root 5, both[0] == 5 is 0, and both[0] = 3 is
-// the receiver.
+// The pair is ascending and the root is the sender: of {3,5} with root 5, 3 is the receiver.
 static int64_t receiver(const struct step *st, size_t group)
 {
     const int64_t *both = st->groups[group].devices;
     return both[both[0] == st->roots[group]];
 }
 
-// One attribute that only some collectives have.
 static tsr_status set_one(struct draft *draft, tsr_node *node, const struct step *st, size_t group,
                           enum comm_attribute attribute)
 {
@@ -115,7 +111,6 @@ static tsr_status set_one(struct draft *draft, tsr_node *node, const struct step
     return TSR_OK;
 }
 
-// Attributes that only some collectives have: the row says which.
 static tsr_status own_attributes(struct draft *draft, tsr_node *node, const struct step *st,
                                  size_t group)
 {
@@ -130,7 +125,7 @@ static tsr_status own_attributes(struct draft *draft, tsr_node *node, const stru
     return TSR_OK;
 }
 
-// All communications have these four; what else one has is in its row.
+// The four attributes that all communications have, then those of its row.
 static tsr_status set_attributes(struct draft *draft, tsr_node *node, const struct step *st,
                                  size_t group)
 {
@@ -145,12 +140,10 @@ static tsr_status set_attributes(struct draft *draft, tsr_node *node, const stru
     if (status != TSR_OK)
         return status;
     status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
-    if (status != TSR_OK)
-        return status;
-    return own_attributes(draft, node, st, group);
+    return status != TSR_OK ? status : own_attributes(draft, node, st, group);
 }
 
-// What stands on this rank: a message has two ends.
+// Sender and receiver have different operators.
 static const char *op_here(const struct part *part, const struct step *st, size_t group)
 {
     const struct collective *row = tsr__collective((int)tsr__step_collective(st));
@@ -159,8 +152,8 @@ static const char *op_here(const struct part *part, const struct step *st, size_
     return row->op;
 }
 
-// Inputs end with the token. outputs[1] becomes the rank's token: the next communication of the
-// rank waits for this one. NULL: no memory, or a name that is taken (finding).
+// Inputs end with the token. outputs[1] becomes the rank's token, so the next communication waits
+// for this one.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {

@@ -5,45 +5,44 @@
 
 #include "partition/facts/facts.h"
 
-// One rank's model under construction.
+// The model of one rank, under construction.
 struct part {
     struct draft *draft;
     int64_t rank;
     tsr_model *model;
-    tsr_graph *graph;     // that is being built: the main graph, or a body
-    tsr_value *token;     // the last one
+    tsr_graph *graph;     // under construction: the main graph or a body
+    tsr_value *token;     // the most recent one
     struct map constants; // bytes -> value
     struct map sizes;     // symbol -> value
     int64_t n_fresh;
     int64_t weights, weight_bytes;
     uint64_t data_bytes; // length of its data file
-    uint64_t file_bytes; // of the rank file, once it is known
+    uint64_t file_bytes; // size of the rank file, once known
     bool uses_common;
 };
 
-// What the rank has of the form; NULL: nothing, or there is no form.
+// The rank's tensor of the form. NULL: it has none, or `form` is NULL.
 static inline tsr_value *local_of(const struct part *part, struct form *form)
 {
-    if (form)
-        return form_root(form)->local[part->rank];
-    return NULL;
+    return form ? form_root(form)->local[part->rank] : NULL;
 }
 
 // Writes a step on all ranks that need it, with the steps of its bodies.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st) TSR_MUST_USE;
 
-// emit_ports.c: gives a value of the rank's graph the type of the model's input or output, in local sizes.
+// emit_ports.c: gives a value of the rank's graph the type of the model's input or output, with
+// local sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout) TSR_MUST_USE;
-// A model input as the rank takes it in; made when it is first asked for.
+// The rank's input for a model input, created on first use.
 tsr_value *tsr__part_input(struct part *part, struct item *it);
 
-// emit_util.c: a name that nothing else has; the name of a form on this rank.
-struct str tsr__part_fresh(struct part *part);
+// emit_util.c: an unused name; the name of a form on this rank.
+struct str tsr__part_new_name(struct part *part);
 struct str tsr__form_name(struct part *part, struct form *form);
-// A node without attributes ("": a fresh name). x again under another name; engines cannot copy 4 bits: those are cast.
-// NULL: failed, finding added.
+// A node without attributes; `out` "": a new name. The second copies x under another name, by Casts
+// for 4-bit types. NULL: failed, diagnostic added.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
-tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
 
 #endif

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_body.c - nodes with bodies that are cut, on one rank: the node, its bodies before and after their
-// steps (which emit_step.c puts in), and the token, which a loop carries as one more state and which
-// both branches of an If hand out. The node is put at the end of its graph when its bodies stand,
-// because sizes that they need may have been added in front.
+// emit_body.c - nodes with sharded bodies, on one rank: the node, the inputs and outputs of its
+// bodies (emit_step.c adds their steps), and the token. A loop carries the token as one more state;
+// both branches of an If return it. The node is moved to the end of its graph when its bodies are
+// complete, because they may have added nodes for sizes before it.
 //
 //     If(c) { y = AllReduce(x) } else { y = x } on ranks 0 and 1 becomes, on each of them:
 //         If(c) -> y, t
 //             then: AllReduce(x, token) -> y', t';  outputs y', t'
-//             else: Identity(x), Identity(token); outputs both
-//     A Loop takes the token in behind its states and carries it round: Loop(n, c, h, token) -> h, token.
+//             else: Identity(x), Identity(token);   outputs both
+//     A Loop carries the token behind its states: Loop(n, c, h, token) -> h, token.
 #include "internal.h"
 
-// Numbers alone: bodies are built anew, and no other attributes stand at such nodes.
+// Only integers: bodies are built anew, and such nodes have no other attributes.
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
     for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
@@ -29,7 +29,7 @@ static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
     return TSR_OK;
 }
 
-// Inputs in order, the token behind the states. Returns the count.
+// Inputs in order, with the token behind the states. Returns their number.
 static size_t node_inputs(struct part *part, const struct step *st, bool token, tsr_value **out)
 {
     const struct control *control = st->flow->control;
@@ -43,16 +43,14 @@ static size_t node_inputs(struct part *part, const struct step *st, bool token, 
     return n;
 }
 
-// Where output i of the node (states, token, results) stands.
+// The index of the token among the outputs (states, token, results).
 static size_t token_at(const struct control *control)
 {
-    if (control->loops)
-        return (size_t)control->n_states;
-    return (size_t)control->n_results;
+    return control->loops ? (size_t)control->n_states : (size_t)control->n_results;
 }
 
-// The axis along which result i is stacked behind the node, by a Transpose of what the node stacked along the first; 0:
-// the node does it (turn_slices says why not always).
+// The axis along which result i is stacked by a Transpose behind the node; 0: the node stacks it.
+// See turn_slices.
 static int stacked_behind(const struct step *st, int i)
 {
     const struct control *control = st->flow->control;
@@ -63,29 +61,26 @@ static int stacked_behind(const struct step *st, int i)
     if (tsr__layout_is_whole(layout) || layout->rank > TILE_MAX_RANK)
         return 0;
     int axis = tsr__control_out_axis(control, i, layout->rank);
-    if (axis > 0)
-        return axis;
-    return 0;
+    return axis > 0 ? axis : 0;
 }
 
-// The name of output i of the node; fresh ones for what nobody reads and what is turned behind the node.
+// A new name if the output is unused or transposed behind the node.
 static const char *output_name(struct part *part, const struct step *st, size_t i)
 {
     size_t n_states = (size_t)st->flow->control->n_states;
     bool named = i < st->n_outputs && st->outputs[i];
     if (!named || (i >= n_states && stacked_behind(st, (int)(i - n_states))))
-        return tsr__part_fresh(part).p;
+        return tsr__part_new_name(part).p;
     return tsr__form_name(part, st->outputs[i]).p;
 }
 
-// The names of all outputs in order, the token behind the states of a loop or behind all results of a branch.
 static size_t node_outputs(struct part *part, const struct step *st, bool token, const char **out)
 {
     const struct control *control = st->flow->control;
     size_t n = 0, all = (size_t)(control->n_states + control->n_results);
     for (size_t i = 0; i <= all; i++) {
         if (i == token_at(control) && token)
-            out[n++] = tsr__part_fresh(part).p;
+            out[n++] = tsr__part_new_name(part).p;
         if (i < all)
             out[n++] = output_name(part, st, i);
     }
@@ -98,7 +93,7 @@ static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *ord
     return tsr__with_ints(tsr__part_node(part, "Transpose", name, 1, x), "perm", order, rank);
 }
 
-// x with this axis in front: of [7 2 0 5] and axis 1, [2 7 0 5].
+// Moves the axis to the front: [7 2 0 5] and axis 1 give [2 7 0 5].
 static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis)
 {
     int64_t order[TILE_MAX_RANK] = {axis};
@@ -109,7 +104,7 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
     return transposed(part, x, order, rank, (struct str){0});
 }
 
-// x with its first axis at this place: of [2 7 0 5] and axis 1, [7 2 0 5].
+// Moves the first axis to this position: [2 7 0 5] and axis 1 give [7 2 0 5].
 static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis, struct str name)
 {
     int64_t order[TILE_MAX_RANK];
@@ -121,8 +116,9 @@ static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis,
     return transposed(part, x, order, rank, name);
 }
 
-// ONNX Runtime turns a slice with another axis than the first inside its Scan, and dies of a division by zero where the
-// device has nothing of it. So slices that are cut are turned before the node. axes: of all slices, as they are then.
+// ONNX Runtime transposes scan inputs whose axis is not 0 inside Scan, and divides by zero if the
+// shard is empty. So sharded scan inputs are transposed before the node. axes: the resulting axes
+// of all of them.
 static tsr_status turn_slices(struct part *part, const struct step *st, tsr_value **slices,
                               int64_t *axes)
 {
@@ -145,7 +141,7 @@ static tsr_status turn_slices(struct part *part, const struct step *st, tsr_valu
     return TSR_OK;
 }
 
-// The axes along which the node itself stacks its results. What nobody reads is stacked along the first.
+// The axes along which the node itself stacks its results; 0 for unused ones.
 static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_node *node)
 {
     const struct control *control = st->flow->control;
@@ -161,7 +157,7 @@ static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_nod
     return tsr_node_set_ints(node, "scan_output_axes", axes, (size_t)control->n_results);
 }
 
-// The node with its inputs and without its bodies. Where something inside communicates, it has one input and one output more.
+// The node without its bodies. If a body communicates, it has one more input and output.
 tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
 {
     struct arena *arena = part->draft->arena;
@@ -198,8 +194,8 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
 
 // ---- a body ------------------------------------------------------------------------------------
 
-// The token goes round a loop as one more carried state: behind numbers and states, before slices. A loop with 2
-// numbers, 1 state and 1 slice gets it as input 3. It may be the last input, so i runs up to n.
+// A loop with 2 numbers, 1 state and 1 slice gets the token as input 3. The token may be the last
+// input, so i runs up to n.
 tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
                              const struct control_node *made)
 {
@@ -229,8 +225,8 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// The body may give an outer value, or one value twice: then a copy is given. Of what is stacked the sizes are told, for where there are no turns
-// the result has those that the engine knows, and 0 for others.
+// Outputs that are outer values or appear twice are copied. Stacked results get their sizes
+// declared: without iterations the engine uses the declared sizes, and 0 for unknown ones.
 static tsr_status give_output(struct part *part, struct form *form, bool stacked)
 {
     tsr_status status =
@@ -243,7 +239,7 @@ static tsr_status give_output(struct part *part, struct form *form, bool stacked
     return tsr__part_rank_known(part, given, form);
 }
 
-// The token leaves behind the states of a loop, or behind all results of a branch, so i runs up to n here too.
+// The token may be the last output, so i runs up to n.
 tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
                               const struct control_node *made)
 {
@@ -270,7 +266,6 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// Its results take their place; those that are to be stacked along another axis are turned first (stacked_behind).
 tsr_status tsr__control_end(struct part *part, struct step *st, const struct control_node *made)
 {
     const struct control *control = st->flow->control;

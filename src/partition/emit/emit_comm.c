@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_comm.c - a communication on all ranks that take part: what each gives and keeps. The node itself is comm_node.c's.
+// emit_comm.c - a communication on all its ranks: what each passes and keeps.
 //
-//     y in parts (form 0) to y (form 1) on ranks 0 and 1, the sixth communication of the draft, on both:
-//         AllReduce(y/0, ai.tessera.token.4) -> (y, ai.tessera.token.5)
+//     partial sums y (form 0) to y (form 1) on ranks 0 and 1, the sixth communication of the draft:
+//         AllReduce(y/0, ai.tessera.token.4) -> (y, ai.tessera.token.5) on both
 #include "internal.h"
 
-// The whole shape: it was sent along, or every rank can compute it.
+// The full shape: received before, or computed on every rank.
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
     if (st->inputs[1])
@@ -13,7 +13,7 @@ static tsr_value *comm_shape(struct part *part, const struct step *st)
     return tsr__part_shape(part, st->inputs[0]->item);
 }
 
-// A rank that gives nothing gives an empty tensor of the type. Values of 4 bits travel as 8.
+// A rank without a shard passes an empty tensor. 4-bit values are transferred as 8 bits.
 static tsr_value *comm_input(struct part *part, const struct step *st)
 {
     tsr_value *x = NULL;
@@ -24,16 +24,14 @@ static tsr_value *comm_input(struct part *part, const struct step *st)
         return x;
     if (x)
         return tsr__part_cast(part, x, carried, (struct str){0});
-    if (comm_has(st->kind, TRAIT_MAY_LACK_INPUT))
-        return tsr__part_empty(part, carried);
-    return NULL;
+    return comm_has(st->kind, TRAIT_MAY_LACK_INPUT) ? tsr__part_empty(part, carried) : NULL;
 }
 
-// Sizes of the axes of which the rank has windows: as many elements as its intervals have.
+// Sizes of the axes along which the rank has windows.
 static void window_sizes(const struct part *part, const struct windows *windows, tsr_dim *dims)
 {
     for (int k = 0; k < windows->n_axes; k++) {
-        const struct dim_cut *cut = &windows->parts[part->rank * windows->n_axes + k];
+        const struct dim_slice *cut = &windows->parts[part->rank * windows->n_axes + k];
         int64_t size = 0;
         for (int64_t i = 0; i < cut->n; i++)
             size += cut->at[i].stop - cut->at[i].start;
@@ -41,7 +39,7 @@ static void window_sizes(const struct part *part, const struct windows *windows,
     }
 }
 
-// Says what comes out, as far as sizes are known: no engine can infer it.
+// Declares the result as far as sizes are known: no engine can infer it.
 static tsr_status declare(struct part *part, tsr_value *value, const struct form *form)
 {
     tsr_dim dims[TILE_MAX_RANK];
@@ -52,7 +50,7 @@ static tsr_status declare(struct part *part, tsr_value *value, const struct form
     return tsr_value_set_type(value, tsr__carried(form->item->dtype), form->item->rank, dims);
 }
 
-// What the node reads: the rank's part, the whole shape where the collective wants it, the token. 0: out of memory.
+// The shard, the full shape if the collective needs it, the token. 0: out of memory.
 static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **inputs)
 {
     size_t n = 0;
@@ -66,8 +64,7 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
     return n;
 }
 
-// The rank keeps what comes out: a rank may serve in two groups and keeps the first result; one that gets nothing
-// keeps none.
+// A rank in two groups keeps the first result.
 static bool keeps_result(const struct part *part, const struct step *st)
 {
     const struct form *to = st->outputs[0];
@@ -76,7 +73,7 @@ static bool keeps_result(const struct part *part, const struct step *st)
     return comm_has(st->kind, TRAIT_ALL_KEEP) || tsr__layout_has_device(to->layout, part->rank);
 }
 
-// The result as the rank's value of the form: declared, and of 4 bits again if it travelled as 8.
+// Stores the result, declared and cast back to 4 bits if necessary.
 static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got, struct str name)
 {
     tsr_value **local = &to->local[part->rank];
@@ -86,10 +83,9 @@ static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got
     if (status != TSR_OK || tsr__carried(own) == own)
         return status;
     *local = tsr__part_cast(part, got, own, name);
-    return made(*local);
+    return status_of_alloc(*local);
 }
 
-// The node of one member. Its name, its number and its attributes are the same on all of them; prove.c reads that again.
 static tsr_status emit_on(struct part *part, struct step *st, size_t group)
 {
     struct draft *draft = part->draft;
@@ -104,9 +100,9 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
         own_name = tsr__form_name(part, to);
     struct str name = own_name;
     if (!keeps || tsr__carried(to->item->dtype) != to->item->dtype)
-        name = tsr__part_fresh(part);
+        name = tsr__part_new_name(part);
     if (serves_again)
-        token = tsr__part_fresh(part);
+        token = tsr__part_new_name(part);
     else
         token = tsr__arena_printf(draft->arena, TOKEN_NAME ".%lld", (long long)st->id);
     if (draft->arena->failed)
@@ -115,20 +111,14 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     tsr_node *node = tsr__comm_node(part, st, group, inputs, n, outputs);
     if (!node)
         return TSR_NOMEM;
-    if (keeps)
-        return keep_result(part, to, tsr_node_output(node, 0), own_name);
-    return TSR_OK;
+    return keeps ? keep_result(part, to, tsr_node_output(node, 0), own_name) : TSR_OK;
 }
 
-// Lists are sent tensor by tensor.
 static tsr_status emit_member(struct part *part, struct step *st, size_t group)
 {
-    if (st->kind == STEP_LIST)
-        return tsr__emit_list(part, st, group);
-    return emit_on(part, st, group);
+    return st->kind == STEP_LIST ? tsr__emit_list(part, st, group) : emit_on(part, st, group);
 }
 
-// Group by group, member by member. A device that is alone in its group has what it needs already.
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {

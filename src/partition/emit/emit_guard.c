@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_guard.c - nodes whose kernel wants elements, on a device that may have none. Of a batch that is 1 at run time, cut
-// in 2, the first device has nothing, and a GroupQueryAttention of nothing ends the process (rules/empty.c). Such a
-// node stands in the branch of an If that is taken where there are elements; the other branch gives what the node
-// would: tensors without elements, or the neutral element of a sum over nothing.
+// emit_guard.c - nodes whose kernel needs elements, on a device whose shard may be empty. If the
+// batch is 1 at run time and sharded in 2, the first device has an empty shard, and an empty
+// GroupQueryAttention ends the process (rules/empty.c). Such a node is put into an If. The other
+// branch runs the node on inputs of the least size and returns an empty tensor, or the neutral
+// element of a reduction.
 //
 //     Attention of x [batch 6 8] on rank 0 of 2:
 //         some = Cast(Gather(Shape(x), 0), bool)
-//         y = If(some) { Attention(x) } else { ConstantOfShape(local sizes of y) }
+//         y = If(some) { Attention(x) }
+//             else { ConstantOfShape(sizes of Attention(zeros [1 6 8]), with 0 for the batch) }
 //
-// Sizes that are numbers need none of this: there a node is never cut in more parts than it has elements. Nor does the
-// last part, which has an element whenever there is one at all.
+// No guard is needed if the size is a number: a node is never sharded in more parts than it has
+// elements. Nor for the last shard, which has an element whenever there is one.
 #include "internal.h"
 
 #include <math.h>
 
-#define SLICE_COMPUTED    10 // the operator set from which on a Slice has computed ends
+#define SLICE_COMPUTED    10 // first opset in which Slice has computed ends
 #define CONSTANT_OF_SHAPE 9
 
-// A factor that may be empty here, and a dimension of a local input that is empty where it is.
+// A factor that may be empty here, and a dimension of a local input that shows it.
 struct open_factor {
     int factor, input, axis;
 };
@@ -28,14 +30,14 @@ struct guard {
     int n_open;
     bool reduces; // one of them is reduced
     tsr_value *
-        *own; // by input of the node: what it was before a copy for the branches took its place
+        // By input of the node: the value before a copy for the branches replaced it.
+        *own;
     tsr_node *choice; // the If
     tsr_graph *outer;
 };
 
-// ---- what is guarded ---------------------------------------------------------------------------
+// ---- which nodes need a guard -------------------------------------------------------------------
 
-// The factor is one of those that make up the dimension.
 static bool dim_has(const struct rule_dim *dim, int factor)
 {
     for (int i = 0; i < dim->n; i++)
@@ -44,7 +46,7 @@ static bool dim_has(const struct rule_dim *dim, int factor)
     return false;
 }
 
-// How many of the open factors stand in output i; those that are reduced count as if they did.
+// The number of open factors in output i. Reduced factors are counted as well.
 static int open_in(const struct guard *guard, size_t i)
 {
     const struct rule *rule = guard->st->flow->place.rule;
@@ -59,7 +61,7 @@ static int open_in(const struct guard *guard, size_t i)
     return n;
 }
 
-// Without elements, no result has any, or all are sums of nothing.
+// True if every result is empty or a reduction of nothing when the factors are empty.
 static bool all_vanish(const struct guard *guard)
 {
     for (size_t i = 0; i < guard->st->n_outputs; i++)
@@ -68,7 +70,8 @@ static bool all_vanish(const struct guard *guard)
     return true;
 }
 
-// A result has some of what may be missing, and not all: it is cut out of what the node makes of stand-ins.
+// True if a result has some of the open factors, but not all. It is then sliced out of the result
+// for stand-ins.
 static bool part_of_result(const struct guard *guard)
 {
     for (size_t i = 0; i < guard->st->n_outputs; i++) {
@@ -79,7 +82,7 @@ static bool part_of_result(const struct guard *guard)
     return false;
 }
 
-// What the rank has of input i; NULL: nothing, or another thing in its place.
+// The local tensor of input i. NULL: none, or it is replaced.
 static tsr_value *local_input(const struct guard *guard, size_t i)
 {
     const struct step *st = guard->st;
@@ -89,7 +92,7 @@ static tsr_value *local_input(const struct guard *guard, size_t i)
     return form_root(st->inputs[i])->local[guard->part->rank];
 }
 
-// Notes the first input that shows how much of the factor is here. False: none does.
+// Notes the first input that shows the local size of the factor. False: there is none.
 static bool find_input(struct guard *guard, int factor)
 {
     const struct rule *rule = guard->st->flow->place.rule;
@@ -106,7 +109,7 @@ static bool find_input(struct guard *guard, int factor)
     return false;
 }
 
-// The rank may have nothing of the factor: its size is known at run time alone, and this is not the last part.
+// True if the factor has an unknown size and this is not the last shard.
 static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
 {
     const struct placement *place = &nf->place;
@@ -117,8 +120,8 @@ static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
            place->coords[at * place->rule->n_factors + factor] != place->cuts[factor] - 1;
 }
 
-// What the node reads and gives must be tensors of known types. Where nothing is reduced to the least or the greatest, 0
-// or 1 of every type will do. A sum of nothing beside a result that does not vanish has no branch here.
+// Inputs and outputs must be tensors of known types. Minimum and maximum need floats, which have
+// infinities. A reduction beside a result that is not empty is not supported.
 static bool can_replace(const struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -141,7 +144,7 @@ static bool can_replace(const struct guard *guard)
     return !guard->reduces || all_vanish(guard);
 }
 
-// Finds the factors of which the node wants elements and may have none. False: it can stand as it is.
+// Finds the open factors that the kernel needs elements of. False: the node needs no guard.
 static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;
@@ -161,7 +164,7 @@ static bool find_open(struct guard *guard)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// int64[1]: how much of that dimension is here.
+// int64[1]: the local size of that dimension.
 static tsr_value *size_here(struct guard *guard, const struct open_factor *open)
 {
     int64_t axis = open->axis;
@@ -172,7 +175,7 @@ static tsr_value *size_here(struct guard *guard, const struct open_factor *open)
                           tsr__part_ints(guard->part, &axis, 1));
 }
 
-// A truth: the product of all sizes that may be 0 is not 0.
+// True (bool) if the product of all open sizes is not 0.
 static tsr_value *has_elements(struct guard *guard)
 {
     tsr_value *product = size_here(guard, &guard->open[0]);
@@ -182,20 +185,20 @@ static tsr_value *has_elements(struct guard *guard)
     return tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0});
 }
 
-// A float32 of so many dimensions, each of which is 1.
+// A float32 with `rank` dimensions of size 1.
 static tsr_value *number_of_rank(struct part *part, float value, int rank)
 {
     int64_t ones[RULE_MAX_RANK];
     for (int axis = 0; axis < rank; axis++)
         ones[axis] = 1;
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     if (!name.p)
         return NULL;
     return tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, rank, ones, &value,
                                      sizeof(value));
 }
 
-// A tensor of those sizes, so many, that holds 0, or what the reduction of nothing is.
+// A tensor of these sizes with one value everywhere.
 static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtype type, float value)
 {
     const struct str any = {0};
@@ -212,7 +215,7 @@ static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtyp
     return tsr__part_cast(part, full, type, any);
 }
 
-// What a combination of no elements is: 0 for sums, 1 for products, and an infinity that every element beats.
+// The neutral element of the reduction.
 static float neutral(enum combine combine)
 {
     switch (combine) {
@@ -230,14 +233,13 @@ static float neutral(enum combine combine)
 
 // ---- the branches ------------------------------------------------------------------------------
 
-// From here on nodes go into that branch.
+// Makes the branch the graph under construction.
 static tsr_status open_branch(struct guard *guard, const char *name)
 {
     guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
-    return made(guard->part->graph);
+    return status_of_alloc(guard->part->graph);
 }
 
-// The value of output i is what the branch gives.
 static tsr_status branch_output(struct guard *guard, size_t i, tsr_value *value)
 {
     if (!value)
@@ -248,18 +250,18 @@ static tsr_status branch_output(struct guard *guard, size_t i, tsr_value *value)
     return tsr__part_rank_known(guard->part, value, guard->st->outputs[i]);
 }
 
-// Values inside of a branch must not have the names of those outside.
+// Names in a branch must differ from those outside.
 static struct str *fresh_names(struct guard *guard)
 {
     struct step *st = guard->st;
     struct str *names = ARENA_ARRAY(guard->part->draft->arena, struct str, st->n_outputs + 1);
     for (size_t i = 0; names && i < st->n_outputs; i++)
         if (st->outputs[i])
-            names[i] = tsr__part_fresh(guard->part);
+            names[i] = tsr__part_new_name(guard->part);
     return names;
 }
 
-// The node as it is, in a branch; its results are the local values of the step's outputs for now.
+// The node in a branch; for now its results are the local values of the step's outputs.
 static tsr_status node_within(struct guard *guard)
 {
     struct str *names = fresh_names(guard);
@@ -268,7 +270,6 @@ static tsr_status node_within(struct guard *guard)
     return tsr__emit_plain(guard->part, guard->st, names);
 }
 
-// There are elements: the node as it would stand without a guard.
 static tsr_status some_branch(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -288,39 +289,7 @@ static tsr_status some_branch(struct guard *guard)
     return TSR_OK;
 }
 
-// All sizes of all results can be computed from those of the model's inputs.
-static bool sizes_known(const struct guard *guard)
-{
-    const struct step *st = guard->st;
-    for (size_t i = 0; i < st->n_outputs; i++) {
-        const struct form *form = st->outputs[i];
-        if (form && (form->item->rank > TILE_MAX_RANK || form->item->scope->loops ||
-                     form->layout->rank != form->item->rank ||
-                     !tsr__shape_known(guard->part->draft, form->item)))
-            return false;
-    }
-    return true;
-}
-
-// All results vanish and their local sizes are known: each is filled anew, and the node does not run at all.
-static tsr_status none_by_sizes(struct guard *guard)
-{
-    struct step *st = guard->st;
-    for (size_t i = 0; i < st->n_outputs; i++) {
-        const struct form *form = st->outputs[i];
-        if (!form)
-            continue;
-        tsr_value *sizes = tsr__part_local_sizes(guard->part, form->item, form->layout);
-        tsr_value *value = filled(guard->part, sizes, form->item->rank, form->item->dtype,
-                                  neutral(st->flow->combine));
-        tsr_status status = branch_output(guard, i, value);
-        if (status != TSR_OK)
-            return status;
-    }
-    return TSR_OK;
-}
-
-// Elements of a factor that this rank has; 1 of one whose size is known at run time alone.
+// The local size of a factor; 1 if it is unknown.
 static int64_t share_of(const struct guard *guard, int factor)
 {
     const struct placement *place = &guard->st->flow->place;
@@ -340,8 +309,8 @@ static int64_t least_of(const struct guard *guard, const struct rule_dim *dim)
     return least;
 }
 
-// For each dimension that a factor stands in which may be empty here, its size with one element of it, else 0: the least sizes with
-// which the node runs. Channels (g i) of a Conv with 2 groups are 2 where i is empty.
+// For each dimension with an open factor, its size with one element of that factor; else 0.
+// Example: channels (g i) of a Conv with 2 groups are 2 if i is empty.
 static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *tensor, bool *any)
 {
     int64_t least[RULE_MAX_RANK] = {0};
@@ -355,7 +324,7 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
     return tsr__part_ints(guard->part, least, tensor->rank);
 }
 
-// The zeros, or where the kernel does not take these what it takes: as many times one less than another input, which is one number.
+// The zeros, or a value that the kernel accepts instead: one less than the number in another input.
 static tsr_value *acceptable(struct guard *guard, int i, tsr_value *zeros)
 {
     const struct str any = {0};
@@ -372,7 +341,7 @@ static tsr_value *acceptable(struct guard *guard, int i, tsr_value *zeros)
     return tsr__part_node(guard->part, "Sub", any, 2, raised, one);
 }
 
-// Zeros in place of an input that is empty: of [0 6 8], [1 6 8].
+// Zeros in place of an empty input: [1 6 8] for [0 6 8].
 static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
 {
     const struct rule_tensor *tensor = &guard->st->flow->place.rule->inputs[i];
@@ -388,11 +357,11 @@ static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
     tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
     sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
     *out = acceptable(guard, i, filled(guard->part, sizes, tensor->rank, type, 0));
-    return made(*out);
+    return status_of_alloc(*out);
 }
 
-// What is here of dimension `axis` of a result of which the node has made [1 6 8] of stand-ins: 1 where nothing was put in its
-// place, else 0 or 1.
+// The factor by which the size of dimension `axis` of a result for stand-ins must be multiplied: 0
+// if the dimension is empty here, else 1.
 static tsr_value *share_here(struct guard *guard, const struct rule_tensor *tensor, int axis)
 {
     const struct str any = {0};
@@ -408,7 +377,7 @@ static tsr_value *share_here(struct guard *guard, const struct rule_tensor *tens
     return share;
 }
 
-// The sizes of `made`, with 0 for those that are empty here.
+// The sizes of `made`, with 0 for empty dimensions.
 static tsr_value *true_sizes(struct guard *guard, const struct rule_tensor *tensor, tsr_value *made,
                              tsr_dtype type)
 {
@@ -417,24 +386,14 @@ static tsr_value *true_sizes(struct guard *guard, const struct rule_tensor *tens
     tsr_value *sizes = tsr__part_sizes(part, made, type, (struct str){0});
     if (tensor->rank == 0)
         return sizes;
-    for (int axis = 0; axis < tensor->rank; axis++) {
+    for (int axis = 0; axis < tensor->rank; axis++)
         shares[axis] = share_here(guard, tensor, axis);
-        if (!shares[axis])
-            return NULL;
-    }
-    struct str name = tsr__part_fresh(part);
-    if (!name.p)
-        return NULL;
-    const char *outputs[1] = {name.p};
-    tsr_node *all = tsr_graph_add_node(part->graph, "", "Concat", name.p, shares,
-                                       (size_t)tensor->rank, outputs, 1);
-    if (!all || tsr_node_set_int(all, "axis", 0) != TSR_OK)
-        return NULL;
-    return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr_node_output(all, 0));
+    tsr_value *all = tsr__part_concat(part, shares, (size_t)tensor->rank, 0, (struct str){0});
+    return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, all);
 }
 
-// What output i is where the node gave `made` of stand-ins: that, if no stand-in reached it; nothing at all; or the part of it
-// that is here, which may be all of it.
+// Output i, given the result `made` for stand-ins: `made` itself if it does not depend on them, an
+// empty or neutral tensor, or a slice of `made`.
 static tsr_value *result_here(struct guard *guard, size_t i, tsr_value *made)
 {
     const struct str any = {0};
@@ -454,8 +413,7 @@ static tsr_value *result_here(struct guard *guard, size_t i, tsr_value *made)
                           tsr__part_ints(guard->part, starts, tensor->rank), sizes);
 }
 
-// Nobody knows the sizes, or a result does not depend on what is missing: the node itself tells, of inputs with one zero where
-// there is nothing. *own: what the inputs were, to be put back.
+// Replaces empty inputs by zeros of the least size. own: the inputs, to be restored.
 static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
 {
     struct step *st = guard->st;
@@ -478,7 +436,7 @@ static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
     return TSR_OK;
 }
 
-// Puts back what other values stood in for.
+// Restores replaced inputs.
 static void own_inputs(const struct guard *guard, tsr_value *const *own)
 {
     const struct step *st = guard->st;
@@ -487,15 +445,18 @@ static void own_inputs(const struct guard *guard, tsr_value *const *own)
             form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
 }
 
-// The node runs on stand-ins, and of each result what belongs to this rank is kept.
-static tsr_status none_by_node(struct guard *guard)
+// The node runs on stand-ins; of each result the local part is kept.
+static tsr_status none_branch(struct guard *guard)
 {
     struct step *st = guard->st;
     int64_t rank = guard->part->rank;
     tsr_value **own = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
     if (!own)
         return TSR_NOMEM;
-    tsr_status status = put_stand_ins(guard, own);
+    tsr_status status = open_branch(guard, "else_branch");
+    if (status != TSR_OK)
+        return status;
+    status = put_stand_ins(guard, own);
     if (status != TSR_OK)
         return status;
     status = node_within(guard);
@@ -512,22 +473,12 @@ static tsr_status none_by_node(struct guard *guard)
     return TSR_OK;
 }
 
-// Sizes, where they can be computed; else the node itself must tell them.
-static tsr_status none_branch(struct guard *guard)
-{
-    tsr_status status = open_branch(guard, "else_branch");
-    if (status != TSR_OK)
-        return status;
-    if (all_vanish(guard) && sizes_known(guard))
-        return none_by_sizes(guard);
-    return none_by_node(guard);
-}
+// ---- the If -------------------------------------------------------------------------------------
 
-// ---- the choice between them -------------------------------------------------------------------
-
-// The branches read the node's inputs from outside, which an engine does not take with all of them. Others may read
-// them too, perhaps in an outer graph: own_inputs undoes it. ONNX Runtime takes a QuantizeLinear back through a Transpose to
-// the value that both begin with, and does not see that a branch reads that value (seen with 1.31.1): it reads a copy.
+// The branches read the node's inputs as captures. Engines mishandle some of those, so the branches
+// read copies; own_inputs undoes it, since others may read the inputs too. ONNX Runtime moves a
+// QuantizeLinear back through a Transpose to the value before both, and overlooks that a branch
+// reads that value (seen with 1.31.1).
 static tsr_status shield_inputs(struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -540,9 +491,9 @@ static tsr_status shield_inputs(struct guard *guard)
             continue;
         guard->own[i] = x;
         if (tsr__value_is_quantized(st->inputs[i]->item->value))
-            x = tsr__part_apart(guard->part, x);
+            x = tsr__part_barrier(guard->part, x);
         else
-            x = tsr__part_unmoved(guard->part, x);
+            x = tsr__part_shielded(guard->part, x);
         if (!x)
             return TSR_NOMEM;
         form_root(st->inputs[i])->local[guard->part->rank] = x;
@@ -550,7 +501,6 @@ static tsr_status shield_inputs(struct guard *guard)
     return TSR_OK;
 }
 
-// The If, with the names of the results. Its branches come next.
 static tsr_status add_choice(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -564,10 +514,9 @@ static tsr_status add_choice(struct guard *guard)
             names[n++] = tsr__form_name(guard->part, st->outputs[i]).p;
     guard->choice = tsr_graph_add_node(guard->part->graph, "", "If", tsr_node_name(st->flow->node),
                                        &some, 1, names, n);
-    return made(guard->choice);
+    return status_of_alloc(guard->choice);
 }
 
-// The If and both of its branches; afterwards the graph that is being built is that of the last one.
 static tsr_status make_choice(struct guard *guard)
 {
     tsr_status status = shield_inputs(guard);
@@ -577,12 +526,9 @@ static tsr_status make_choice(struct guard *guard)
     if (status != TSR_OK)
         return status;
     status = some_branch(guard);
-    if (status != TSR_OK)
-        return status;
-    return none_branch(guard);
+    return status != TSR_OK ? status : none_branch(guard);
 }
 
-// The results of the If take the place of the node's; the inputs are put back as they were before the branches.
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
 {
     struct guard guard = {.part = part, .st = st, .outer = part->graph};

@@ -1,50 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_list.c - a list goes from one rank to others, tensor by tensor: custom operators take tensors only.
+// emit_list.c - transfers a list (ONNX sequence or optional) tensor by tensor, because custom
+// operators take only tensors.
 //
-//     who has it:   Loop(length) { SequenceAt(list, turn) -> Broadcast }
-//     who gets it:  Loop(length) { Broadcast -> SequenceInsert(list) }
+//     sender:    Loop(length) { SequenceAt(list, i) -> Broadcast }
+//     receiver:  Loop(length) { Broadcast -> SequenceInsert(list) }
 //
-// Both loops have one name and carry the token, so they are checked like any other body that communicates. An optional
-// is a list of one tensor: it needs no loop. Knows nothing of why a list moves.
+// Both loops have the same name and carry the token, so they are checked like any body that
+// communicates. An optional is one tensor and needs no loop.
 #include "internal.h"
 
-// Who has the list gives x; the others give an empty tensor and get x.
+// The sender passes x; receivers pass an empty tensor and get x.
 static tsr_value *exchange(struct part *part, const struct step *st, size_t group, tsr_value *x)
 {
     if (!x)
         x = tsr__part_empty(part, tsr__step_type(st));
     tsr_value *inputs[2] = {x, part->token};
-    struct str got = tsr__part_fresh(part);
+    struct str got = tsr__part_new_name(part);
     struct str token = tsr__arena_printf(part->draft->arena, TOKEN_NAME ".%lld", (long long)st->id);
     const char *outputs[2] = {got.p, token.p};
     if (!x || !got.p || !token.p)
         return NULL;
     tsr_node *node = tsr__comm_node(part, st, group, inputs, 2, outputs);
-    if (node)
-        return tsr_node_output(node, 0);
-    return NULL;
+    return node ? tsr_node_output(node, 0) : NULL;
 }
 
-// One tensor and no loop. Who gets it wraps it again.
-static tsr_status emit_optional(struct part *part, struct step *st, size_t group, tsr_value *held)
+static tsr_status emit_optional(struct part *part, struct step *st, size_t group,
+                                tsr_value *source_list)
 {
     struct form *to = st->outputs[0];
     struct str any = {0};
-    if (held) {
-        tsr_value *x = tsr__part_node(part, "OptionalGetElement", any, 1, held);
-        return made(exchange(part, st, group, x));
+    if (source_list) {
+        tsr_value *x = tsr__part_node(part, "OptionalGetElement", any, 1, source_list);
+        return status_of_alloc(exchange(part, st, group, x));
     }
     tsr_value *got = exchange(part, st, group, NULL);
     if (!got)
         return TSR_NOMEM;
     to->local[part->rank] = tsr__part_node(part, "Optional", tsr__form_name(part, to), 1, got);
-    return made(to->local[part->rank]);
+    return status_of_alloc(to->local[part->rank]);
 }
 
-// An input of a loop's body without dimensions: the number of the turn, or the condition.
+// A scalar input of a loop body: the iteration number or the condition.
 static tsr_value *scalar_input(struct part *part, tsr_dtype type)
 {
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     if (!name.p)
         return NULL;
     tsr_value *value = tsr_graph_add_input(part->graph, name.p);
@@ -53,17 +52,17 @@ static tsr_value *scalar_input(struct part *part, tsr_dtype type)
     return NULL;
 }
 
-// Loops go on by default, but not every reader knows that.
+// The condition of a Loop is optional, but not every reader knows that.
 static tsr_value *always(struct part *part)
 {
     static const unsigned char yes = 1;
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     if (name.p)
         return tsr_graph_add_initializer(part->graph, name.p, TSR_BOOL, 0, NULL, &yes, 1);
     return NULL;
 }
 
-// The loop: of one rank, with the list that grows as its first state unless the rank has the list already.
+// The receiver's loop has the growing list as its first state.
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
     struct str any = {0},
@@ -80,27 +79,28 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
         outputs[n_states++] = tsr__form_name(part, st->outputs[0]).p;
     }
     inputs[2 + n_states] = part->token;
-    outputs[n_states++] = tsr__part_fresh(part).p;
+    outputs[n_states++] = tsr__part_new_name(part).p;
     if (part->draft->arena->failed || !inputs[0] || !inputs[1])
         return NULL;
     return tsr_graph_add_node(part->graph, "", "Loop", label.p, inputs, 2 + n_states, outputs,
                               n_states);
 }
 
-// One turn: the tensor of that number goes over. held: the list, on the rank that has it; else NULL.
-static tsr_status fill_body(struct part *part, const struct step *st, size_t group, tsr_value *held)
+// One iteration. source_list: the list on the sender, else NULL.
+static tsr_status fill_body(struct part *part, const struct step *st, size_t group,
+                            tsr_value *source_list)
 {
     struct str any = {0};
     tsr_value *turn = scalar_input(part, TSR_INT64), *go = scalar_input(part, TSR_BOOL);
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     tsr_value *list = NULL, *x = NULL;
-    if (!held && name.p)
+    if (!source_list && name.p)
         list = tsr_graph_add_input(part->graph, name.p);
     part->token = tsr__part_token_input(part);
-    if (!turn || !go || !part->token || (!held && !list))
+    if (!turn || !go || !part->token || (!source_list && !list))
         return TSR_NOMEM;
-    if (held)
-        x = tsr__part_node(part, "SequenceAt", any, 2, held, turn);
+    if (source_list)
+        x = tsr__part_node(part, "SequenceAt", any, 2, source_list, turn);
     tsr_value *got = exchange(part, st, group, x);
     if (!got)
         return TSR_NOMEM;
@@ -116,39 +116,39 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     return tsr__part_token_output(part);
 }
 
-// The same number of turns on all ranks: the length travelled before (convert.c).
-static tsr_status emit_sequence(struct part *part, struct step *st, size_t group, tsr_value *held)
+// All ranks run the same number of iterations: the length was sent before (convert.c).
+static tsr_status emit_sequence(struct part *part, struct step *st, size_t group,
+                                tsr_value *source_list)
 {
     tsr_graph *outer = part->graph;
-    tsr_node *loop = make_loop(part, st, !held);
+    tsr_node *loop = make_loop(part, st, !source_list);
     if (!loop)
         return TSR_NOMEM;
     part->graph = tsr__node_add_graph(loop, "body", "elements");
     if (!part->graph)
         return TSR_NOMEM;
-    tsr_status status = fill_body(part, st, group, held);
+    tsr_status status = fill_body(part, st, group, source_list);
     part->graph = outer;
     if (status != TSR_OK)
         return status;
     part->token = tsr_node_output(loop, tsr_node_output_count(loop) - 1);
-    if (!held)
+    if (!source_list)
         st->outputs[0]->local[part->rank] = tsr_node_output(loop, 0);
     return TSR_OK;
 }
 
-// The rank that has the list keeps it as it is; the others put it together again.
 tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group)
 {
     struct form *to = st->outputs[0];
     bool has = st->roots[group] == part->rank;
-    tsr_value *held = NULL;
+    tsr_value *source_list = NULL;
     if (has)
-        held = local_of(part, st->inputs[0]);
-    if (has && !held)
+        source_list = local_of(part, st->inputs[0]);
+    if (has && !source_list)
         return TSR_NOMEM;
     if (has && tsr__layout_has_device(to->layout, part->rank))
-        to->local[part->rank] = held;
+        to->local[part->rank] = source_list;
     if (to->item->way == LIST_OPTIONAL)
-        return emit_optional(part, st, group, held);
-    return emit_sequence(part, st, group, held);
+        return emit_optional(part, st, group, source_list);
+    return emit_sequence(part, st, group, source_list);
 }

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_lookup.c - nodes that are addressed by values, of whose table each device has some rows.
+// emit_lookup.c - nodes that are addressed by indices, with the rows of the table sharded.
 //
-// What is looked up elsewhere is looked up at row 0 and put to 0, so that the sum over the devices has every row from
-// the one that has it. Exact in every type: all other summands are 0. What is changed elsewhere changes one more row, which
-// is put behind those that are here and taken off again.
+// An index of another rank's row looks up row 0, and the result is set to 0. The sum over the ranks
+// then has every row, exactly, in every type. For updates, indices of other ranks' rows change a
+// spare row behind the local ones, which is removed again.
 //
-//     Gather(table [8,4], ids), rows 0..3 of the table on rank 0 and 4..7 on rank 1, ids = [5 1]:
-//         rank 0   local ids [0 1], here [no yes]    found rows 0 and 1 -> [0, row 1]
-//         rank 1   local ids [1 0], here [yes no]    found rows 5 and 4 -> [row 5, 0]
+//     Gather(table [8,4], ids), rows 0..3 on rank 0 and 4..7 on rank 1, ids = [5 1]:
+//         rank 0   local ids [0 1], here [no yes]    rows 0 and 1 -> [0, row 1]
+//         rank 1   local ids [1 0], here [yes no]    rows 5 and 4 -> [row 5, 0]
 //         AllReduce -> [row 5, row 1]
 #include "internal.h"
 
-// The rows that are addressed are divided between devices.
 static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrite)
 {
     return (rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER) &&
            nf->place.cuts[rewrite->factor] > 1;
 }
 
-// How the node is addressed; one of its factors is cut so.
+// The kind of the first rewrite whose factor is sharded.
 static enum rewrite_kind addressed(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -28,10 +27,10 @@ static enum rewrite_kind addressed(const struct node_flow *nf)
     return REWRITE_SHAPE;
 }
 
-// A constant without dimensions, in the main graph, where bodies can see it.
+// A scalar constant in the main graph, visible to bodies.
 static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
 {
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     size_t bytes = (size_t)tsr_dtype_bits(type) / 8; // v is 0 unless the type is int64
     if (name.p)
         return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL, &v,
@@ -45,7 +44,7 @@ static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t 
     return tsr__with_int(tsr__part_node(part, "Concat", any, 2, a, b), "axis", axis);
 }
 
-// Axes are an input from operator set 13 on, an attribute before.
+// Axes are an input from opset 13, an attribute before.
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
                             int n)
 {
@@ -57,16 +56,15 @@ static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, con
 
 // ---- indices -----------------------------------------------------------------------------------
 
-// One factor that is cut and addressed by values.
+// A sharded factor that is addressed by indices.
 struct table {
     struct part *part;
-    int64_t size;              // rows of the whole
-    struct tile_interval rows; // that this rank has
-    int64_t elsewhere;         // the row that stands for all others
-    tsr_value *here; // which indices mean a row of this rank, once they have been looked at
+    int64_t size;              // rows of the full table
+    struct tile_interval rows; // rows of this rank
+    int64_t elsewhere;         // the row for indices of other ranks
+    tsr_value *here;           // mask of the indices of this rank, set by local_index
 };
 
-// The rows of the factor that this rank has.
 static struct tile_interval rows_here(const struct part *part, const struct node_flow *nf,
                                       int factor)
 {
@@ -74,8 +72,8 @@ static struct tile_interval rows_here(const struct part *part, const struct node
     return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
 }
 
-// Indices into the rows that this rank has, `elsewhere` for others. Of 8 rows of which the rank has 4..7, [5 -1 2] becomes
-// [1 3 elsewhere], and table->here is [true true false].
+// Local indices, `elsewhere` for other ranks' rows. Example: of 8 rows the rank has 4..7; [5 -1 2]
+// becomes [1 3 elsewhere], and table->here is [true true false].
 static tsr_value *local_index(struct table *table, tsr_value *value)
 {
     const struct str any = {0};
@@ -95,7 +93,7 @@ static tsr_value *local_index(struct table *table, tsr_value *value)
                           scalar(part, TSR_INT64, table->elsewhere));
 }
 
-// The same for one element of each row of indices: the others stay, and table->here has one for a row.
+// The same for one element of each index vector; the other elements stay.
 static tsr_value *local_element(struct table *table, tsr_value *x, const struct item *it,
                                 int element)
 {
@@ -116,7 +114,6 @@ static tsr_value *local_element(struct table *table, tsr_value *x, const struct 
     return value;
 }
 
-// Arithmetic of indices is done in 64 bits; the operators take both.
 static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
 {
     const struct str any = {0};
@@ -125,20 +122,17 @@ static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
     return tsr__with_int(tsr__part_node(part, "Cast", any, 1, x), "to", TSR_INT64);
 }
 
-// ---- before and behind the node ----------------------------------------------------------------
+// ---- around the node ----------------------------------------------------------------------------
 
-// One more row, for what is meant for others.
 static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
 {
     const struct str any = {0};
     tsr_value *first = tsr__part_slice(part, x, axis, 0, 1, any);
-    if (first)
-        return joined(part, x, first, axis);
-    return NULL;
+    return first ? joined(part, x, first, axis) : NULL;
 }
 
-// The indices of one factor become local ones, in inputs; where rows are changed, the table gets a spare one. *here: which
-// indices mean this rank, of all factors so far.
+// Makes the indices of one factor local and, for updates, adds the spare row. *here: the mask of
+// this rank's indices for all factors so far.
 static tsr_status begin_factor(struct part *part, const struct step *st,
                                const struct rule_rewrite *rewrite, tsr_value **inputs,
                                tsr_value **here)
@@ -149,7 +143,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     if (rewrite->kind == REWRITE_SCATTER)
         table.elsewhere = table.rows.stop - table.rows.start;
     tsr_value **x = &inputs[rewrite->index];
-    if (!*here) // else it was cast already
+    if (!*here) // otherwise it is cast already
         *x = as_int64(part, *x, it->dtype);
     if (rewrite->first)
         *x = local_element(&table, *x, it, rewrite->first - 1);
@@ -166,7 +160,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     return TSR_OK;
 }
 
-// Several factors may be addressed at once (GatherND): an index means this rank if it does so in all of them.
+// With several factors (GatherND), an index is local if it is local in all of them.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {
@@ -184,18 +178,16 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
     return TSR_OK;
 }
 
-// The mask with so many dimensions of size 1 behind it.
+// The mask with `behind` more dimensions of size 1.
 static tsr_value *stretched(struct part *part, tsr_value *mask, int rank, int behind)
 {
     int64_t axes[RULE_MAX_RANK];
     for (int i = 0; i < behind; i++)
         axes[i] = rank + i;
-    if (behind)
-        return with_axes(part, "Unsqueeze", mask, axes, behind);
-    return mask;
+    return behind ? with_axes(part, "Unsqueeze", mask, axes, behind) : mask;
 }
 
-// The spare rows, which hold what was meant for others, are cut off, factor by factor.
+// Removes the spare rows.
 static tsr_value *without_spares(struct part *part, const struct step *st, tsr_value *x,
                                  struct str name)
 {
@@ -214,7 +206,7 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
     return x;
 }
 
-// Rows that were found elsewhere are 0 here, so that the sum over ranks has each from the one that has it.
+// Results of other ranks' rows become 0.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name)
 {
@@ -232,5 +224,5 @@ tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, 
                            found, scalar(part, st->outputs[0]->item->dtype, 0));
     }
     st->outputs[0]->local[part->rank] = y;
-    return made(y);
+    return status_of_alloc(y);
 }

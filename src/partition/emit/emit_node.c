@@ -1,39 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_node.c - a node on one rank: a copy of the model's node with what its rule says about the local one.
+// emit_node.c - the node of one rank: a copy of the model's node, changed as its rule says.
 //
-// Inputs are rewritten before the node is copied, attributes after. Where another node must finish the work (the mask of
-// a lookup, a trim), the copy gives a fresh name and that node the real one.
+// Inputs are rewritten before the node is copied, attributes afterwards. If another node must
+// finish the result (the mask of a lookup, a trim), the copy gets a new name and that node the real
+// one.
 //
-//     Reshape(x, [8,6]) on rank 1, its result cut {2,1}:
-//         input 1 becomes the constant [4,6]                    rewrite_inputs
-//         Reshape(x, [4,6]) under the name of the result        copy_node
-//     MultiHeadAttention(q, k, v) with num_heads = 8, the heads cut in 2: num_heads = 4           rewrite_attributes
-//     Conv with pads = {1,1}, the width cut in 2: pads = {1,0} on rank 0, {0,1} on rank 1          rewrite_list_attributes
-//     Sum(x, b) of parts of a sum x, on rank 1: Identity(x); b is added by rank 0                  sum_parts
+//     Reshape(x, [8,6]) on rank 1, result sharded {2,1}: input 1 becomes [4,6]   rewrite_inputs
+//     MultiHeadAttention with num_heads = 8, heads sharded in 2: num_heads = 4   rewrite_attributes
+//     Conv with pads = {1,1}, width sharded in 2:
+//         pads = {1,0} on rank 0, {0,1} on rank 1                           rewrite_list_attributes
+//     Sum(x, b) of a partial sum x, on rank 1: Identity(x); rank 0 adds b             sum_parts
 #include "internal.h"
 
-// A local node while it is being made.
+// A local node under construction.
 struct local_copy {
     struct part *part;
     struct step *step;
     const struct node_flow *flow;
-    const struct rule *rule; // NULL: the operator has none, and nothing is rewritten
-    int64_t place;           // of the rank in the placement; -1: it is in none
-    tsr_value **inputs;      // as the rank has them, then as they are rewritten
+    const struct rule *rule; // NULL: no rule, nothing is rewritten
+    int64_t place;           // of the rank in the placement; -1: not in it
+    tsr_value **inputs;      // local inputs, then rewritten
     size_t n_inputs;
     struct str *outputs; // names
-    tsr_node *node;      // once it stands
+    tsr_node *node;      // once it is created
 };
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
-// The rank takes part, and the rule's numbers replace the node's own.
 static bool lists_apply(const struct local_copy *copy)
 {
     return copy->rule && copy->place >= 0 && tsr__lists_apply(copy->flow);
 }
 
-// The numbers of the list on this rank. NULL: out of memory.
+// NULL: out of memory.
 static int64_t *list_numbers(const struct local_copy *copy, const struct rule_list *list)
 {
     int64_t *numbers = NULL;
@@ -43,7 +42,7 @@ static int64_t *list_numbers(const struct local_copy *copy, const struct rule_li
     return numbers;
 }
 
-// Lists that the node takes as inputs, such as the starts and ends of a slice.
+// Lists that are inputs, such as the starts and ends of a Slice.
 static tsr_status rewrite_lists(struct local_copy *copy)
 {
     if (!lists_apply(copy))
@@ -64,7 +63,7 @@ static tsr_status rewrite_lists(struct local_copy *copy)
     return TSR_OK;
 }
 
-// A reduction's axes, counted from the front.
+// A reduction's axes that are an input.
 static tsr_status front_input(const struct local_copy *copy)
 {
     int64_t axes[RULE_MAX_RANK];
@@ -73,10 +72,11 @@ static tsr_status front_input(const struct local_copy *copy)
     if (n == 0 || name)
         return TSR_OK;
     copy->inputs[1] = tsr__part_ints(copy->part, axes, n);
-    return made(copy->inputs[1]);
+    return status_of_alloc(copy->inputs[1]);
 }
 
-// An attribute whose list the rule leaves empty is removed, such as ceil_mode: the numbers say what it said.
+// An attribute whose list is empty in the rule is removed: ceil_mode, say, which the new pads
+// replace.
 static tsr_status rewrite_list_attribute(const struct local_copy *copy,
                                          const struct rule_list *list)
 {
@@ -91,7 +91,6 @@ static tsr_status rewrite_list_attribute(const struct local_copy *copy,
     return TSR_OK;
 }
 
-// Attributes that hold lists of numbers, such as pads: of {1,1}, rank 0 of 2 gets {1,0}.
 static tsr_status rewrite_list_attributes(const struct local_copy *copy)
 {
     if (!lists_apply(copy))
@@ -108,13 +107,13 @@ static tsr_status rewrite_list_attributes(const struct local_copy *copy)
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-// The rank's part of that factor.
 static struct tile_units part_of(const struct local_copy *copy, int factor)
 {
     return placement_units(&copy->flow->place, copy->place, factor);
 }
 
-// Units a to b of n of the n' = max(limit - start, 0) numbers from start on: from floor(a n' / n) to floor(b n' / n).
+// The Range of shard [a, b) of n, with n' = max(limit - start, 0) numbers: from floor(a n' / n) to
+// floor(b n' / n).
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     const struct str any = {0};
@@ -142,16 +141,15 @@ static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewri
     return TSR_NOMEM;
 }
 
-// The shape that the node is told of its result.
 static tsr_status rewrite_shape(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = copy->part->draft;
-    struct told_shape told;
-    if (!tsr__told_shape(draft, copy->flow, rewrite, &told))
+    struct shape_input shape;
+    if (!tsr__shape_input_of(draft, copy->flow, rewrite, &shape))
         return draft_status(draft);
     tsr_value **host = &copy->inputs[rewrite->index];
-    *host = tsr__part_local_shape(copy->part, &told, *host, copy->inputs[0]);
-    return made(*host);
+    *host = tsr__part_local_shape(copy->part, &shape, *host, copy->inputs[0]);
+    return status_of_alloc(*host);
 }
 
 static tsr_status rewrite_input(struct local_copy *copy, const struct rule_rewrite *rewrite)
@@ -162,7 +160,7 @@ static tsr_status rewrite_input(struct local_copy *copy, const struct rule_rewri
     case REWRITE_SHAPE:
         return rewrite_shape(copy, rewrite);
     case REWRITE_ADD_ONCE:
-        if (tsr__adds_elsewhere(copy->flow, copy->part->rank, rewrite->index))
+        if (tsr__input_is_skipped(copy->flow, copy->part->rank, rewrite->index))
             copy->inputs[rewrite->index] = NULL;
         return TSR_OK;
     default:
@@ -170,8 +168,8 @@ static tsr_status rewrite_input(struct local_copy *copy, const struct rule_rewri
     }
 }
 
-// Inputs whose value says something about the whole tensor. A Reshape to [8,6] whose result is {2,1} gets [4,6]; a
-// bias that another rank adds to a sum in parts is left out; the bounds of a Range become those of the rank's part.
+// Inputs that describe the full tensor. Examples: Reshape to [8,6] with result {2,1} gets [4,6]; a
+// bias that another rank adds is left out; the bounds of a Range become those of the shard.
 static tsr_status rewrite_inputs(struct local_copy *copy)
 {
     if (!copy->rule)
@@ -187,9 +185,9 @@ static tsr_status rewrite_inputs(struct local_copy *copy)
     return TSR_OK;
 }
 
-// What the engine writes over must be nobody else's: inputs of a run are shared by ranks that are threads, and belong to the
-// caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity. Every other copy is
-// a Min: two that are alike, of one value, would become one node.
+// Copies inputs that the kernel overwrites: ranks that are threads share the inputs of a run, which
+// belong to the caller. ONNX Runtime removes Identity but not Max of one tensor. Max and Min
+// alternate because equal nodes are merged.
 static tsr_status copy_written(struct local_copy *copy)
 {
     for (size_t i = 0; i < copy->step->n_node_inputs; i++) {
@@ -203,12 +201,12 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Splits that the engine would take for each other read different copies of the value: copies of copies, because the engine joins
-// equal nodes.
+// ONNX Runtime merges some different Splits of one value. So each reads another copy: a chain of
+// copies, because equal nodes are merged too.
 static tsr_status copy_split(struct local_copy *copy)
 {
     for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
-        copy->inputs[0] = tsr__part_apart(copy->part, copy->inputs[0]);
+        copy->inputs[0] = tsr__part_barrier(copy->part, copy->inputs[0]);
         if (!copy->inputs[0])
             return TSR_NOMEM;
     }
@@ -217,8 +215,7 @@ static tsr_status copy_split(struct local_copy *copy)
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// A number that counts a factor counts the local part of it: whole / size * local. For an attribute that
-// counts several factors, the rule has one rewrite for each.
+// full / size * local. If an attribute counts several factors, the rule has one rewrite for each.
 static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {
@@ -229,7 +226,7 @@ static int64_t local_count(const struct rule_factor *factor, const struct local_
 
 #define MAX_COUNTS 8
 
-// One number, or a list of a few, each of which counts the factor.
+// One number or a short list, each counting the factor.
 static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const char *name,
                                  const struct rule_factor *factor, const struct local_size *part)
 {
@@ -237,7 +234,7 @@ static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const cha
     int64_t local[MAX_COUNTS];
     size_t n = tsr_attr_ints(attr, &whole);
     if (n > MAX_COUNTS)
-        return TSR_BUG; // no operator counts a factor so often
+        return TSR_BUG; // no operator has so many
     if (!n)
         return tsr_node_set_int(node, name, local_count(factor, part, tsr_attr_int(attr, 0)));
     for (size_t i = 0; i < n; i++)
@@ -245,7 +242,7 @@ static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const cha
     return tsr_node_set_ints(node, name, local, n);
 }
 
-// Word number `at` of those that one space separates; none: there are not so many.
+// Word number `at` of words separated by one space; empty if there are fewer.
 static struct str word_at(struct str words, int64_t at)
 {
     while (at > 0 && words.n) {
@@ -258,8 +255,8 @@ static struct str word_at(struct str words, int64_t at)
     return (struct str){words.p, n};
 }
 
-// Texts and lists that say something of each element of a factor say it of the local ones: of the directions "forward"
-// and "reverse" of a recurrent layer, the second of two devices has the second, and its activations.
+// Attributes with one entry per element of a factor keep the local entries. Of the directions
+// "forward" and "reverse" of a recurrent layer, the second of two devices has the second.
 static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
                                 tsr_attr *attr, const struct local_size *part)
 {
@@ -274,24 +271,22 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
         return TSR_OK;
     struct arena *arena = copy->part->draft->arena;
     struct str text = tsr__arena_str(arena, word_at(str_of(rewrite->words), start));
-    if (text.p)
-        return tsr_node_set_string(copy->node, rewrite->name, text.p);
-    return TSR_NOMEM;
+    return text.p ? tsr_node_set_string(copy->node, rewrite->name, text.p) : TSR_NOMEM;
 }
 
-// [1 3 4] as [0 -1], cut in two: the first device makes [0 12] of nothing, and 0 must mean 0.
+// [1 3 4] as [0 -1], sharded in two: the first device reshapes an empty shard to [0 12], and 0 must
+// mean 0.
 static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = copy->part->draft;
-    struct told_shape told;
-    if (!tsr__told_shape(draft, copy->flow, rewrite, &told))
+    struct shape_input shape;
+    if (!tsr__shape_input_of(draft, copy->flow, rewrite, &shape))
         return draft_status(draft);
-    if (!tsr__shape_of_sizes(draft, &told))
+    if (!tsr__shape_input_is_sizes(draft, &shape))
         return TSR_OK;
     return tsr_node_set_int(copy->node, rewrite->name, 1);
 }
 
-// An attribute that counts a factor, or has something for each element of it, where that factor is cut.
 static tsr_status rewrite_attribute(const struct local_copy *copy,
                                     const struct rule_rewrite *rewrite)
 {
@@ -310,7 +305,7 @@ static tsr_status rewrite_attribute(const struct local_copy *copy,
     return rewrite_counts(copy->node, attr, rewrite->name, factor, &part);
 }
 
-// num_heads = 8 becomes 4 where the heads are cut in 2. A rank that is not in the placement has nothing to rewrite.
+// num_heads = 8 becomes 4 if the heads are sharded in 2.
 static tsr_status rewrite_attributes(const struct local_copy *copy)
 {
     if (!copy->rule || copy->place < 0)
@@ -329,7 +324,7 @@ static tsr_status rewrite_attributes(const struct local_copy *copy)
     return TSR_OK;
 }
 
-// Axes that are counted from the front (local_node.c), as an attribute. As an input they were given before the copy.
+// A reduction's axes that are an attribute.
 static tsr_status front_attribute(const struct local_copy *copy)
 {
     int64_t axes[RULE_MAX_RANK];
@@ -350,7 +345,7 @@ struct captured {
     int64_t rank;
 };
 
-// The local value in place of an outer one that a subgraph reads.
+// The local value of an outer value that a subgraph reads.
 static tsr_value *find_captured(void *data, tsr_value *outer)
 {
     const struct captured *captured = data;
@@ -360,17 +355,8 @@ static tsr_value *find_captured(void *data, tsr_value *outer)
     return NULL;
 }
 
-// Subgraphs, which are copied with the node.
-static bool has_graphs(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
-            return true;
-    return false;
-}
-
-// What a body takes in has the number of dimensions of what its node reads, and engines refuse to scan what they know no number
-// of: the result of an operator that ONNX defines by a function, for one, which the model's own function hid from them.
+// Engines refuse to Scan a value of unknown rank, such as the result of an operator that ONNX
+// defines by a function. So the ranks of inputs are declared.
 static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
 {
     for (size_t i = 0; i < st->n_node_inputs; i++) {
@@ -387,14 +373,14 @@ static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
     return TSR_OK;
 }
 
-// Whether the model itself leaves this input out, and writes that.
+// True if the model itself leaves out this input.
 static bool written_empty(const tsr_node *node, size_t input)
 {
     return input < tsr_node_input_count(node) && !tsr_node_input(node, input);
 }
 
-// Inputs at the end that only this rank does without are not written. Those that the model left out are: a Loop of 3 turns without a
-// condition is Loop(3, ""), and ONNX Runtime counts two inputs or refuses it.
+// Trailing inputs that only this rank lacks are dropped. Those that the model left out are written:
+// ONNX Runtime refuses a Loop(3, "") without its second input.
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;
@@ -402,7 +388,7 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
     tsr_graph *graph = copy->part->graph;
     while (n_inputs && !copy->inputs[n_inputs - 1] && !written_empty(node, n_inputs - 1))
         n_inputs--;
-    if (!has_graphs(node))
+    if (!node_has_graphs(node))
         return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs);
     if (ranks_for_bodies(copy->part, st) != TSR_OK)
         return NULL;
@@ -412,22 +398,19 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
                                find_captured, &captured);
 }
 
-// A sum of parts without the inputs that another device adds; NULL: out of memory.
+// A sum without the inputs that another device adds. NULL: out of memory.
 static tsr_node *sum_parts(const struct local_copy *copy)
 {
     size_t n = 0, all = copy->step->n_node_inputs;
     for (size_t i = 0; i < all; i++)
-        if (!tsr__adds_elsewhere(copy->flow, copy->part->rank, (int)i))
+        if (!tsr__input_is_skipped(copy->flow, copy->part->rank, (int)i))
             copy->inputs[n++] = copy->inputs[i];
     if (n > 1 || n == all)
         return copy_node(copy, n);
     tsr_value *sum = tsr__part_node(copy->part, "Identity", copy->outputs[0], 1, copy->inputs[0]);
-    if (sum)
-        return tsr_value_producer(sum);
-    return NULL;
+    return sum ? tsr_value_producer(sum) : NULL;
 }
 
-// The copy; its results are the local values of the step's outputs.
 static tsr_status make_node(struct local_copy *copy)
 {
     struct step *st = copy->step;
@@ -449,12 +432,10 @@ static tsr_status make_node(struct local_copy *copy)
     if (status != TSR_OK)
         return status;
     status = rewrite_attributes(copy);
-    if (status != TSR_OK)
-        return status;
-    return front_attribute(copy);
+    return status != TSR_OK ? status : front_attribute(copy);
 }
 
-// *here: of a lookup, which rows are here (emit_lookup.c); else NULL.
+// *here: of a lookup, the mask of local rows (emit_lookup.c); else NULL.
 static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
 {
     const struct step *st = copy->step;
@@ -479,18 +460,16 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     if (status != TSR_OK)
         return status;
     status = front_input(copy);
-    if (status != TSR_OK)
-        return status;
-    return tsr__lookup_begin(copy->part, st, copy->inputs, here);
+    return status != TSR_OK ? status : tsr__lookup_begin(copy->part, st, copy->inputs, here);
 }
 
-// Keeps the memory of input 0 from being reused for the result: a Where that always takes the result reads both. Operator sets
-// before 9 have none.
+// Keeps the kernel from reusing the memory of input 0 for the result: a Where that always selects
+// the result reads both. Needs opset 9.
 static tsr_status keep_first_input(const struct local_copy *copy, struct str name)
 {
     static const unsigned char no = 0;
     struct part *part = copy->part;
-    struct str constant = tsr__part_fresh(part);
+    struct str constant = tsr__part_new_name(part);
     tsr_value *never = NULL;
     if (constant.p)
         never = tsr_graph_add_initializer(tsr_model_graph(part->model), constant.p, TSR_BOOL, 0,
@@ -501,7 +480,6 @@ static tsr_status keep_first_input(const struct local_copy *copy, struct str nam
     return kept ? TSR_OK : TSR_NOMEM;
 }
 
-// What stands behind the node (a trim, the end of a lookup) gives the result its name; the node itself has a fresh one then.
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs)
 {
     struct local_copy copy = {.part = part,
@@ -518,7 +496,7 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
     bool trims = tsr__trims(st->flow);
     bool rereads = tsr__node_rereads(st->flow->node) && part->draft->opset >= 9;
     if (here || trims || rereads)
-        outputs[0] = tsr__part_fresh(part);
+        outputs[0] = tsr__part_new_name(part);
     status = make_node(&copy);
     if (status != TSR_OK)
         return status;
@@ -526,7 +504,5 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
         return tsr__emit_trim(part, st, tsr_node_output(copy.node, 0), name);
     if (rereads)
         return keep_first_input(&copy, name);
-    if (here)
-        return tsr__lookup_end(part, st, here, tsr_node_output(copy.node, 0), name);
-    return TSR_OK;
+    return here ? tsr__lookup_end(part, st, here, tsr_node_output(copy.node, 0), name) : TSR_OK;
 }

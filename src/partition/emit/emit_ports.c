@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_ports.c - what a rank file takes in and gives out, as it declares it: the model's own names, with the rank's local
-// sizes. Of x [batch,8] kept cut {1,2} a rank takes in x [-1,4].
+// emit_ports.c - types of a rank file's inputs and outputs: the model's names with local sizes. If
+// x [batch,8] is kept sharded {1,2}, a rank's input is x [-1,4].
 #include "internal.h"
 
-// A dimension as the model declares it; a number where it declares nothing and one is known: engines do not
-// see through communication, and some nodes behind it want to know the sizes of what they read.
+// The declared dimension, or a known size if none is declared: engines do not infer shapes through
+// communication, and some nodes behind it need sizes.
 static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
 {
     tsr_dim dim = {-1, ""};
@@ -16,7 +16,7 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
-// Sizes that are cut become local numbers, or are left open: a symbol would stand for two sizes.
+// Sharded dimensions get local sizes or none: a symbol would have two values.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {
@@ -25,15 +25,15 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
     const struct item *it = tsr__item_of(part->draft, value);
     int rank = tsr_value_rank(value);
     tsr_dtype type = tsr_value_dtype(value);
-    if (rank < 0 && it) // engines do not see through communication
+    if (rank < 0 && it) // engines do not infer through communication
         rank = it->rank;
-    if (type == TSR_UNDEFINED && it) // an output may be declared by its name alone
+    if (type == TSR_UNDEFINED && it) // an output may be declared by name only
         type = it->dtype;
     if (type == TSR_UNDEFINED || rank < 0 || rank != layout->rank || rank > TILE_MAX_RANK)
         return tsr__value_copy_type(local, value);
     for (int axis = 0; axis < rank; axis++) {
         dims[axis] = port_dim(it, value, axis);
-        if (!tsr__dim_cut(&layout->dims[axis]))
+        if (!tsr__dim_is_sharded(&layout->dims[axis]))
             continue;
         if (!tsr__device_coords(layout, part->rank, axis, coords))
             return TSR_BUG;
@@ -46,7 +46,6 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
     return tsr_value_set_type(local, type, rank, dims);
 }
 
-// In the main graph, wherever it is asked for.
 tsr_value *tsr__part_input(struct part *part, struct item *it)
 {
     tsr_value **local = &it->first->local[part->rank];

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
-// dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
-// their concatenation. Shapes stay global everywhere but in local_shape.c.
+// emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a
+// dimension; an expression ("batch*seq", "past + 1") becomes a few nodes; a shape is a Concat.
+// Shapes are those of the full tensors, except in local_shape.c.
 //
 //     x [batch,seq] is an input; a Reshard needs the shape [batch*seq,6]:
 //         b = Gather(Shape(x), [0]);  s = Gather(Shape(x), [1]);  Concat(Mul(b, s), [6])
-//     b and s stand in the main graph and are there once for all who need them; the Concat stands where it is needed.
+//     b and s are added once, to the main graph; the Concat is added where it is needed.
 #include "internal.h"
 
 // ---- one size ----------------------------------------------------------------------------------
 
-// The whole shape of the input that a symbol is read from: as it was counted, where each rank has a piece, or as the
-// input has it.
+// The full shape of the input: summed over the ranks if each has a shard, else Shape of the input.
 static tsr_value *source_shape(struct part *part, const struct size_source *from)
 {
     tsr_value *counted = local_of(part, from->count);
@@ -23,7 +22,7 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
 }
 
-// The size of a symbol in this part: Shape of the input, then its entry; made once.
+// Added once per symbol.
 static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
 {
     struct part *part = data;
@@ -32,7 +31,7 @@ static tsr_value *symbol_value(void *data, struct str symbol, const struct size_
         return known;
     int64_t axis = from->axis;
     tsr_graph *here = part->graph;
-    part->graph = tsr_model_graph(part->model); // where all bodies can see it
+    part->graph = tsr_model_graph(part->model); // visible to all bodies
     tsr_value *shape = source_shape(part, from);
     tsr_value *size =
         tsr__part_node(part, "Gather", (struct str){0}, 2, shape, tsr__part_ints(part, &axis, 1));
@@ -50,7 +49,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
-// Cast of Greater(a, b): [5 2] and [3 3] give [1 0].
+// [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -59,7 +58,7 @@ tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value
     return tsr__part_cast(part, larger, TSR_INT64, (struct str){0});
 }
 
-// What a exceeds b by where it does, 0 elsewhere: Max and Min are of floats before opset 12.
+// max(a - b, 0). Before opset 12, Max and Min take only floats.
 static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
 {
     const struct str any = {0};
@@ -67,7 +66,6 @@ static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
     return tsr__part_node(part, "Mul", any, 2, tsr__part_one_where_larger(part, a, b), gap);
 }
 
-// b plus what a exceeds it by.
 tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
 {
     if (part->draft->opset >= 12)
@@ -75,7 +73,6 @@ tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, t
     return tsr__part_node(part, "Add", name, 2, b, excess(part, a, b));
 }
 
-// a less what it exceeds b by.
 tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
 {
     if (part->draft->opset >= 12)
@@ -83,7 +80,7 @@ tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, 
     return tsr__part_node(part, "Sub", name, 2, a, excess(part, a, b));
 }
 
-// Before opset 10 there is no remainder.
+// Mod exists from opset 10.
 static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
 {
     struct str any = {0};
@@ -93,7 +90,6 @@ static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
     return tsr__part_node(part, "Sub", any, 2, a, tsr__part_node(part, "Mul", any, 2, times, b));
 }
 
-// By a node of that operator, or by those that stand for it in older operator sets.
 static tsr_value *arith_node(void *data, enum arith op, tsr_value *a, tsr_value *b)
 {
     struct part *part = data;
@@ -117,8 +113,7 @@ tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
     return tsr__size_make(part->draft, &maker, dim);
 }
 
-// The whole shape of a value as a tensor on this rank: a constant if all sizes are known, else a Concat of what is
-// known of each: [n,6] is Concat(n as found at an input, 6).
+// A constant if all sizes are known, else a Concat: [n,6] is Concat(n, 6).
 tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 {
     if (it->fixed)
@@ -126,25 +121,14 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
     tsr_value **sizes = ARENA_ARRAY(part->draft->arena, tsr_value *, (size_t)it->rank + 1);
     if (!sizes)
         return NULL;
-    for (int axis = 0; axis < it->rank; axis++) {
+    for (int axis = 0; axis < it->rank; axis++)
         sizes[axis] = tsr__part_size(part, &it->dims[axis]);
-        if (!sizes[axis])
-            return NULL;
-    }
-    struct str name = tsr__part_fresh(part);
-    if (!name.p)
-        return NULL;
-    const char *outputs[1] = {name.p};
-    tsr_node *node =
-        tsr_graph_add_node(part->graph, "", "Concat", name.p, sizes, (size_t)it->rank, outputs, 1);
-    if (!node || tsr_node_set_int(node, "axis", 0) != TSR_OK)
-        return NULL;
-    return tsr_node_output(node, 0);
+    return tsr__part_concat(part, sizes, (size_t)it->rank, 0, (struct str){0});
 }
 
-// ---- sizes as a node gives them ------------------------------------------------------------------
+// ---- Shape and Size -----------------------------------------------------------------------------
 
-// Entries first .. last - 1 of the shape of an item.
+// Entries first .. last - 1 of the shape.
 static tsr_value *some_sizes(struct part *part, const struct item *it, int first, int last)
 {
     int64_t at[TILE_MAX_RANK];
@@ -161,12 +145,12 @@ static tsr_value *some_sizes(struct part *part, const struct item *it, int first
                           tsr__part_ints(part, at, last - first));
 }
 
-// One number, without dimensions.
+// A scalar.
 static tsr_value *product_of(struct part *part, const struct item *it)
 {
     if (it->fixed) {
         int64_t n = 1;
-        struct str name = tsr__part_fresh(part);
+        struct str name = tsr__part_new_name(part);
         for (int i = 0; i < it->rank; i++)
             if (!mul_ok(n, it->shape[i], &n))
                 return NULL;
@@ -180,7 +164,8 @@ static tsr_value *product_of(struct part *part, const struct item *it)
     return tsr__with_int(value, "keepdims", 0);
 }
 
-// Shape(x) with x [n,6] cut: a Concat of n and 6, of the whole, and nothing of x is read. Size(x) is their product.
+// Shape(x) with x [n,6] sharded becomes a Concat of n and 6; x itself is not read. Size(x) is the
+// product.
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = part->draft;
@@ -200,12 +185,12 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
         *value = product_of(part, it);
     else
         *value = some_sizes(part, it, rewrite->first, rewrite->last);
-    return made(*value);
+    return status_of_alloc(*value);
 }
 
-// ---- counting together -------------------------------------------------------------------------
+// ---- summing sizes over ranks -------------------------------------------------------------------
 
-// 1 for each dimension that this device's piece counts in.
+// Sets mask[axis] to 1 for each dimension that this device's shard counts in. True: all of them.
 static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
 {
     const int64_t *owners;
@@ -224,7 +209,7 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
-// Own sizes times 1 or 0: [4,6] with the mask [1,0] counts as [4,0].
+// [4,6] with the mask [1,0] counts as [4,0].
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};

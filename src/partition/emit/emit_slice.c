@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_slice.c - what a rank takes out of what it holds: a slice from one form to another, the elements of windows, what
-// a local node gave beyond its part. Bounds are constants where sizes are known, and are computed from the size at run
-// time where not.
+// emit_slice.c - slices from one form to another, windows, and trims of what a local node returned
+// beyond its shard. Bounds are constants if sizes are known, else computed at run time.
 //
-//     [8,6] whole -> {2,1} on rank 1: Slice rows 4..7. [n,6] the same: rows from n / 2 on.
-//     [8,6] whole -> a strided cut, of which rank 1 has rows 2 3 6 7: Gather of these rows.
+//     [8,6] unsharded -> {2,1} on rank 1: Slice rows 4..7. [n,6]: rows from n / 2 on.
+//     [8,6] unsharded -> strided, rank 1 has rows 2 3 6 7: Gather of these rows.
 #include "internal.h"
 
-// Entries 0 .. n - 1, one for each axis that is sliced. starts and stops are filled for sizes that
-// are known; unit, spare, part, next and parts for those that are not: part j of n of an axis, in
-// units (slice_dynamic).
+// One entry per sliced axis. Known sizes use starts and stops; unknown ones use the other arrays
+// (slice_dynamic).
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
@@ -17,7 +15,7 @@ struct bounds {
     int64_t n;
 };
 
-// Before operator set 10 the bounds are attributes.
+// Before opset 10 the bounds are attributes.
 static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds *bounds,
                             struct str out)
 {
@@ -27,8 +25,7 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
     return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
 }
 
-// All axes in one node. From operator set 10 on the bounds are inputs: equal lists are one constant
-// (tsr__part_ints).
+// From opset 10 the bounds are inputs.
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
                                struct str out)
 {
@@ -46,10 +43,10 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
     return slice_static(part, x, &bounds, out);
 }
 
-// Part j of n of F = ceil(D / unit) units: from floor(j F / n) * unit on. Slice itself stops at the
-// end.
-//     D = 10 rows in units of 4, part 1 of 2: F = (10 + 3) / 4 = 3; from 1 * 3 / 2 * 4 = 4 to
-//     2 * 3 / 2 * 4 = 12, and so rows 4..9
+// Shard j of n of F = ceil(D / unit) units starts at floor(j F / n) * unit. Slice stops at the end
+// by itself.
+//     Example: D = 10 rows in units of 4, shard 1 of 2: F = (10 + 3) / 4 = 3;
+//     from 1 * 3 / 2 * 4 = 4 to 2 * 3 / 2 * 4 = 12, so rows 4..9
 static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
                                 struct str out)
 {
@@ -73,8 +70,7 @@ static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bo
     return tsr__part_node(part, "Slice", out, 4, x, start, stop, axes);
 }
 
-// In all intervals together.
-static int64_t elements_of(const struct dim_cut *cut)
+static int64_t elements_of(const struct dim_slice *cut)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < cut->n; i++)
@@ -82,9 +78,9 @@ static int64_t elements_of(const struct dim_cut *cut)
     return count;
 }
 
-// Several runs of one dimension: their indices.
-static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
-                               struct str out)
+// Several intervals of one dimension, by index.
+static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
+                               const struct dim_slice *cut, struct str out)
 {
     int64_t count = elements_of(cut), at = 0;
     int64_t *indices = ARENA_ARRAY(part->draft->arena, int64_t, (size_t)count + 1);
@@ -97,8 +93,8 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis, const 
     return tsr__with_int(y, "axis", axis);
 }
 
-// Before opset 9 nothing but slices can pick texts: each run by itself, joined to those before it.
-static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
+// Before opset 9 strings can only be sliced: slices each interval and concatenates them.
+static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                             struct str out)
 {
     const struct str any = {0};
@@ -118,9 +114,10 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
     return joined;
 }
 
-// The same of texts, of which ONNX Runtime's Gather takes only the first of each row (seen with 1.31.1). Compress takes
-// all: of 5 rows, the runs [0, 1) and [2, 4) are {1, 0, 1, 1}; what lies behind the last run needs no mark.
-static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
+// ONNX Runtime's Gather copies only the first string of each row (seen with 1.31.1), so strings use
+// Compress. Example: of 5 rows, intervals [0, 1) and [2, 4) are the mask {1, 0, 1, 1}. Rows behind
+// the last interval need no entry.
+static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                              struct str out)
 {
     if (part->draft->opset < 9)
@@ -129,7 +126,7 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
     if (cut->n)
         length = cut->at[cut->n - 1].stop;
     char *marks = arena_get(part->draft->arena, (size_t)length + 1, 1);
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     if (!marks || !name.p)
         return NULL;
     for (int64_t i = 0; i < cut->n; i++)
@@ -139,8 +136,7 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
     return tsr__with_int(tsr__part_node(part, "Compress", out, 2, x, taken), "axis", axis);
 }
 
-// Several intervals of one axis.
-static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
+static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                        tsr_dtype type, struct str out)
 {
     if (type == TSR_STRING)
@@ -155,8 +151,7 @@ static void add_static(struct bounds *bounds, int axis, const struct tile_interv
     bounds->stops[bounds->n++] = at->stop;
 }
 
-// Part j of n of an axis whose size is known at run time alone.
-static void add_dynamic(struct bounds *bounds, int axis, const struct dim_cut *cut)
+static void add_dynamic(struct bounds *bounds, int axis, const struct dim_slice *cut)
 {
     bounds->axes[bounds->n] = axis;
     bounds->unit[bounds->n] = cut->unit;
@@ -166,87 +161,84 @@ static void add_dynamic(struct bounds *bounds, int axis, const struct dim_cut *c
     bounds->parts[bounds->n++] = cut->part.of;
 }
 
-// How the rank gets its part, axis by axis: several runs are picked, one run is sliced, a part of a size that is known at
-// run time alone is sliced by computed bounds.
-struct slicing {
-    struct dim_cut cuts[TILE_MAX_RANK];
+// How the rank gets its shard, by axis: several intervals are picked, one is sliced, unknown sizes
+// are sliced by computed bounds.
+struct slice_plan {
+    struct dim_slice cuts[TILE_MAX_RANK];
     struct bounds fixed, dynamic;
     int n_picks;
 };
 
-// Several runs, or none.
-static bool is_picked(const struct dim_cut *cut)
+static bool is_picked(const struct dim_slice *cut)
 {
-    return cut->way == DIM_STATIC && cut->n != 1;
+    return cut->source == DIM_STATIC && cut->n != 1;
 }
 
-// Each axis goes to one of the three, or stays as it is.
-static void sort_axes(const struct part *part, const struct step *st, struct slicing *out)
+static void sort_axes(const struct part *part, const struct step *st, struct slice_plan *out)
 {
     const struct form *from = st->inputs[0], *to = st->outputs[0];
-    *out = (struct slicing){0};
+    *out = (struct slice_plan){0};
     for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
-        struct dim_cut *cut = &out->cuts[axis];
-        *cut = tsr__dim_way(part->draft, to->item, from->layout, to->layout, part->rank, axis);
+        struct dim_slice *cut = &out->cuts[axis];
+        *cut = tsr__dim_source(part->draft, to->item, from->layout, to->layout, part->rank, axis);
         if (is_picked(cut))
             out->n_picks++;
-        else if (cut->way == DIM_STATIC)
+        else if (cut->source == DIM_STATIC)
             add_static(&out->fixed, axis, &cut->at[0]);
-        else if (cut->way == DIM_DYNAMIC)
+        else if (cut->source == DIM_DYNAMIC)
             add_dynamic(&out->dynamic, axis, cut);
     }
 }
 
-// The nodes of a slice, the last under that name.
-static tsr_value *sliced(struct part *part, const struct form *to, const struct slicing *slicing,
-                         tsr_value *x, struct str last)
+// Adds the nodes; the last one gets the name.
+static tsr_value *add_slices(struct part *part, const struct form *to,
+                             const struct slice_plan *plan, tsr_value *x, struct str last)
 {
-    struct row_names names = {.last = last, .left = slicing->n_picks};
-    // as many names as nodes, so that the last node makes the value's own name
-    names.left += (slicing->fixed.n > 0) + (slicing->dynamic.n > 0);
-    for (int axis = 0; axis < to->layout->rank && slicing->n_picks; axis++) {
-        const struct dim_cut *cut = &slicing->cuts[axis];
+    struct row_names names = {.last = last, .left = plan->n_picks};
+    // One name per node.
+    names.left += (plan->fixed.n > 0) + (plan->dynamic.n > 0);
+    for (int axis = 0; axis < to->layout->rank && plan->n_picks; axis++) {
+        const struct dim_slice *cut = &plan->cuts[axis];
         if (is_picked(cut))
             x = pick(part, x, axis, cut, to->item->dtype, next_name(&names));
     }
-    if (slicing->fixed.n)
-        x = slice_static(part, x, &slicing->fixed, next_name(&names));
-    if (slicing->dynamic.n)
-        x = slice_dynamic(part, x, &slicing->dynamic, next_name(&names));
+    if (plan->fixed.n)
+        x = slice_static(part, x, &plan->fixed, next_name(&names));
+    if (plan->dynamic.n)
+        x = slice_dynamic(part, x, &plan->dynamic, next_name(&names));
     return x;
 }
 
-// Engines do not slice floats of 8 bits or integers of 4: those are cast to a type that holds them, and back.
+// Types without a Slice kernel (float8, 4 bits) are cast and cast back.
 tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
     tsr_value **local = &to->local[part->rank], *x = local_of(part, st->inputs[0]);
-    struct slicing slicing;
-    sort_axes(part, st, &slicing);
+    struct slice_plan plan;
+    sort_axes(part, st, &plan);
     struct str name = tsr__form_name(part, to), any = {0};
     tsr_dtype type = to->item->dtype;
     if (tsr__sliced_as(type) != type) {
         x = tsr__part_cast(part, x, tsr__sliced_as(type), any);
-        x = sliced(part, to, &slicing, x, any);
+        x = add_slices(part, to, &plan, x, any);
         *local = tsr__part_cast(part, x, type, name);
     } else {
-        *local = sliced(part, to, &slicing, x, name);
+        *local = add_slices(part, to, &plan, x, name);
     }
     if (!*local)
         return TSR_NOMEM;
-    if (*local == x) // all of it: what another node made is as it was
+    if (*local == x) // nothing was sliced: keep the declaration of the producer
         return TSR_OK;
     return tsr__part_sizes_known(part, *local, to);
 }
 
-// The elements of its windows, of a value that is whole along their axes: of several intervals by their numbers, of
-// one, or of none, by its bounds.
+// Slices the windows out of a tensor that is unsharded along their axes.
 tsr_status tsr__emit_crop(struct part *part, struct step *st)
 {
     static const struct tile_interval none = {0, 0};
     struct form *to = st->outputs[0];
     const struct windows *windows = to->windows;
-    const struct dim_cut *cuts = &windows->parts[part->rank * windows->n_axes];
+    const struct dim_slice *cuts = &windows->parts[part->rank * windows->n_axes];
     struct bounds fixed = {.n = 0};
     struct row_names names = {.last = tsr__form_name(part, to)};
     for (int k = 0; k < windows->n_axes; k++) {
@@ -265,10 +257,11 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st)
     if (fixed.n)
         x = slice_static(part, x, &fixed, next_name(&names));
     to->local[part->rank] = x;
-    return made(x);
+    return status_of_alloc(x);
 }
 
-// Of 8 channels cut in 2, an LRN over 3 neighbours reads 3..7 on rank 1 and gives 3..7, of which 4..7 are its part.
+// Example: 8 channels sharded in 2; an LRN over 3 neighbours reads 3..7 on rank 1 and returns 3..7,
+// of which 4..7 are its shard.
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
     const struct rule *rule = st->flow->place.rule;
@@ -284,5 +277,5 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, stru
                                            (window_part.b - window_part.start) * trim->unit});
     }
     st->outputs[0]->local[part->rank] = slice_static(part, x, &fixed, name);
-    return made(st->outputs[0]->local[part->rank]);
+    return status_of_alloc(st->outputs[0]->local[part->rank]);
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_step.c - a step on all ranks that need it, and the steps of bodies within it: which of the other files writes it.
+// emit_step.c - writes a step on all ranks that need it.
 //
-//     STEP_NODE            on each rank of its placement that needs an output: emit_node.c, or a guard around it
-//     a communication      on all ranks of its groups at once: emit_comm.c
-//     STEP_SLICE, STEP_CROP  on each rank that needs the result: emit_slice.c
-//     STEP_SHAPE, STEP_JOIN  on each rank that needs it: here
-//     with bodies          the node, then the steps of each body, again on all ranks: emit_body.c
+//     STEP_NODE               on each rank of its placement that needs an output: emit_node.c,
+//                             or emit_guard.c around it
+//     a communication         on all ranks of its groups at once: emit_comm.c
+//     STEP_SLICE, STEP_CROP   on each rank that needs the result: emit_slice.c
+//     STEP_SHAPE, STEP_JOIN   on each rank that needs the result: here
+//     with bodies             the node, then the steps of each body on all ranks: emit_body.c
 #include "internal.h"
 
-// The rank needs one of the step's outputs.
 static bool is_needed(const struct step *st, int64_t rank)
 {
     for (size_t i = 0; i < st->n_outputs; i++)
@@ -17,8 +17,6 @@ static bool is_needed(const struct step *st, int64_t rank)
     return false;
 }
 
-// One node of one rank, if the rank needs any of its outputs: sizes of the whole in its place, a choice between the node
-// and what it gives of nothing, or the node.
 static tsr_status emit_node(struct part *part, struct step *st)
 {
     bool guarded;
@@ -37,12 +35,10 @@ static tsr_status emit_node(struct part *part, struct step *st)
         if (st->outputs[i])
             outputs[i] = tsr__form_name(part, st->outputs[i]);
     status = tsr__emit_plain(part, st, outputs);
-    if (status != TSR_OK)
-        return status;
-    return tsr__part_keep_declared(part, st);
+    return status != TSR_OK ? status : tsr__part_keep_declared(part, st);
 }
 
-// The sizes of what the rank has, as a tensor; of a list, how many it holds.
+// The shape of the local tensor, or the length of a list.
 static tsr_status emit_shape(struct part *part, struct step *st)
 {
     struct str name = tsr__form_name(part, st->outputs[0]);
@@ -56,19 +52,18 @@ static tsr_status emit_shape(struct part *part, struct step *st)
     else
         y = tsr__part_sizes(part, x, it->dtype, name);
     st->outputs[0]->local[part->rank] = y;
-    return made(y);
+    return status_of_alloc(y);
 }
 
-// Bodies that read the value must not see through to what made it (tsr__part_unmoved).
+// See tsr__part_shielded.
 static tsr_status shield(struct part *part, struct form *form)
 {
     tsr_value **local = &form->local[part->rank];
     if (form->captured)
-        *local = tsr__part_unmoved(part, *local);
-    return made(*local);
+        *local = tsr__part_shielded(part, *local);
+    return status_of_alloc(*local);
 }
 
-// What a rank takes out of what it has: a slice, or the elements of windows.
 static tsr_status emit_taken(struct part *part, struct step *st)
 {
     tsr_status status;
@@ -76,30 +71,23 @@ static tsr_status emit_taken(struct part *part, struct step *st)
         status = tsr__emit_slice(part, st);
     else
         status = tsr__emit_crop(part, st);
-    if (status != TSR_OK)
-        return status;
-    return shield(part, st->outputs[0]);
+    return status != TSR_OK ? status : shield(part, st->outputs[0]);
 }
 
-// Of so many values, every `parts` that follow one another as one. False: out of memory.
+// Concatenates every `parts` adjacent values. False: out of memory.
 static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t parts, int axis,
                         struct str last)
 {
     for (size_t k = 0; k * parts < n; k++) {
-        struct str name = n == parts ? last : tsr__part_fresh(part);
-        const char *outputs[1] = {name.p};
-        if (!name.p)
+        struct str name = n == parts ? last : (struct str){0};
+        values[k] = tsr__part_concat(part, &values[k * parts], parts, axis, name);
+        if (!values[k])
             return false;
-        tsr_node *node = tsr_graph_add_node(part->graph, "", "Concat", name.p, &values[k * parts],
-                                            parts, outputs, 1);
-        if (!node || tsr_node_set_int(node, "axis", axis) != TSR_OK)
-            return false;
-        values[k] = tsr_node_output(node, 0);
     }
     return true;
 }
 
-// Shards are numbered with the last loop innermost, so the runs of that loop are joined first.
+// Shards are numbered with the last loop innermost, so that loop is joined first.
 static tsr_status emit_join(struct part *part, struct step *st)
 {
     size_t n = st->n_inputs;
@@ -118,7 +106,7 @@ static tsr_status emit_join(struct part *part, struct step *st)
             return TSR_NOMEM;
     }
     if (joined_as != type)
-        name = tsr__part_fresh(part);
+        name = tsr__part_new_name(part);
     for (int loop = st->joined->n_loops - 1; loop >= 0; loop--) {
         struct tile_loop at = st->joined->loops[loop];
         size_t parts = (size_t)st->joined->dims[at.dim].factors[at.factor].cuts;
@@ -132,7 +120,6 @@ static tsr_status emit_join(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
-// One body on all ranks that have the node.
 static tsr_status emit_body(struct draft *draft, struct part *parts, struct step *st, int k,
                             struct control_node *made)
 {
@@ -154,8 +141,6 @@ static tsr_status emit_body(struct draft *draft, struct part *parts, struct step
     return TSR_OK;
 }
 
-// The node on every rank, then body by body on all ranks together, as the main graph is built, then what stands
-// behind it.
 static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct step *st)
 {
     const struct placement *place = &st->flow->place;
@@ -185,7 +170,7 @@ static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct st
     return TSR_OK;
 }
 
-// A step that concerns no other rank, if this one needs it.
+// A step that does not involve other ranks.
 static tsr_status emit_on(struct part *part, struct step *st)
 {
     if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, part->rank) < 0)
@@ -196,17 +181,14 @@ static tsr_status emit_on(struct part *part, struct step *st)
         return TSR_OK;
     if (st->kind == STEP_SHAPE)
         return emit_shape(part, st);
-    if (st->kind == STEP_JOIN)
-        return emit_join(part, st);
-    return emit_taken(part, st);
+    return st->kind == STEP_JOIN ? emit_join(part, st) : emit_taken(part, st);
 }
 
-// Step by step over all ranks, not rank by rank: a communication is written on all of its ranks at
-// one place of the plan, which is what makes their order the same everywhere.
+// Goes step by step over all ranks, so that communications have the same order on all of them.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)
-        return TSR_OK; // nobody needs it
+        return TSR_OK; // not needed
     if (st->n_groups)
         return tsr__emit_comm(parts, st);
     if (st->bodies)

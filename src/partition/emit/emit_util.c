@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_util.c - the small things a rank's graph is made of: names, integer constants, helper nodes.
+// emit_util.c - names, integer constants and helper nodes.
 //
-// Helpers give NULL for lack of memory and take NULL for an input that could not be made, so that a chain
-// of them is checked once: Shape, Gather, Mul, Concat in a row need one test at the end. Names begin with
-// "ai.tessera." where they are not those of the model, so that they can be told from them in a viewer.
+// Helpers return NULL when out of memory and accept NULL inputs, so a chain of them (Shape, Gather,
+// Mul, Concat) needs one check at its end. New names start with "ai.tessera.".
 #include "internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 
-// ai.tessera.0, ai.tessera.1 ...: those that the model has itself are left out.
-struct str tsr__part_fresh(struct part *part)
+// ai.tessera.0, ai.tessera.1 ..., without names that the model uses.
+struct str tsr__part_new_name(struct part *part)
 {
     struct str name;
     do
@@ -19,8 +18,8 @@ struct str tsr__part_fresh(struct part *part)
     return name;
 }
 
-// The form that carries the value's own name on this rank: what the graph takes in or gives out,
-// else the first that is there and needs no reduction.
+// The form that has the value's own name on this rank: an input or output of the graph, else the
+// first form that is present and not a partial sum.
 static struct form *plain_form(struct part *part, const struct item *it)
 {
     struct form *plain = NULL;
@@ -37,34 +36,34 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// One form has the value's own name on this rank; of value y, form 2 is y/2, and if the model has a y/2 itself, y/1002.
+// Other forms get a number: y/2 is form 2 of y. If the model has a y/2, y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
     if (plain_form(part, it) == form_root(form) && it->value)
         return it->name;
     if (!it->value)
-        return tsr__part_fresh(part);
+        return tsr__part_new_name(part);
     struct str name;
     int k = form->index;
     do {
         name = tsr__arena_printf(part->draft->arena, STR_FMT "/%d", STR_ARG(it->name), k);
-        k += 1000; // other forms of the value keep their numbers
+        k += 1000; // other forms keep their numbers
     } while (name.p && tsr__map_get(&part->draft->names, name));
     return name;
 }
 
-// A constant in the main graph, where all bodies can see it.
+// A constant in the main graph, visible to all bodies.
 static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
 {
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     if (!name.p)
         return NULL;
     return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_INT64, 1, &n, v,
                                      (size_t)n * sizeof(*v));
 }
 
-// Lists that are equal are one constant.
+// Equal lists share one constant.
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
 {
     if (n == 0)
@@ -75,18 +74,15 @@ tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
     return slot ? *slot : NULL;
 }
 
-// In the graph that is being built.
-// What a rank gives to a collective of which it has no part.
+// [0], for a rank that contributes nothing to a collective. Added to the current graph.
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
 {
     static const int64_t none[1] = {0};
-    struct str name = tsr__part_fresh(part);
-    if (name.p)
-        return tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0);
-    return NULL;
+    struct str name = tsr__part_new_name(part);
+    return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
 }
 
-// A missing input makes no node: chains of helpers need one check at their end.
+// No node if an input is NULL.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
 {
     tsr_value *inputs[8];
@@ -97,17 +93,28 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, siz
         all = (inputs[i] = va_arg(args, tsr_value *)) != NULL;
     va_end(args);
     if (!out.p)
-        out = tsr__part_fresh(part);
+        out = tsr__part_new_name(part);
     if (!all || !out.p)
         return NULL;
     const char *outputs[1] = {out.p};
     tsr_node *node = tsr_graph_add_node(part->graph, "", op, out.p, inputs, n_inputs, outputs, 1);
-    if (node)
-        return tsr_node_output(node, 0);
-    return NULL;
+    return node ? tsr_node_output(node, 0) : NULL;
 }
 
-// Sets an attribute of the node that makes the value, and gives the value back.
+tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int64_t axis,
+                            struct str out)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!values[i])
+            return NULL;
+    if (!out.p)
+        out = tsr__part_new_name(part);
+    if (!out.p)
+        return NULL;
+    tsr_node *node = tsr_graph_add_node(part->graph, "", "Concat", out.p, values, n, &out.p, 1);
+    return tsr__with_int(node ? tsr_node_output(node, 0) : NULL, "axis", axis);
+}
+
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number)
 {
     if (value && tsr_node_set_int(tsr_value_producer(value), name, number) == TSR_OK)
@@ -124,32 +131,28 @@ tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *num
 
 tsr_dtype tsr__sliced_as(tsr_dtype type)
 {
-    if (tsr__is_float8(type))
-        return TSR_FLOAT16;
-    return tsr__carried(type);
+    return tsr__is_float8(type) ? TSR_FLOAT16 : tsr__carried(type);
 }
 
-// `out` is the name of the result; empty: a fresh one.
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
     tsr_value *y = tsr__with_int(tsr__part_node(part, "Cast", out, 1, x), "to", to);
     if (tsr__is_float8(to))
-        return tsr__with_int(y, "saturate", 0); // infinity stays what it is
+        return tsr__with_int(y, "saturate", 0); // infinity stays infinity
     return y;
 }
 
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
-    if (tsr__carried(type) != type || tsr__is_float8(type)) { // of float8 before operator set 21
-        // ONNX Runtime takes out a Cast that stands before a Shape: Max of one tensor stands in between.
+    if (tsr__carried(type) != type || tsr__is_float8(type)) { // float8: before opset 21
+        // Max of one tensor keeps ONNX Runtime from removing the Cast before the Shape.
         x = tsr__part_cast(part, x, tsr__is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
         x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
     }
     return tsr__part_node(part, "Shape", out, 1, x);
 }
 
-// Identity; of types that engines do not copy, there and back through the type that carries them.
-tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
+tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
     if (tsr__carried(type) == type)
         return tsr__part_node(part, "Identity", out, 1, x);
@@ -157,14 +160,13 @@ tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struc
     return tsr__part_cast(part, x, type, out);
 }
 
-// A Concat of one input gives the same tensor, and no optimiser of the engine looks through it.
-tsr_value *tsr__part_apart(struct part *part, tsr_value *x)
+tsr_value *tsr__part_barrier(struct part *part, tsr_value *x)
 {
     tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
     return tsr__with_int(joined, "axis", 0);
 }
 
-tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
+tsr_value *tsr__part_shielded(struct part *part, tsr_value *x)
 {
     if (!x)
         return NULL;
@@ -172,12 +174,13 @@ tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
     if (!maker || !tsr__value_is_dequantized(x) ||
         !tsr__value_is_dequantized(tsr_node_input(maker, 0)))
         return x;
-    return tsr__part_apart(part, x);
+    return tsr__part_barrier(part, x);
 }
 
-// ---- what an engine is told of a value ---------------------------------------------------------
+// ---- declared types and shapes ------------------------------------------------------------------
 
-// Sizes are left open: bodies may see others in each turn. Types that are no tensors are copied as the model declares them.
+// Sizes are left unknown: they may differ in each iteration of a body. Types other than tensors are
+// copied.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
@@ -196,8 +199,9 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
-// A part of a size that an input has a name for has a name too: engines know so that two tensors have as many rows, and leave out what
-// they do for those of which they do not know it (ONNX Runtime's NchwcTransformer puts a Reshape between convolutions, which refuses 0 rows).
+// Names the shard of a named dimension, so that engines know that two tensors have the same number
+// of rows. Otherwise ONNX Runtime's NchwcTransformer adds a Reshape between convolutions, which
+// fails with 0 rows.
 static tsr_dim named_part(struct part *part, const char *whole, const struct local_size *size)
 {
     const struct tile_units *units = &size->part;
@@ -205,12 +209,10 @@ static tsr_dim named_part(struct part *part, const char *whole, const struct loc
         tsr__arena_printf(part->draft->arena,
                           "ai.tessera.%s:%" PRId64 "*%" PRId64 ":%" PRId64 "-%" PRId64 ":%" PRId64,
                           whole, size->unit, size->scale, units->first, units->stop, units->of);
-    if (name.p)
-        return (tsr_dim){-1, name.p};
-    return (tsr_dim){-1, ""};
+    return name.p ? (tsr_dim){-1, name.p} : (tsr_dim){-1, ""};
 }
 
-// The size of an axis of what the rank has of the form: a number, a name, or neither.
+// The local size of an axis: a number, a name, or unknown.
 static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
 {
     int64_t coords[TILE_MAX_FACTORS];
@@ -219,7 +221,7 @@ static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
     bool named = whole.value < 0 && tsr__map_get(&part->draft->sizes, str_of(whole.symbol));
     if (whole.value < 0 && !named)
         return (tsr_dim){-1, ""};
-    if (!tsr__dim_cut(dim))
+    if (!tsr__dim_is_sharded(dim))
         return whole;
     if (!tsr__device_coords(form->layout, part->rank, axis, coords))
         return (tsr_dim){-1, ""};
@@ -250,7 +252,7 @@ tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const stru
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// A list that came from another device has lost what an engine knew of its tensors: the custom operator that brings it says nothing.
+// Engines know nothing about the tensors of a list that a custom operator returned.
 static bool reads_list(const struct step *st)
 {
     for (size_t i = 0; i < st->n_inputs; i++)
@@ -259,8 +261,8 @@ static bool reads_list(const struct step *st)
     return false;
 }
 
-// Declared as an output or in value_info, or taken out of a list: Expand to sizes that are known at run time alone is of any rank
-// to an engine, and a Scan of it is refused.
+// Engines do not infer the rank of, for example, an Expand to computed sizes, and refuse to Scan
+// it.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     bool of_list = reads_list(st);
@@ -279,23 +281,21 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 
 // ---- bodies ------------------------------------------------------------------------------------
 
-// An output of a body is made in it, and is an output once.
+// An output of a body must be produced in it, and only once.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
 {
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
                !tsr_value_is_output(value);
     if (value && !own)
-        value = tsr__part_same(part, value, type, (struct str){0});
-    if (value)
-        return tsr_graph_add_output(part->graph, value);
-    return TSR_NOMEM;
+        value = tsr__part_identity(part, value, type, (struct str){0});
+    return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
-// The token of a body: bodies take and give it like any carried value. One int64.
+// Bodies pass the token like any carried state.
 tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
-    struct str name = tsr__part_fresh(part);
+    struct str name = tsr__part_new_name(part);
     if (!name.p)
         return NULL;
     tsr_value *value = tsr_graph_add_input(part->graph, name.p);

@@ -1,60 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - between the files that emit.
+// internal.h - shared by the files of emission.
 #ifndef TSR_PARTITION_EMIT_INTERNAL_H
 #define TSR_PARTITION_EMIT_INTERNAL_H
 
 #include "partition/emit/emit.h"
 
-// emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
-// added).
+// emit_util.c: small nodes and constants. All return NULL on failure (diagnostic added).
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
-// The value, whose node gets that attribute; NULL stays NULL.
+// Concat of n values. NULL: one of them is NULL, or failed.
+tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int64_t axis,
+                            struct str out);
+// Sets an attribute on the node of the value and returns the value; NULL stays NULL.
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number);
 tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *numbers, int64_t n);
 static inline bool tsr__is_float8(tsr_dtype type)
 {
     return type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
 }
-// In which engines slice and concatenate values of the type: it holds all of them exactly. Mostly the type itself.
+// The type in which engines can slice and concatenate such values. Usually the type itself.
 tsr_dtype tsr__sliced_as(tsr_dtype type);
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
-// The sizes of x. Engines cannot tell those of 4 bits: x is cast first.
+// The sizes of x. Types without a Shape kernel are cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
-// A copy of x that optimisation leaves where it is: a Concat of one tensor. x has a dimension.
-tsr_value *tsr__part_apart(struct part *part, tsr_value *x);
-// x as a body may read it. ONNX Runtime moves a DequantizeLinear behind a Slice, and ends the process if a body reads the
-// Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor, through which nothing is moved, stands
-// between them then. x has a dimension.
-tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x);
-// The sizes of what the rank has of the form: numbers, names, or neither. False: nothing can be said of them.
+// A copy of x that the optimiser neither moves nor removes: a Concat of one tensor. x has a
+// dimension.
+tsr_value *tsr__part_barrier(struct part *part, tsr_value *x);
+// x, safe to be read by a body. ONNX Runtime moves a DequantizeLinear behind a Slice and crashes if
+// a body reads the Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor
+// in between prevents it. x has a dimension.
+tsr_value *tsr__part_shielded(struct part *part, tsr_value *x);
+// The local sizes of the form: numbers, names, or unknown. False: nothing is known.
 bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims);
-// What can be said of a local tensor: its type, and its number of dimensions where that is known.
+// Declares the type of a local tensor, and its rank if known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
                                 const struct form *form) TSR_MUST_USE;
-// The same, and sizes.
+// The same, with sizes.
 tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value,
                                  const struct form *form) TSR_MUST_USE;
-// A node's results keep the number of dimensions that the model declares, or that is known of a list's tensors: engines cannot infer all that.
+// Declares the rank of a node's results if the model declares it or if they come from a list:
+// engines cannot infer all of that.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
-// Of a body: an output, which must be made in it; the token as one more input, and as one more output.
+// For bodies: adds an output, which must be produced in the body; adds the token as an input; as an
+// output.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type) TSR_MUST_USE;
 tsr_value *tsr__part_token_input(struct part *part);
 tsr_status tsr__part_token_output(struct part *part) TSR_MUST_USE;
 
-// Names for nodes in a row of which the last gives a result its name; those before it have none of their own.
+// Names for a chain of nodes: only the last one gets the name of the result.
 struct row_names {
     struct str last;
     int left; // nodes that are still to come
 };
 static inline struct str next_name(struct row_names *names)
 {
-    if (--names->left)
-        return (struct str){0};
-    return names->last;
+    return --names->left ? (struct str){0} : names->last;
 }
 
-// emit_slice.c: what a rank takes out of what it has.
+// emit_slice.c: the part of a stored tensor that the rank needs.
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
                            int64_t stop, struct str out);
 tsr_status tsr__emit_slice(struct part *part, struct step *st) TSR_MUST_USE;
@@ -63,79 +66,76 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 
 // emit_shape.c: sizes at run time.
-// The rank's summand of the shape of what is cut so (sizes.c): its own sizes where it counts, 0 elsewhere.
+// The rank's summand of the full shape of a sharded tensor (sizes.c): its own sizes or 0.
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name);
-tsr_value *tsr__part_shape(struct part *part,
-                           const struct item *it); // int64[rank], the global shape
+// The full shape, int64[rank]; one size, int64[1]. NULL: failed.
+tsr_value *tsr__part_shape(struct part *part, const struct item *it);
+tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim);
 tsr_status tsr__emit_sizes(struct part *part, struct step *st,
                            const struct rule_rewrite *rewrite) TSR_MUST_USE;
-tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim); // int64[1]; NULL: failed
-// 1 where a is larger than b, 0 elsewhere. Before opset 9 only floats are compared; doubles hold sizes exactly.
+// 1 where a is larger than b, else 0. Compares as doubles: before opset 9 there are only floats.
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b);
-
-// Of two sizes, in every opset.
+// Maximum and minimum of two sizes, in every opset.
 tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
 tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
 
-// local_shape.c: a node is told the shape of a result of its own, which is cut.
-struct told_shape {
+// local_shape.c: an input that holds the shape of a sharded result (the second input of Reshape).
+struct shape_input {
     const struct node_flow *nf;
-    const tsr_value *source;          // the input that holds it
-    struct item *made;                // the result
-    const struct tile_layout *layout; // of the result
+    const tsr_value *source; // the input
+    struct item *made;       // the result
+    const struct tile_layout *layout;
     int output;
-    bool open;   // 0 cannot be said, but one entry may be -1
-    bool copies; // 0 means "as before"
+    bool open;   // 0 cannot be written as a size, but one entry may be -1
+    bool copies; // 0 means "copy from the input"
 };
-// False: it is not told, or out of memory (the arena has failed).
-bool tsr__told_shape(struct draft *draft, const struct node_flow *nf,
-                     const struct rule_rewrite *rewrite, struct told_shape *told);
-// The host value becomes sizes and nothing else: no 0 and no -1 with a meaning of its own, for a device may have nothing of the result.
-bool tsr__shape_of_sizes(struct draft *draft, const struct told_shape *told);
-// The host value with local sizes on this rank. data: the node's local input 0.
-tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *told, tsr_value *host,
-                                 tsr_value *data);
-// The sizes of what this rank has of the tensor in that layout; its whole shape is known on every rank. int64[rank].
-tsr_value *tsr__part_local_sizes(struct part *part, const struct item *it,
-                                 const struct tile_layout *layout);
+// False: the node has no such input, or out of memory (the arena has failed).
+bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
+                         const struct rule_rewrite *rewrite, struct shape_input *out);
+// True if the local shape is written as plain sizes, without 0 and -1 as special values, because a
+// shard of the result may be empty.
+bool tsr__shape_input_is_sizes(struct draft *draft, const struct shape_input *shape);
+// The local shape. `host` is the full one, `data` the node's local input 0.
+tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape,
+                                 tsr_value *host, tsr_value *data);
 
-// emit_lookup.c, before a node that is addressed by values: its indices become local ones. *here NULL: nothing of the
-// kind.
+// emit_lookup.c, before a node that is addressed by indices: makes them local. *here NULL: the node
+// is not addressed by indices, or not sharded so.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here) TSR_MUST_USE;
-// Behind it: what was found elsewhere is 0; what was changed elsewhere is gone.
+// Behind it: clears rows that belong to other ranks.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 
-// emit_node.c: the node on one rank, its results under these names ("": unused).
+// emit_node.c: the node on one rank, with these output names ("": unused).
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs) TSR_MUST_USE;
-// emit_guard.c: the same as a choice, if the rank may have nothing of what its kernel wants elements of.
+// emit_guard.c: the same inside an If, if a shard may be empty that the kernel needs elements of.
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded) TSR_MUST_USE;
 
-// emit_body.c: a node with bodies that are cut, on one rank, while it is being built.
+// emit_body.c: a node with sharded bodies on one rank, under construction.
 struct control_node {
-    tsr_node *node; // NULL: this rank does not have it, and its bodies are not opened
+    tsr_node *node; // NULL: this rank does not have the node
     tsr_graph *outer;
     tsr_value *before; // token before the node
-    bool token;        // something inside communicates here: the token goes through
+    bool token;        // a body communicates: the token is passed through
 };
 tsr_status tsr__control_begin(struct part *part, struct step *st,
                               struct control_node *made) TSR_MUST_USE;
-// Body k becomes the graph that is being built, and the outer one again.
+// Makes body k the graph under construction; returns to the outer graph.
 tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
                              const struct control_node *made) TSR_MUST_USE;
 tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
                               const struct control_node *made) TSR_MUST_USE;
-// Its results are the local values of the step's outputs.
+// Stores the results as local values of the step's outputs.
 tsr_status tsr__control_end(struct part *part, struct step *st,
                             const struct control_node *made) TSR_MUST_USE;
 
-// comm_node.c: the node of a communication on this rank, with the token behind it. NULL: failed.
+// comm_node.c: the node of a communication on this rank. Advances the token. NULL: failed.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2]);
-// emit_list.c: one rank's side of handing over a list.
+// emit_list.c: the transfer of a list on one rank.
 tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group) TSR_MUST_USE;
-// emit_comm.c: a communication on all who take part.
+// emit_comm.c: a communication on all its ranks.
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 
 #endif

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// forms.c - what planning writes down and all later passes read: items (values), their forms (who has what of
-// them), steps between forms, and the scopes that hold the steps. Decides nothing.
+// forms.c - creates items (values), forms (layouts of a value), steps and scopes. Makes no
+// decisions.
 //
-//     Y = MatMul(X, W), X whole on ranks 0 and 1, W [8,6] cut {1,2}, Y read whole by an Add on both ranks:
-//         item X   form 0: whole, FORM_INPUT
-//         item W   form 0: whole, FORM_CONST (never stored);  form 1: {1,2}, FORM_CONST: a rank stores [8,3]
-//         item Y   form 0: {1,2}, FORM_MADE;                  form 1: whole, FORM_MADE
-//         step 0   STEP_NODE        X/0, W/1 -> Y/0           the MatMul, on each rank with its columns
-//         step 1   COMM_ALL_GATHER  Y/0 -> Y/1                group {0,1}, axis 1
-//         step 2   STEP_NODE        Y/1 -> ...                the Add
+//     Example: Y = MatMul(X, W). X is unsharded on ranks 0 and 1, W [8,6] is sharded {1,2},
+//     an Add on both ranks reads Y unsharded:
+//         item X   form 0: unsharded, FORM_INPUT
+//         item W   form 0: unsharded, FORM_CONST (never stored)
+//                  form 1: {1,2}, FORM_CONST: each rank stores [8,3]
+//         item Y   form 0: {1,2}, FORM_MADE;  form 1: unsharded, FORM_MADE
+//         step 0   STEP_NODE        X/0, W/1 -> Y/0    the MatMul, on each rank with its columns
+//         step 1   COMM_ALL_GATHER  Y/0 -> Y/1         group {0,1}, axis 1
+//         step 2   STEP_NODE        Y/1 -> ...         the Add
 #include "partition/facts/facts.h"
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-// The scope, from the current one outwards, whose graph has the value; the main one has the rest.
+// Searches from the current scope outwards; the main scope has the rest.
 struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);
@@ -23,7 +25,7 @@ struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
     return scope;
 }
 
-// The lists of steps are put back and taken out: steps are always added to draft->steps.
+// Steps are always added to draft->steps, so the lists are swapped.
 void tsr__scope_go(struct draft *draft, struct scope *to)
 {
     if (draft->scope == to)
@@ -35,7 +37,7 @@ void tsr__scope_go(struct draft *draft, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-// As it is kept; else inputs are whole on all ranks, and outputs on rank 0.
+// As requested by the user; else inputs are on all ranks and outputs on rank 0.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {
@@ -43,13 +45,13 @@ const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value 
     if (layout)
         return layout;
     int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
-    size_t n = 1; // outputs are rank 0's
+    size_t n = 1;
     if (side == SIDE_INPUTS)
         n = (size_t)draft->n_ranks;
     return tsr__layout_whole(draft->arena, rank, draft->all_devices, n);
 }
 
-// All sizes are numbers, or none is taken for one: constants and their pieces are counted by them.
+// `shape` is set only if all sizes are numbers.
 static void item_sizes(struct draft *draft, struct item *it)
 {
     it->fixed = it->rank >= 0;
@@ -64,7 +66,7 @@ static void item_sizes(struct draft *draft, struct item *it)
         it->shape[axis] = it->dims[axis].value;
 }
 
-// What a constant is stands in the constant itself.
+// A constant's type and shape come from its tensor.
 static void item_type(struct draft *draft, struct item *it)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
@@ -82,7 +84,7 @@ static void item_type(struct draft *draft, struct item *it)
         it->rank = tsr_tensor_rank(tensor);
     }
     if (it->rank > TILE_MAX_RANK)
-        it->rank = -1; // never cut: as good as unknown
+        it->rank = -1; // such tensors are never sharded: treat the rank as unknown
     it->dims = shape.dims;
     if (!tensor || it->rank < 0)
         return;
@@ -94,7 +96,7 @@ static void item_type(struct draft *draft, struct item *it)
         dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
 }
 
-// In a loop, a symbol may stand for another size in each turn.
+// In a loop, a symbol may have another value in each iteration.
 static void forget_symbols(struct draft *draft, struct item *it)
 {
     tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(it->rank));
@@ -106,8 +108,8 @@ static void forget_symbols(struct draft *draft, struct item *it)
         dims[axis] = (tsr_dim){named[axis].value, ""};
 }
 
-// NUL-terminated: it becomes a name again. Constants of bodies go to the main graph, where two of
-// them must not have one name.
+// Constants of bodies are moved to the main graph, where their names must be unique. The result is
+// NUL-terminated.
 static struct str item_name(struct draft *draft, const struct item *it)
 {
     struct str name = str_of(tsr_value_name(it->value));
@@ -134,8 +136,8 @@ struct tile_layout *tsr__whole_on(struct draft *draft, const struct item *it,
     return tsr__layout_whole(draft->arena, rank, devices, n);
 }
 
-// Constants are stored in whatever form is asked for, and their first is whole; inputs are given whole to every rank, or
-// as they are kept. Other values have no form before their node is planned. False: out of memory.
+// Constants start unsharded and are stored in any form on request. Inputs start in the layout of
+// the port. Other values get forms when their node is planned. False: out of memory.
 static bool first_form(struct draft *draft, struct item *it)
 {
     if (tsr_value_initializer(it->value)) {
@@ -149,7 +151,6 @@ static bool first_form(struct draft *draft, struct item *it)
     return tsr__form_new(draft, it, layout, FORM_INPUT) != NULL;
 }
 
-// One item for each value, found by the value's number.
 struct item *tsr__item_of(struct draft *draft, const tsr_value *value)
 {
     struct item **slot = &draft->items[tsr__value_id(value)];
@@ -166,14 +167,12 @@ struct item *tsr__item_of(struct draft *draft, const tsr_value *value)
         forget_symbols(draft, it);
     item_sizes(draft, it);
     *slot = it;
-    if (first_form(draft, it))
-        return it;
-    return NULL;
+    return first_form(draft, it) ? it : NULL;
 }
 
 // ---- forms and steps ---------------------------------------------------------------------------
 
-// The number of a form in its item is the number in its name (y/1, y/2).
+// The index of a form is the number in its name (y/1, y/2).
 static void append_form(struct item *it, struct form *form)
 {
     if (it->last) {
@@ -202,8 +201,8 @@ const struct tile_layout *tsr__item_layout(struct draft *draft, const struct ite
     return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
-// Forms of an item stand in the order of making, so each is made of one that stands before it; those
-// of constants are also listed for whoever writes the weights.
+// Forms are kept in creation order, so each is derived from an earlier one. Constants are also
+// listed for the writer of weights.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
@@ -230,7 +229,6 @@ struct form *tsr__form_new(struct draft *draft, struct item *it, const struct ti
     return form;
 }
 
-// Of the current scope.
 bool tsr__step_push(struct draft *draft, struct step *st)
 {
     struct step **slot = vec_push(draft->arena, &draft->steps);
@@ -250,9 +248,7 @@ struct step *tsr__step_make(struct draft *draft, int kind, size_t n_inputs, size
     st->n_outputs = n_outputs;
     st->inputs = ARENA_ARRAY(draft->arena, struct form *, n_inputs + 1);
     st->outputs = ARENA_ARRAY(draft->arena, struct form *, n_outputs + 1);
-    if (draft->arena->failed)
-        return NULL;
-    return st;
+    return draft->arena->failed ? NULL : st;
 }
 
 struct step *tsr__step_new(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs)
@@ -261,6 +257,17 @@ struct step *tsr__step_new(struct draft *draft, int kind, size_t n_inputs, size_
     if (st && tsr__step_push(draft, st))
         return st;
     return NULL;
+}
+
+struct form *tsr__step_set_groups(struct draft *draft, struct step *st, struct device_group *groups,
+                                  size_t n)
+{
+    if (!st)
+        return NULL;
+    st->groups = groups;
+    st->n_groups = n;
+    st->group_live = ARENA_ARRAY(draft->arena, unsigned char, n + 1);
+    return st->group_live ? st->outputs[0] : NULL;
 }
 
 struct step *tsr__step_between(struct draft *draft, int kind, struct form *from, struct form *to)
@@ -275,7 +282,7 @@ struct step *tsr__step_between(struct draft *draft, int kind, struct form *from,
     return st;
 }
 
-// Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
+// The 8-bit type that holds all values of a 4-bit type: only whole bytes can be transferred.
 tsr_dtype tsr__carried(tsr_dtype type)
 {
     switch (type) {
@@ -290,14 +297,13 @@ tsr_dtype tsr__carried(tsr_dtype type)
 
 // ---- reading the steps -------------------------------------------------------------------------
 
-// Of devices 0 to 3, of which 0 and 1 reduce a sum and 2 and 3 have theirs already, the latter communicate with nobody,
-// and no node stands for it on them. A reshard may copy within a device, so it always has its node.
+// A group of one device has no node. Of devices 0 to 3, if 0 and 1 reduce a sum and 2 and 3 already
+// have theirs, 2 and 3 do nothing. A Reshard may copy within a device, so it always has its node.
 bool tsr__group_alone(const struct step *st, size_t group)
 {
     return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
 }
 
-// A node with bodies communicates where something in them does.
 bool tsr__comms_on(const struct step *st, int64_t rank)
 {
     for (int k = 0; k < st->n_bodies; k++)
@@ -316,7 +322,6 @@ bool tsr__comms_on(const struct step *st, int64_t rank)
     return false;
 }
 
-// Bodies come before their node, as they are numbered.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
                       void *data)
 {
@@ -328,12 +333,9 @@ void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const str
     }
 }
 
-// The collective that a communication is written as.
 enum comm_kind tsr__step_collective(const struct step *st)
 {
-    if (st->kind == STEP_LIST)
-        return COMM_BROADCAST;
-    return (enum comm_kind)st->kind;
+    return st->kind == STEP_LIST ? COMM_BROADCAST : (enum comm_kind)st->kind;
 }
 
 const char *tsr__step_op(const struct step *st)
@@ -341,11 +343,9 @@ const char *tsr__step_op(const struct step *st)
     return tsr__collective((int)tsr__step_collective(st))->op;
 }
 
-// Of a list, that of its tensors: they travel one by one.
+// The tensors of a list are transferred one by one.
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;
-    if (it->list)
-        return it->element;
-    return it->dtype;
+    return it->list ? it->element : it->dtype;
 }

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// geometry.c - layouts seen from one device: what it holds, whether that suffices for another
-// layout, what a gather gives. Pure index arithmetic over layouts and the sizes of an item; plans
-// nothing.
+// geometry.c - layouts as seen from one device: what it stores, whether that suffices for another
+// layout, what a gather returns. Pure index arithmetic.
 //
-//     [8,6] {2,1} on ranks 0 and 1: rank 1 has coordinate 1 of dimension 0 and so rows 4..7
-//     for {2,2:0,2,1,3} rank 1 needs columns 0..2 of rows 4..7, which it has: it slices
-//     for {1,2} rank 1 needs rows 0..3 too, which it has not: somebody must send them
+//     Example: [8,6] {2,1} on ranks 0 and 1. Rank 1 has coordinate 1 of dimension 0: rows 4..7.
+//     For {2,2:0,2,1,3} rank 1 needs columns 0..2 of rows 4..7. It has them and slices.
+//     For {1,2} rank 1 also needs rows 0..3. They must be sent.
 #include "partition/facts/facts.h"
 
 #include <stdlib.h>
 
-// A factor of one cut is whole: [8] as 2 factors of sizes 2 and 4, cut 1 and 1, is not cut.
-bool tsr__dim_cut(const struct tile_dim *dim)
+bool tsr__dim_is_sharded(const struct tile_dim *dim)
 {
     for (int factor = 0; factor < dim->n; factor++)
         if (dim->factors[factor].cuts > 1)
@@ -19,7 +17,6 @@ bool tsr__dim_cut(const struct tile_dim *dim)
     return false;
 }
 
-// Loops of the layout count the shards; those of this axis say which part of each factor the shard has.
 bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
 {
     int64_t loops[TILE_MAX_LOOPS];
@@ -34,7 +31,6 @@ bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int ax
     return true;
 }
 
-// Of whole layouts: the same devices in the same order.
 static bool same_owners(const struct tile_layout *a, const struct tile_layout *b)
 {
     const int64_t *x, *y;
@@ -42,7 +38,7 @@ static bool same_owners(const struct tile_layout *a, const struct tile_layout *b
     return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
 }
 
-// A value of unknown rank may have whole layouts of any rank.
+// Unsharded layouts of any rank are equal, because the rank of a value may be unknown.
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
@@ -56,7 +52,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// All owners of all shards, each as often as it owns one.
+// All owners of all shards, with duplicates.
 static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     size_t n = (size_t)layout->first[layout->n_shards];
@@ -69,7 +65,6 @@ static size_t sorted_owners(struct arena *arena, const struct tile_layout *layou
     return n;
 }
 
-// Neighbours that are equal become one.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     int64_t *all = NULL;
@@ -93,7 +88,6 @@ bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
     return true;
 }
 
-// Most communication wants one piece from each device; a device with two shards has two.
 bool tsr__owns_once(const struct tile_layout *layout)
 {
     for (int64_t k = 0; k < layout->n_shards; k++) {
@@ -116,7 +110,8 @@ bool tsr__owns_all(const struct tile_layout *layout)
 
 // ---- one dimension on one device ---------------------------------------------------------------
 
-// Cut alike, and the device is at the same place. Of a single factor the size is that of the dimension, whatever is written.
+// Same sharding and same coordinates. With a single factor its size is not compared: it is that of
+// the dimension.
 static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
                           const int64_t *y)
 {
@@ -131,7 +126,7 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
     return true;
 }
 
-// What a device with these coordinates has of the dimension; NULL: too many, or out of memory.
+// The elements at these coordinates. NULL: too many intervals, or out of memory.
 static struct tile_interval *intervals(struct draft *draft, const struct tile_dim *dim,
                                        int64_t size, const int64_t *coords, int64_t *n)
 {
@@ -144,22 +139,22 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
     return at;
 }
 
-// Every interval of `b` lies in one of `a` (both ascend): b in indices of what a keeps.
-static struct dim_cut within(struct draft *draft, const struct tile_interval *a, int64_t n_a,
-                             const struct tile_interval *b, int64_t n_b)
+// `b` in indices of what `a` keeps, if every interval of `b` is within one of `a`. Both ascend.
+static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
+                                         int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {
-    struct dim_cut cut = {.way = DIM_STATIC};
+    struct dim_slice cut = {.source = DIM_STATIC};
     cut.at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)n_b + 1);
     int64_t i = 0, before = 0;
     for (int64_t k = 0; k < n_b && cut.at; k++) {
         while (i < n_a && a[i].stop < b[k].stop)
             before += a[i].stop - a[i].start, i++;
         if (i == n_a || b[k].start < a[i].start)
-            return (struct dim_cut){.way = DIM_NO};
+            return (struct dim_slice){.source = DIM_NO};
         int64_t start = before + b[k].start - a[i].start;
         int64_t stop = start + b[k].stop - b[k].start;
         if (cut.n && cut.at[cut.n - 1].stop == start)
-            cut.at[cut.n - 1].stop = stop; // neighbours join
+            cut.at[cut.n - 1].stop = stop; // merge adjacent intervals
         else
             cut.at[cut.n++] = (struct tile_interval){start, stop};
     }
@@ -167,51 +162,49 @@ static struct dim_cut within(struct draft *draft, const struct tile_interval *a,
     for (; i < n_a; i++)
         held += a[i].stop - a[i].start;
     if (cut.n == 1 && cut.at[0].start == 0 && cut.at[0].stop == held)
-        cut.way = DIM_SAME;
+        cut.source = DIM_SAME;
     return cut;
 }
 
-// A part of a whole dimension whose size is not known: only the outermost factor may be cut, in units that are numbers.
-static struct dim_cut dynamic_cut(const struct draft *draft, const struct tile_dim *from,
-                                  const struct tile_dim *to, const int64_t *coords)
+// A shard of an unsharded dimension of unknown size. Only the outermost factor may be sharded, in
+// units of a known size.
+static struct dim_slice dynamic_cut(const struct draft *draft, const struct tile_dim *from,
+                                    const struct tile_dim *to, const int64_t *coords)
 {
-    struct dim_cut cut = {.way = DIM_NO};
-    if (tsr__dim_cut(from) || draft->opset < 10) // older Slice takes no computed bounds
+    struct dim_slice cut = {.source = DIM_NO};
+    if (tsr__dim_is_sharded(from) || draft->opset < 10) // older Slice has no computed bounds
         return cut;
     int64_t unit = 1;
     for (int factor = 1; factor < to->n; factor++)
         if (to->factors[factor].cuts > 1 || to->factors[factor].size <= 0 ||
             !mul_ok(unit, to->factors[factor].size, &unit))
-            return cut; // strided, or a unit that depends on the size
+            return cut; // strided, or the unit depends on the size
     struct tile_units part =
         tsr__share_units(to->factors[0].cuts, to->factors[0].shares, coords[0]);
-    return (struct dim_cut){.way = DIM_DYNAMIC, .unit = unit, .part = part};
+    return (struct dim_slice){.source = DIM_DYNAMIC, .unit = unit, .part = part};
 }
 
-// A whole layout may have fewer dimensions than the other one: those that it lacks are whole.
+// An unsharded layout may have fewer dimensions than the other one.
 static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
 {
     static const struct tile_dim whole = {NULL, 0};
-    if (axis < layout->rank)
-        return &layout->dims[axis];
-    return &whole;
+    return axis < layout->rank ? &layout->dims[axis] : &whole;
 }
 
-// Four cases, the cheapest first: [8] {2} -> {2} is the same on each device; {2} -> whole lacks something; of a size that is
-// not known a part is cut out of the whole by nodes (dynamic); of 8 elements, whole -> {4}, device 1 takes elements 2..3
-// of what it has.
-struct dim_cut tsr__dim_way(struct draft *draft, const struct item *it,
-                            const struct tile_layout *from, const struct tile_layout *to,
-                            int64_t device, int axis)
+// Four cases. [8] {2} -> {2}: the same on each device. {2} -> unsharded: elements are missing.
+// Unknown size: nodes compute the bounds (dynamic). Unsharded -> {4}: device 1 takes elements 2..3.
+struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
+                                 const struct tile_layout *from, const struct tile_layout *to,
+                                 int64_t device, int axis)
 {
     const struct tile_dim *a = dim_of(from, axis), *b = dim_of(to, axis);
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS];
     if (!tsr__device_coords(from, device, axis, x) || !tsr__device_coords(to, device, axis, y))
-        return (struct dim_cut){.way = DIM_NO};
-    if ((!tsr__dim_cut(a) && !tsr__dim_cut(b)) || factors_equal(a, b, x, y))
-        return (struct dim_cut){.way = DIM_SAME};
-    if (!tsr__dim_cut(b))
-        return (struct dim_cut){.way = DIM_NO};
+        return (struct dim_slice){.source = DIM_NO};
+    if ((!tsr__dim_is_sharded(a) && !tsr__dim_is_sharded(b)) || factors_equal(a, b, x, y))
+        return (struct dim_slice){.source = DIM_SAME};
+    if (!tsr__dim_is_sharded(b))
+        return (struct dim_slice){.source = DIM_NO};
     if (axis >= it->rank || it->dims[axis].value < 0)
         return dynamic_cut(draft, a, b, y);
     int64_t size = it->dims[axis].value;
@@ -219,11 +212,10 @@ struct dim_cut tsr__dim_way(struct draft *draft, const struct item *it,
     struct tile_interval *held = intervals(draft, a, size, x, &n_a),
                          *need = intervals(draft, b, size, y, &n_b);
     if (!held || !need)
-        return (struct dim_cut){.way = DIM_NO};
-    return within(draft, held, n_a, need, n_b);
+        return (struct dim_slice){.source = DIM_NO};
+    return rebase_intervals(draft, held, n_a, need, n_b);
 }
 
-// Device by device, axis by axis; one that lacks something is enough to say no.
 bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity)
 {
@@ -236,18 +228,18 @@ bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile
         if (!tsr__layout_has_device(from, device))
             return false;
         for (int axis = 0; axis < rank; axis++) {
-            enum dim_way way = tsr__dim_way(draft, it, from, to, device, axis).way;
-            if (way == DIM_NO)
+            enum dim_source source = tsr__dim_source(draft, it, from, to, device, axis).source;
+            if (source == DIM_NO)
                 return false;
-            *identity &= way == DIM_SAME;
+            *identity &= source == DIM_SAME;
         }
     }
     return true;
 }
 
-// ---- gathering ---------------------------------------------------------------------------------
+// ---- gathering ----------------------------------------------------------------------------------
 
-// from without the cut of dimension dim; owners are left to the caller.
+// `from` with dimension `dim` unsharded; the caller sets the owners.
 static struct tile_layout *uncut(struct arena *arena, const struct tile_layout *from, int dim)
 {
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
@@ -256,7 +248,7 @@ static struct tile_layout *uncut(struct arena *arena, const struct tile_layout *
     return tsr__layout_cut(arena, from->rank, dims);
 }
 
-// Shard of `layout` at these loop coordinates of `from`, whose loop `gone` layout does not have.
+// The shard of `layout` at these loop coordinates of `from`. `layout` has no loop `gone`.
 static int64_t shard_at(const struct tile_layout *layout, const struct tile_layout *from,
                         const int64_t *coords, int gone)
 {
@@ -272,7 +264,7 @@ static int64_t shard_at(const struct tile_layout *layout, const struct tile_layo
     return at;
 }
 
-// Shard numbers of `from` along loop i, starting at a shard whose coordinate there is 0.
+// The difference between shard numbers that are adjacent along the loop.
 static int64_t loop_stride(const struct tile_layout *from, int loop)
 {
     int64_t stride = 1;
@@ -281,29 +273,30 @@ static int64_t loop_stride(const struct tile_layout *from, int loop)
     return stride;
 }
 
-// A loop of the layout that is gathered: of so many parts, each `stride` shards behind the one before.
-struct gathering {
+// A loop that is gathered: `parts` shards whose numbers differ by `stride`.
+struct gather_groups {
     const struct tile_layout *from;
     int64_t stride, parts;
     struct device_group *groups;
     size_t n_groups;
 };
 
-// The groups that hold shards k, k + stride, ...: the l-th takes the l-th owner of each. False:
-// they do not pair, or do not ascend (a gather concatenates in the order of ranks).
-static bool pair_owners(struct arena *arena, struct gathering *gathering, int64_t k)
+// Adds the groups for shards k, k + stride, ...: group l has the l-th owner of each. False: the
+// numbers of owners differ, or the ranks do not ascend (a gather concatenates in the order of
+// ranks).
+static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64_t k)
 {
-    const struct tile_layout *from = gathering->from;
+    const struct tile_layout *from = gather->from;
     const int64_t *owners;
     size_t n = tsr__layout_owners(from, k, &owners);
     for (size_t l = 0; l < n; l++) {
-        struct device_group *group = &gathering->groups[gathering->n_groups++];
-        group->n = (size_t)gathering->parts;
+        struct device_group *group = &gather->groups[gather->n_groups++];
+        group->n = (size_t)gather->parts;
         group->devices = ARENA_ARRAY(arena, int64_t, group->n);
         if (!group->devices)
             return false;
-        for (int64_t j = 0; j < gathering->parts; j++) {
-            if (tsr__layout_owners(from, k + j * gathering->stride, &owners) != n)
+        for (int64_t j = 0; j < gather->parts; j++) {
+            if (tsr__layout_owners(from, k + j * gather->stride, &owners) != n)
                 return false;
             group->devices[j] = owners[l];
             if (j && group->devices[j] <= group->devices[j - 1])
@@ -313,15 +306,16 @@ static bool pair_owners(struct arena *arena, struct gathering *gathering, int64_
     return n > 0;
 }
 
-// [8,6] {2,2} on ranks 0 1 2 3, gathered along its first cut: {1,2}, columns 0..2 on ranks 0 and 2, columns 3..5 on ranks 1 and
-// 3; the groups are {0,2} and {1,3}. Dimensions that are cut twice, or behind another factor, would be joined in the wrong order.
+// Example: [8,6] {2,2} on ranks 0 1 2 3, gathered along its first dimension, is {1,2} with columns
+// 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}. Not
+// possible if the dimension has two sharded factors or an outer factor: the order would be wrong.
 const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
                                         int loop, struct device_group **groups, size_t *n_groups)
 {
     int dim = from->loops[loop].dim;
     for (int i = 0; i < from->n_loops; i++)
         if (i != loop && from->loops[i].dim == dim)
-            return NULL; // two cuts of one dimension: strided
+            return NULL; // two sharded factors: strided
     for (int factor = 0; factor < from->loops[loop].factor; factor++)
         if (from->dims[dim].factors[factor].size != 1)
             return NULL;
@@ -330,31 +324,29 @@ const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_l
     size_t n_owners = (size_t)from->first[from->n_shards];
     struct tile_layout *to = uncut(arena, from, dim);
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
-    struct gathering gathering = {.from = from, .stride = loop_stride(from, loop)};
-    gathering.parts = from->dims[dim].factors[from->loops[loop].factor].cuts;
-    gathering.groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
-    if (!to || !pairs || !gathering.groups)
+    struct gather_groups gather = {.from = from, .stride = loop_stride(from, loop)};
+    gather.parts = from->dims[dim].factors[from->loops[loop].factor].cuts;
+    gather.groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
+    if (!to || !pairs || !gather.groups)
         return NULL;
     int64_t at = 0, coords[TILE_MAX_LOOPS];
     for (int64_t k = 0; k < from->n_shards; k++) {
         tsr__layout_coords(from, k, coords);
-        if (coords[loop] == 0 && !pair_owners(arena, &gathering, k))
+        if (coords[loop] == 0 && !pair_owners(arena, &gather, k))
             return NULL;
         const int64_t *owners;
         size_t n = tsr__layout_owners(from, k, &owners);
         for (size_t i = 0; i < n; i++)
             pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
     }
-    *groups = gathering.groups;
-    *n_groups = gathering.n_groups;
-    if (tsr__layout_own(arena, to, pairs, n_owners))
-        return to;
-    return NULL;
+    *groups = gather.groups;
+    *n_groups = gather.n_groups;
+    return tsr__layout_own(arena, to, pairs, n_owners) ? to : NULL;
 }
 
 // ---- local sizes -------------------------------------------------------------------------------
 
-// The factor whose size is left open takes what the others leave; it alone has parts of different sizes.
+// The factor without a size takes the rest; only its shards may differ in size.
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
     struct local_size size = {1, 1, {0, 1, 1}};
@@ -374,8 +366,8 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
     return size;
 }
 
-// Of 10 elements in units of 4, which are 3 units, cut in 2: part 0 has 1 unit, 4 elements; part 1 has 2 units, of which the
-// last is short: 8 - 2 = 6.
+// Example: 10 elements in units of 4 are 3 units, sharded in 2. Shard 0 has 1 unit, 4 elements.
+// Shard 1 has 2 units, the last one short: 8 - 2 = 6.
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
     int64_t units = (whole + size->unit - 1) / size->unit;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// local_node.c - in what the node of one device differs from the whole one, as questions: which inputs it does not read
-// as the model has them, what windows it needs, which numbers replace its own. Planning asks so that nothing is brought
-// which nobody reads, emission so that the node is written so. Makes no steps and no nodes.
+// local_node.c - how the node of one device differs from the model's: inputs it does not read,
+// windows it needs, numbers that replace its own. Planning uses this to transfer nothing in vain,
+// emission to write the node.
 //
-//     Gemm(A, B, C) with K cut in 2, a sum in parts: C is added once, by the last part. Device 0 reads A and B only.
-//     Reshape(X, [8,6]) with a result {2,1}: both devices have a constant [4,6] of their own in place of [8,6].
-//     Shape(X), X cut: the sizes of the whole are put in its place, and no device reads X at all.
-//     Conv with pads {1,1} and kernel 3 over 8 elements, cut in 2: device 0 needs elements 0..4 and pads {1,0}.
+//     Gemm(A, B, C), K sharded in 2: a partial sum on each device. The last shard adds C,
+//         so device 0 reads only A and B.
+//     Reshape(X, [8,6]) with a result {2,1}: each device has its own constant [4,6].
+//     Shape(X), X sharded: replaced by the sizes of the full tensor; no device reads X.
+//     Conv with pads {1,1} and kernel 3 over 8 elements, sharded in 2: device 0 needs
+//         elements 0..4 and pads {1,0}.
 #include "partition/facts/facts.h"
 
-// Position of the device in the placement, or -1.
 int64_t tsr__place_index(const struct placement *place, int64_t device)
 {
     for (size_t i = 0; i < place->n_devices; i++)
@@ -18,10 +19,10 @@ int64_t tsr__place_index(const struct placement *place, int64_t device)
     return -1;
 }
 
-// ---- sums in parts -----------------------------------------------------------------------------
+// ---- partial sums -------------------------------------------------------------------------------
 
-// The first of each group adds what is not in parts.
-static bool added_by_first(const struct node_flow *nf, int64_t device, int input)
+// In each group the first device adds an input that is not a partial sum.
+static bool is_added_by_first(const struct node_flow *nf, int64_t device, int input)
 {
     if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
         return false;
@@ -32,11 +33,12 @@ static bool added_by_first(const struct node_flow *nf, int64_t device, int input
     return false;
 }
 
-// Of a cut sum the last part adds: part i of k has the elements from i * n / k on, so that the last has some whenever there is
-// one at all. Of n = 1 and k = 3 the parts are empty, empty, [0]. A Gemm of nothing would be wrong: ONNX Runtime leaves beta out there.
-bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
+// In a sharded sum the last shard adds the input. Shard i of k starts at i * n / k, so the last one
+// has elements whenever there are any: of n = 1 and k = 3 the shards are empty, empty, [0]. An
+// empty Gemm would be wrong: ONNX Runtime leaves out beta * C there.
+bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
-    if (added_by_first(nf, device, input))
+    if (is_added_by_first(nf, device, input))
         return true;
     const struct rule *rule = nf->place.rule;
     bool once = false;
@@ -56,7 +58,6 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
 
 // ---- windows -----------------------------------------------------------------------------------
 
-// Windows of a factor that is whole are the whole input: nothing is special about them.
 bool tsr__window_cut(const struct node_flow *nf, int input)
 {
     const struct rule *rule = nf->place.rule;
@@ -69,7 +70,6 @@ bool tsr__window_cut(const struct node_flow *nf, int input)
     return false;
 }
 
-// By the number of the device's part, whatever the sizes of the others.
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window)
 {
     const struct rule *rule = nf->place.rule;
@@ -78,7 +78,6 @@ struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int
     return tsr__window_part(rule_window, part.of, part.first, part.stop);
 }
 
-// In all intervals of the rank together.
 int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
 {
     int64_t n = 0;
@@ -87,7 +86,7 @@ int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
     return n;
 }
 
-// What the local node gives beyond its part, at the ends of its windows (all rules with trims have one result).
+// All rules with trims have one result.
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -101,9 +100,10 @@ bool tsr__trims(const struct node_flow *nf)
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
-// A pooling that rounds up gets its pads as numbers also where it is whole, and then rounds down. Before opset 22 ONNX
-// infers one window too many where the last would begin in the pads (of 9 elements, a kernel of 2 with stride 2 and a
-// pad at either end makes 5 and not 6), and engines hold others against it and plan their memory by it.
+// A pooling with ceil_mode gets explicit pads even if it is not sharded, and then rounds down.
+// Before opset 22, ONNX shape inference counts one window too many if the last one would start in
+// the padding. (9 elements, kernel 2, stride 2, one pad at each end: 5, not 6.) Engines compare
+// with that shape and plan memory by it.
 static bool rounds_up(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -117,7 +117,7 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
-// The numbers differ only where a factor that they speak of is cut, or a window is.
+// The numbers differ only if one of their factors, or a window, is sharded.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -133,18 +133,15 @@ bool tsr__lists_apply(const struct node_flow *nf)
     return tsr__window_cut(nf, -1);
 }
 
-// A number that counts a factor, for the local part of it: of 8 heads of 2 devices, 4.
+// The local value of a number that counts a factor: 8 heads on 2 devices are 4.
 static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, int64_t whole)
 {
     const struct rule *rule = nf->place.rule;
     int64_t size = rule->factors[factor].size.value;
     struct local_size part = {1, 1, placement_units(&nf->place, place, factor)};
-    if (size > 0)
-        return whole / size * tsr__local_size_of(&part, size);
-    return whole;
+    return size > 0 ? whole / size * tsr__local_size_of(&part, size) : whole;
 }
 
-// The number that stands in the list for this part: pads before or after, how many there are, how far they reach.
 static int64_t patched(const struct rule_patch *put, const struct window_part *part)
 {
     switch (put->what) {
@@ -161,7 +158,7 @@ static int64_t patched(const struct rule_patch *put, const struct window_part *p
     }
 }
 
-// The rule's numbers with those put in that depend on the part: of pads {1,1}, rank 0 of 2 gets {1,0}.
+// The rule's numbers for this shard: of pads {1,1}, rank 0 of 2 gets {1,0}.
 tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out)
 {
@@ -184,9 +181,8 @@ tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, 
     return TSR_OK;
 }
 
-// ---- inputs that are not read ------------------------------------------------------------------
+// ---- replaced inputs ----------------------------------------------------------------------------
 
-// Shape and Size, and whatever else the table marks so.
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -202,7 +198,7 @@ const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
     return NULL;
 }
 
-// The host value is a constant that every device of the layout has as a constant of its own (local_shape.c).
+// True if every device of the layout gets a constant of its own (local_shape.c).
 static bool is_shape_constant(struct draft *draft, const tsr_value *source,
                               const struct tile_layout *layout)
 {
@@ -211,12 +207,12 @@ static bool is_shape_constant(struct draft *draft, const tsr_value *source,
     if (n > layout->rank)
         return false;
     for (int64_t i = 0; i < n; i++)
-        if (tsr__dim_cut(&layout->dims[layout->rank - n + i]))
+        if (tsr__dim_is_sharded(&layout->dims[layout->rank - n + i]))
             return true;
     return false;
 }
 
-// A rewrite puts something else in the place of that input.
+// True if a rewrite replaces that input.
 static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite)
 {
@@ -229,7 +225,8 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__gives_sizes(nf);
 }
 
-// Where a device may have nothing of its input, a reduction's axes are counted from the front: engines misread others then.
+// Where a shard may be empty, a reduction gets non-negative axes: engines misread negative axes of
+// an empty tensor.
 int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                     int64_t *axes)
 {
@@ -239,7 +236,7 @@ int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const
     return tsr__rule_front_axes(nf->node, draft->flow->shapes, name, axes);
 }
 
-// Axes that are an input, the second, and are written anew.
+// True for the second input if it holds such axes.
 static bool fronts_input(const struct draft *draft, const struct node_flow *nf, int input)
 {
     int64_t axes[RULE_MAX_RANK];
@@ -247,12 +244,11 @@ static bool fronts_input(const struct draft *draft, const struct node_flow *nf, 
     return input == 1 && tsr__front_axes(draft, nf, &name, axes) > 0 && !name;
 }
 
-// Whoever asks need not bring the input to that device.
 bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device, int input)
 {
     const struct rule *rule = nf->place.rule;
     if (!rule)
-        return tsr__adds_elsewhere(nf, device, input);
+        return tsr__input_is_skipped(nf, device, input);
     for (int i = 0; i < rule->n_rewrites; i++)
         if (rule->rewrites[i].index == input && is_rewritten(draft, nf, &rule->rewrites[i]))
             return true;
@@ -261,5 +257,5 @@ bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_
             return true;
     if (fronts_input(draft, nf, input))
         return true;
-    return tsr__adds_elsewhere(nf, device, input);
+    return tsr__input_is_skipped(nf, device, input);
 }

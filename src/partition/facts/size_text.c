@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// size_text.c - sizes as the model writes them: a number, a symbol ("batch"), or an expression of symbols ("batch*seq",
-// "past + 1"). A symbol is known if a dimension of a model input is written so; an expression, if all its symbols are.
+// size_text.c - parses sizes as the model writes them: a number, a symbol ("batch") or an
+// expression ("batch*seq", "past + 1"). A symbol is known if a dimension of a model input has that
+// name; an expression is known if all its symbols are.
 //
-// The text is walked once, and whoever walks says what comes of it. Planning only asks whether a size can be had on every
-// rank; emission gives a maker, which turns symbols and arithmetic into nodes (emit_shape.c).
+// One parser serves two callers. Planning asks whether every rank can compute a size. Emission
+// passes a maker that turns symbols and arithmetic into nodes (emit_shape.c).
 //
-//     an input x has the dimensions [batch, seq]; "batch*(seq + 2)" is read so:
+//     Example: an input x has the dimensions [batch, seq]; "batch*(seq + 2)" calls
 //         symbol(batch), symbol(seq), combine(+, seq, number(2)), combine(*, batch, that)
-//     "2*3 + batch": 2*3 is 6 here and now; combine(+, number(6), symbol(batch))
-//     "other/2": nothing has "other" as a dimension: not known, nothing is made
+//     "2*3 + batch": 2*3 is computed here; then combine(+, number(6), symbol(batch))
+//     "other/2": no input has a dimension "other", so the size is not known
 #include "partition/facts/facts.h"
 
 #include <ctype.h>
@@ -16,23 +17,23 @@
 #define EXPR_MAX_DEPTH 32
 #define EXPR_MAX_TEXT  1024
 
-// A walk over the text; with a maker it makes values, without it only answers whether it could.
+// Parser state.
 struct expr {
     struct draft *draft;
-    const struct size_maker *maker; // NULL: only asking
+    const struct size_maker *maker; // NULL: only check whether the size is known
     const char *at, *end;
     int depth;
 };
-// What an expression is: not known (ok false), a number (value NULL), or an int64[1].
-struct sized {
+// Result of an expression: not known (ok is false), a number (value is NULL), or an int64[1].
+struct size_result {
     bool ok;
     int64_t number;
     tsr_value *value;
     bool symbolic;
 };
-static const struct sized not_known = {0};
+static const struct size_result not_known = {0};
 
-static struct sized read_sum(struct expr *expr);
+static struct size_result read_sum(struct expr *expr);
 
 static void skip_space(struct expr *expr)
 {
@@ -40,7 +41,7 @@ static void skip_space(struct expr *expr)
         expr->at++;
 }
 
-// The text stands next, behind spaces: it is passed over.
+// Skips spaces and the text, if it is next.
 static bool take(struct expr *expr, const char *text)
 {
     skip_space(expr);
@@ -51,20 +52,19 @@ static bool take(struct expr *expr, const char *text)
     return true;
 }
 
-// Known if an input has it as a plain dimension.
-static struct sized read_symbol(struct expr *expr, struct str symbol)
+static struct size_result read_symbol(struct expr *expr, struct str symbol)
 {
     const struct size_source *from = tsr__map_get(&expr->draft->sizes, symbol);
     if (!from)
         return not_known;
     if (!expr->maker)
-        return (struct sized){.ok = true, .symbolic = true};
+        return (struct size_result){.ok = true, .symbolic = true};
     tsr_value *value = expr->maker->symbol(expr->maker->data, symbol, from);
-    return (struct sized){.ok = value != NULL, .value = value, .symbolic = true};
+    return (struct size_result){.ok = value != NULL, .value = value, .symbolic = true};
 }
 
-// What the nodes would compute, now. False: it does not fit 64 bits, or it divides negative numbers, which C rounds
-// otherwise than the nodes may: the size counts as not known then.
+// Computes what the nodes would compute. False: overflow, or a division of negative numbers, which
+// C and the nodes may round differently. The size is then not known.
 static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
     bool divides = a >= 0 && b > 0;
@@ -93,17 +93,15 @@ static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
     return false;
 }
 
-static tsr_value *as_value(const struct size_maker *maker, const struct sized *sized)
+static tsr_value *as_value(const struct size_maker *maker, const struct size_result *result)
 {
-    if (sized->value)
-        return sized->value;
-    return maker->number(maker->data, sized->number);
+    return result->value ? result->value : maker->number(maker->data, result->number);
 }
 
-// Numbers are computed here and now; with a symbol it is the maker's work.
-static struct sized combine(struct expr *expr, enum arith op, struct sized a, struct sized b)
+static struct size_result combine(struct expr *expr, enum arith op, struct size_result a,
+                                  struct size_result b)
 {
-    struct sized out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
+    struct size_result out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
     if (!out.ok)
         return out;
     if (!out.symbolic) {
@@ -116,16 +114,14 @@ static struct sized combine(struct expr *expr, enum arith op, struct sized a, st
     return out;
 }
 
-// What stands in a parenthesis that must end here.
-static struct sized closed(struct expr *expr, struct sized inner)
+// Expects the closing parenthesis.
+static struct size_result closed(struct expr *expr, struct size_result inner)
 {
-    if (take(expr, ")"))
-        return inner;
-    return not_known;
+    return take(expr, ")") ? inner : not_known;
 }
 
-// max(a, b), FloorDiv(a, b) ...: the parenthesis is open.
-static struct sized read_call(struct expr *expr, struct str name)
+// max(a, b), FloorDiv(a, b) ...: the opening parenthesis was read.
+static struct size_result read_call(struct expr *expr, struct str name)
 {
     static const struct {
         const char *name;
@@ -136,7 +132,7 @@ static struct sized read_call(struct expr *expr, struct str name)
     for (size_t i = 0; i < TSR_COUNT(calls); i++) {
         if (!str_is(name, calls[i].name))
             continue;
-        struct sized left = read_sum(expr);
+        struct size_result left = read_sum(expr);
         while (left.ok && take(expr, ","))
             left = combine(expr, calls[i].op, left, read_sum(expr));
         return closed(expr, left);
@@ -144,11 +140,10 @@ static struct sized read_call(struct expr *expr, struct str name)
     return not_known;
 }
 
-// A number, a symbol, a call, or something in parentheses.
-static struct sized read_atom(struct expr *expr)
+static struct size_result read_atom(struct expr *expr)
 {
-    if (take(expr, "floor(") || take(expr, "(")) { // sizes are integers: floor is what / does here
-        struct sized inner = read_sum(expr);
+    if (take(expr, "floor(") || take(expr, "(")) { // sizes are integers, so / already rounds down
+        struct size_result inner = read_sum(expr);
         return closed(expr, inner);
     }
     skip_space(expr);
@@ -157,20 +152,18 @@ static struct sized read_atom(struct expr *expr)
            (isalnum((unsigned char)*expr->at) || *expr->at == '_' || *expr->at == '.'))
         expr->at++;
     struct str word = {start, (size_t)(expr->at - start)};
-    struct sized number = {.ok = true};
+    struct size_result number = {.ok = true};
     if (tsr__str_int(word, &number.number))
         return number;
     if (word.n && take(expr, "("))
         return read_call(expr, word);
-    if (word.n)
-        return read_symbol(expr, word);
-    return not_known;
+    return word.n ? read_symbol(expr, word) : not_known;
 }
 
 // From left to right: "a*b/2" is (a*b)/2.
-static struct sized read_product(struct expr *expr)
+static struct size_result read_product(struct expr *expr)
 {
-    struct sized left = read_atom(expr);
+    struct size_result left = read_atom(expr);
     for (;;) {
         if (!left.ok)
             return left;
@@ -185,19 +178,19 @@ static struct sized read_product(struct expr *expr)
     }
 }
 
-// The first product of a sum, which may have a minus before it: "-kernel + width + 1".
-static struct sized read_first(struct expr *expr)
+// The first product may have a minus sign: "-kernel + width + 1".
+static struct size_result read_first(struct expr *expr)
 {
-    struct sized nothing = {.ok = true};
+    struct size_result nothing = {.ok = true};
     if (take(expr, "-"))
         return combine(expr, ARITH_SUB, nothing, read_product(expr));
     return read_product(expr);
 }
 
-// Bounded in depth: the text is foreign.
-static struct sized read_sum(struct expr *expr)
+// The depth is limited because the text comes from the file.
+static struct size_result read_sum(struct expr *expr)
 {
-    struct sized left = {0};
+    struct size_result left = {0};
     if (expr->depth++ < EXPR_MAX_DEPTH)
         left = read_first(expr);
     while (left.ok) {
@@ -212,22 +205,23 @@ static struct sized read_sum(struct expr *expr)
     return left;
 }
 
-// The size of one dimension; a symbol that an input has as it stands comes before any reading of
-// it. A text of numbers alone ("10", "-1") is a name all the same: ONNX writes numbers as numbers.
-static struct sized size_of(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim)
+// A symbol that an input has literally comes before parsing. A text such as "10" or "-1" is a name:
+// ONNX stores numbers as numbers.
+static struct size_result size_of(struct draft *draft, const struct size_maker *maker,
+                                  const tsr_dim *dim)
 {
     struct str text = str_of(dim->symbol);
     if (dim->value >= 0)
-        return (struct sized){.ok = true, .number = dim->value};
+        return (struct size_result){.ok = true, .number = dim->value};
     if (text.n == 0 || text.n > EXPR_MAX_TEXT)
         return not_known;
     struct expr expr = {.draft = draft, .maker = maker, .at = text.p, .end = text.p + text.n};
     if (tsr__map_get(&draft->sizes, text))
         return read_symbol(&expr, text);
-    struct sized sized = read_sum(&expr);
+    struct size_result result = read_sum(&expr);
     skip_space(&expr);
-    if (expr.at == expr.end && sized.symbolic)
-        return sized;
+    if (expr.at == expr.end && result.symbolic)
+        return result;
     return not_known;
 }
 
@@ -246,8 +240,6 @@ bool tsr__shape_known(struct draft *draft, const struct item *it)
 
 tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim)
 {
-    struct sized sized = size_of(draft, maker, dim);
-    if (sized.ok)
-        return as_value(maker, &sized);
-    return NULL;
+    struct size_result result = size_of(draft, maker, dim);
+    return result.ok ? as_value(maker, &result) : NULL;
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// body.c - plans nodes with bodies that are cut: If, Loop, Scan.
+// body.c - plans nodes with sharded bodies: If, Loop, Scan.
 //
-// A body has a list of steps of its own. What it reads from outside in another layout is converted
-// outside, once, before the node. What it gives is converted at its end. All devices of the node run
-// it, or none: inside they wait for each other, so they must also take the same turns and the same
-// branch. The values that decide this are therefore taken from one device, unless whole numbers alone
-// went into them, which come out the same everywhere.
+// A body has its own list of steps. Outer values that it needs in another layout are converted
+// outside, before the node. Its outputs are converted at its end. All devices of the node run the
+// body, because they communicate inside it. So all must run the same number of iterations and take
+// the same branch. The values that control this come from one device, unless they are computed from
+// integers only, which gives the same result everywhere.
 //
-//     Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1}, w [8,8] of the main graph:
-//         outside   w is wanted whole on both ranks: a constant, which both have
-//         outside   10 and true are constants, whole numbers: both ranks compute the same number of turns
+//     Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1}, w [8,8]:
+//         outside   w is needed unsharded on both ranks: a constant, which both have
+//         outside   10 and true are integers: both ranks compute the same number of iterations
 //         inside    one step, the MatMul: [2,8] times [8,8] on each rank
-//     If the condition were h[0,0] > 0, made of floats, rank 0's would be broadcast to rank 1 at the end of each turn.
+//     With the condition h[0,0] > 0, a float, rank 0 would broadcast it after each iteration.
 #include "internal.h"
 
-// ---- what decides ------------------------------------------------------------------------------
+// ---- control values -----------------------------------------------------------------------------
 
-#define MAX_EXACT 64 // nodes that are looked at
+#define MAX_EXACT 64 // nodes that are examined
 
-// Arithmetic of these has no rounding that could differ between devices. Floats are out, even where they are whole.
+// Types without rounding.
 static bool is_exact_type(tsr_dtype t)
 {
     switch (t) {
@@ -37,8 +37,8 @@ static bool is_exact_type(tsr_dtype t)
     }
 }
 
-// An input of the model, or the number or the condition of a turn; of states nothing is known.
-static bool exact_input(const struct draft *draft, const tsr_value *value)
+// An input of the model, the iteration number or the condition. States are not known.
+static bool is_exact_input(const struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *graph = tsr_value_graph(value);
     struct control control;
@@ -52,39 +52,35 @@ static bool exact_input(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// The value has the same bits on every device that computes it: nothing went into it but inputs,
-// constants and arithmetic of whole numbers.
-static bool exact(const struct draft *draft, const tsr_value *value, int *budget)
+// True if all devices compute the same bits: from inputs, constants and integer arithmetic only.
+static bool is_exact(const struct draft *draft, const tsr_value *value, int *budget)
 {
     const tsr_node *node = tsr_value_producer(value);
     if (tsr_value_initializer(value))
         return true;
     if (!node)
-        return exact_input(draft, value);
-    if ((*budget)-- <= 0 || !is_exact_type(tsr__shapes_of(draft->flow->shapes, value).dtype))
+        return is_exact_input(draft, value);
+    if ((*budget)-- <= 0 || node_has_graphs(node) ||
+        !is_exact_type(tsr__shapes_of(draft->flow->shapes, value).dtype))
         return false;
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
-            return false;
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) && !exact(draft, tsr_node_input(node, i), budget))
+        if (tsr_node_input(node, i) && !is_exact(draft, tsr_node_input(node, i), budget))
             return false;
     return true;
 }
 
-// A value that decides about turns or branches, the same on all devices.
+// A value that controls iterations or branches, the same on all devices.
 static struct form *draft_decision(struct draft *draft, const struct step *st, struct item *it,
                                    const struct tile_layout *layout)
 {
     int budget = MAX_EXACT;
-    if (exact(draft, it->value, &budget))
+    if (is_exact(draft, it->value, &budget))
         return tsr__draft_convert(draft, it, layout, st->flow->node);
     return tsr__draft_equal(draft, it, layout, st->flow->node);
 }
 
 // ---- planning ----------------------------------------------------------------------------------
 
-// The inputs of the body, as they come in: each turn, or once.
 static bool start_body(struct draft *draft, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -102,7 +98,7 @@ static bool start_body(struct draft *draft, struct body *body)
     return !draft->arena->failed;
 }
 
-// What decides (the condition) is wanted in no particular layout: every device has it whole.
+// The condition has no wanted layout: every device has it.
 unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -122,12 +118,9 @@ unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct
     *inner = (struct scope){.outer = outer, .graph = graph};
     inner->loops = outer->loops || st->flow->control->loops;
     tsr__scope_go(draft, inner);
-    if (start_body(draft, body))
-        return needed;
-    return NULL;
+    return start_body(draft, body) ? needed : NULL;
 }
 
-// In the layouts in which the flow found them to leave; what decides about the next turn is the same everywhere.
 bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -147,7 +140,7 @@ bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *
     return true;
 }
 
-// How many turns, and the first condition; of an If, the condition.
+// The trip count and the first condition; for an If, the condition.
 bool tsr__body_steer(struct draft *draft, struct step *st)
 {
     for (int i = 0; i < st->flow->control->n_steer; i++) {

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// convert.c - brings a value from the forms that exist to the layout that a reader wants, by the cheapest way:
-//     1. a form in that layout exists: take it
+// convert.c - converts a value from its existing forms to the layout that a reader needs. The first
+// of these that is possible is taken:
+//     1. a form in that layout exists
 //     2. the value is a constant: store it in that layout
-//     3. every device has what it needs: slice
-//     4. a node that has no inputs makes it: let that node run where it is wanted
+//     3. every device stores what it needs: slice
+//     4. a node without inputs produces it: run that node where the value is needed
 //     5. AllGather along one axis
 //     6. collectives that give exactly the target (lower.c)
-//     7. Reshard, from anything to anything
-// Where the node that makes the value ran in turns, its shards are joined first (turns.c), and (3) follows.
-// A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
-// needs no shape) and send its shape along.
+//     7. Reshard, from any layout to any other
+// If the producer ran in turns, its shards are joined first (turns.c), and (3) follows. A Reshard
+// needs the full shape at run time. If no rank can compute it, the ranks gather the value first (a
+// gather needs no shape) and send the shape along.
 //
-//     Y [8,6] is made {2,1} on ranks 0 and 1. Its readers, in the order in which they are planned:
-//         reader 1 wants {2,1}            (1) the form that is there
-//         reader 2 wants it whole         (5) AllGather along axis 0, group {0,1}: form 1
-//         reader 3 wants {1,2}            (3) both ranks have all of it by now: rank 1 slices columns 3..5 of form 1
-//     Had reader 3 come first, it would have been (6) AllToAll(axis 0, split axis 1): each rank sends half of what it has.
+//     Y [8,6] is produced {2,1} on ranks 0 and 1. Its readers, in planning order:
+//         reader 1 needs {2,1}        (1) the existing form
+//         reader 2 needs it unsharded (5) AllGather along axis 0, group {0,1}: form 1
+//         reader 3 needs {1,2}        (3) both ranks have form 1: rank 1 slices columns 3..5
+//     If reader 3 came first: (6) AllToAll(axis 0, split axis 1), each rank sends half a shard.
 #include "internal.h"
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
-// The finding of a conversion that cannot be, at the node that reads the value; the first of them is how the draft ends.
+// Reports a conversion that is not possible, at the node that reads the value. The first one sets
+// the status of the draft.
 static struct form *fail(struct draft *draft, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
@@ -38,28 +40,13 @@ static struct form *fail(struct draft *draft, enum diag_code code, const struct 
     return NULL;
 }
 
-// A step of that kind, whose output is a new form in the layout `to`. NULL: out of memory.
 static struct step *step_to(struct draft *draft, int kind, struct form *from,
                             const struct tile_layout *to)
 {
     return tsr__step_between(draft, kind, from, tsr__form_new(draft, from->item, to, FORM_MADE));
 }
 
-// The form that the step makes, between these groups. NULL: out of memory.
-static struct form *among(struct draft *draft, struct step *st, struct device_group *groups,
-                          size_t n)
-{
-    if (!st)
-        return NULL;
-    st->groups = groups;
-    st->n_groups = n;
-    st->group_live = ARENA_ARRAY(draft->arena, unsigned char, n + 1);
-    if (st->group_live)
-        return st->outputs[0];
-    return NULL;
-}
-
-// Another form that is the same on its devices.
+// A form that shares the tensors of another one.
 static struct form *same_form(struct draft *draft, struct form *from,
                               const struct tile_layout *want)
 {
@@ -71,7 +58,7 @@ static struct form *same_form(struct draft *draft, struct form *from,
 
 // ---- without communication ---------------------------------------------------------------------
 
-// A sum in parts and a window are no form of the value, whatever their layout says.
+// Partial sums and windows are not forms of the value, whatever their layout.
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
     for (struct form *form = it->first; form; form = form->next)
@@ -80,18 +67,18 @@ static struct form *find_form(struct item *it, const struct tile_layout *want)
     return NULL;
 }
 
-// A constant is stored in the layout that is wanted; texts and unknown types only whole.
+// Strings and unknown types can only be stored unsharded.
 static struct form *const_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
     if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
         return NULL;
-    if (whole) // stored once for all
+    if (whole) // stored once
         return same_form(draft, it->first, want);
     return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
-// Each device of the wanted layout has all it needs in one of the forms: it slices, or has just that.
+// A form from which each device can slice, or which it can use as it is.
 static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
@@ -101,14 +88,12 @@ static struct form *local_form(struct draft *draft, struct item *it, const struc
         if (identity)
             return same_form(draft, from, want);
         struct step *slice = step_to(draft, STEP_SLICE, from, want);
-        if (slice)
-            return slice->outputs[0];
-        return NULL;
+        return slice ? slice->outputs[0] : NULL;
     }
     return NULL;
 }
 
-// A copy of the node that makes the constant, on these devices.
+// A copy of the Constant node on these devices.
 static struct form *repeat_node(struct draft *draft, struct item *it, const struct tile_layout *on)
 {
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
@@ -128,8 +113,8 @@ static struct form *repeat_node(struct draft *draft, struct item *it, const stru
     return form;
 }
 
-// A constant that a node makes (of an earlier stage, or told to lie elsewhere) is not sent: engines must know the elements of shapes and axes when
-// they load a model, and a message says them too late.
+// A Constant node of another stage or device is copied, not sent: engines need shapes and axes when
+// they load the model.
 static struct form *repeated_form(struct draft *draft, struct item *it,
                                   const struct tile_layout *want)
 {
@@ -141,12 +126,12 @@ static struct form *repeated_form(struct draft *draft, struct item *it,
     struct tile_layout *whole = tsr__whole_on(draft, it, devices, n);
     if (!whole || !repeat_node(draft, it, whole))
         return NULL;
-    return tsr__draft_free(draft, it, want);
+    return tsr__draft_convert_local(draft, it, want);
 }
 
 // ---- with communication ------------------------------------------------------------------------
 
-// Gathers loop i of from; want NULL: whatever comes out.
+// Gathers one loop of `from`; want NULL: any result will do.
 static struct form *gather_loop(struct draft *draft, struct form *from, int loop,
                                 const struct tile_layout *want)
 {
@@ -159,10 +144,9 @@ static struct form *gather_loop(struct draft *draft, struct form *from, int loop
     struct step *st = step_to(draft, COMM_ALL_GATHER, from, to);
     if (st)
         st->axis = from->layout->loops[loop].dim;
-    return among(draft, st, groups, n_groups);
+    return tsr__step_set_groups(draft, st, groups, n_groups);
 }
 
-// Any form, any of its cuts, whose gathering gives what is wanted.
 static struct form *gather_form(struct draft *draft, struct item *it,
                                 const struct tile_layout *want)
 {
@@ -175,11 +159,10 @@ static struct form *gather_form(struct draft *draft, struct item *it,
     return NULL;
 }
 
-// Any form from which collectives lead to just what is wanted, the first that there is.
 static struct form *lowered_form(struct draft *draft, struct item *it,
                                  const struct tile_layout *want)
 {
-    struct form *last = it->last; // those that are made on the way are not tried
+    struct form *last = it->last; // forms created below are not tried
     for (struct form *from = it->first; from; from = from->next) {
         struct form *form = NULL;
         if (!from->partial)
@@ -190,7 +173,7 @@ static struct form *lowered_form(struct draft *draft, struct item *it,
     return NULL;
 }
 
-// Gathers until nothing is cut; NULL: some cut cannot be gathered.
+// Gathers until the value is unsharded; NULL: not possible.
 static struct form *gather_all(struct draft *draft, struct form *from)
 {
     while (from && from->layout->n_loops) {
@@ -202,7 +185,8 @@ static struct form *gather_all(struct draft *draft, struct form *from)
     return from;
 }
 
-// Whole on all devices of two layouts, ascending: of {0,2} and {1,2}, on 0, 1, 2. *out: these devices as a group.
+// An unsharded layout on the devices of both, ascending: {0,2} and {1,2} give 0, 1, 2. *out: these
+// devices as a group.
 static const struct tile_layout *whole_on_both(struct draft *draft, int rank,
                                                const struct tile_layout *a,
                                                const struct tile_layout *b,
@@ -227,7 +211,7 @@ static const struct tile_layout *whole_on_both(struct draft *draft, int rank,
     return tsr__layout_whole(draft->arena, rank, both, (size_t)n);
 }
 
-// From any layout to any other, in one call of all who have or want a part. shape NULL: every rank can compute it.
+// One call on all devices that have or need a shard. shape NULL: every rank can compute it.
 static struct form *reshard(struct draft *draft, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
@@ -236,10 +220,10 @@ static struct form *reshard(struct draft *draft, struct form *from, const struct
     if (!st || !group || !whole_on_both(draft, 0, from->layout, want, group))
         return NULL;
     st->inputs[1] = shape;
-    return among(draft, st, group, 1);
+    return tsr__step_set_groups(draft, st, group, 1);
 }
 
-// The shape of a value that lies whole somewhere, as a value of its own.
+// The shape of an unsharded value as a value of its own.
 static struct form *shape_form(struct draft *draft, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {
@@ -256,7 +240,7 @@ static struct form *shape_form(struct draft *draft, struct form *whole,
     return tsr__draft_convert(draft, it->shape_item, want, reader);
 }
 
-// It cannot be gathered either: its sizes are summed up.
+// It cannot be gathered either: sums up its sizes.
 static struct form *count_and_reshard(struct draft *draft, struct form *from,
                                       const struct tile_layout *want)
 {
@@ -265,13 +249,10 @@ static struct form *count_and_reshard(struct draft *draft, struct form *from,
         return NULL;
     const struct tile_layout *both = whole_on_both(draft, 1, from->layout, want, group);
     struct form *shape = tsr__draft_count(draft, from, both, group);
-    if (shape)
-        return reshard(draft, from, want, shape);
-    return NULL;
+    return shape ? reshard(draft, from, want, shape) : NULL;
 }
 
-// A whole value of which nothing is known but its type travels with its shape: from its first device
-// to those that want it.
+// Sends an unsharded value from its first device, with its shape, to those that need it.
 static struct step *hand_over(struct draft *draft, struct form *from,
                               const struct tile_layout *want, int kind)
 {
@@ -280,14 +261,14 @@ static struct step *hand_over(struct draft *draft, struct form *from,
     int64_t *root = ARENA_ARRAY(draft->arena, int64_t, 1);
     struct tile_layout *first = tsr__layout_whole(draft->arena, 0, from->layout->owners, 1);
     if (!st || !group || !root || !first || !whole_on_both(draft, 0, first, want, group) ||
-        !among(draft, st, group, 1))
+        !tsr__step_set_groups(draft, st, group, 1))
         return NULL;
     *root = from->layout->owners[0];
     st->roots = root;
     return st;
 }
 
-// The same for a tensor whose number of dimensions is not known: whole at both ends, or not at all.
+// For a tensor of unknown rank: only unsharded to unsharded.
 static struct form *broadcast_unknown(struct draft *draft, struct form *from,
                                       const struct tile_layout *want, const tsr_node *reader)
 {
@@ -296,12 +277,10 @@ static struct form *broadcast_unknown(struct draft *draft, struct form *from,
                     "give it the same sharding at both ends, or keep it whole",
                     "its sharding must change here, and its number of dimensions is not known");
     struct step *st = hand_over(draft, from, want, COMM_BROADCAST);
-    if (st)
-        return st->outputs[0];
-    return NULL;
+    return st ? st->outputs[0] : NULL;
 }
 
-// No rank can compute the whole shape: gather, then slice, or send the shape along.
+// No rank can compute the full shape: gathers, then slices or sends the shape along.
 static struct form *reshard_unknown(struct draft *draft, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
 {
@@ -320,12 +299,9 @@ static struct form *reshard_unknown(struct draft *draft, struct item *it, struct
     if (!both)
         return NULL;
     struct form *shape = shape_form(draft, whole, both, reader);
-    if (shape)
-        return reshard(draft, whole, want, shape);
-    return NULL;
+    return shape ? reshard(draft, whole, want, shape) : NULL;
 }
 
-// Values that cannot move between devices at all are refused here, where it is known that they would have to.
 static struct form *reshard_form(struct draft *draft, struct item *it,
                                  const struct tile_layout *want, const tsr_node *reader)
 {
@@ -343,7 +319,7 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     return reshard_unknown(draft, it, from, want, reader);
 }
 
-// The first device has the value, and all get its bits. Of one device nothing is to be done.
+// Broadcasts from the first device, so that all have the same bits.
 struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct tile_layout *on,
                               const tsr_node *reader)
 {
@@ -364,12 +340,12 @@ struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct
     if (!st || !group)
         return NULL;
     *group = (struct device_group){on->owners, (size_t)on->first[1]};
-    st->roots = group->devices; // the first
-    return among(draft, st, group, 1);
+    st->roots = group->devices; // the first device
+    return tsr__step_set_groups(draft, st, group, 1);
 }
 
-// In the scope where the caller stands.
-struct form *tsr__draft_free(struct draft *draft, struct item *it, const struct tile_layout *want)
+struct form *tsr__draft_convert_local(struct draft *draft, struct item *it,
+                                      const struct tile_layout *want)
 {
     struct form *form = find_form(it, want);
     if (!form && it->first)
@@ -379,7 +355,7 @@ struct form *tsr__draft_free(struct draft *draft, struct item *it, const struct 
     return local_form(draft, it, want);
 }
 
-// The number of tensors in a list, as an item that is made where the list is. NULL: out of memory.
+// The number of tensors in a list. NULL: out of memory.
 static struct item *length_item(struct draft *draft, struct form *list)
 {
     struct item *it = list->item, *length = ARENA_NEW(draft->arena, struct item);
@@ -396,7 +372,7 @@ static struct item *length_item(struct draft *draft, struct form *list)
     return length;
 }
 
-// How many tensors a whole list holds, as a value of its own, on the devices of want and the list's first.
+// The length of a list on the devices of `want` and on the list's first device.
 static struct form *length_form(struct draft *draft, struct form *list,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
@@ -408,12 +384,10 @@ static struct form *length_form(struct draft *draft, struct form *list,
     if (!it->shape_item || !first)
         return NULL;
     const struct tile_layout *both = whole_on_both(draft, 0, first, want, &group);
-    if (both)
-        return tsr__draft_convert(draft, it->shape_item, both, reader);
-    return NULL;
+    return both ? tsr__draft_convert(draft, it->shape_item, both, reader) : NULL;
 }
 
-// The tensors of a whole list go to other devices and are put together there. Of a sequence all must know how many.
+// Sends the tensors of a list. For a sequence all devices need its length.
 static struct form *move_list(struct draft *draft, struct form *from,
                               const struct tile_layout *want, const tsr_node *reader)
 {
@@ -430,7 +404,7 @@ static struct form *move_list(struct draft *draft, struct form *from,
     return st->outputs[0];
 }
 
-// A list is there, or it is handed over whole.
+// Lists are only transferred unsharded.
 static struct form *list_form(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
@@ -453,7 +427,6 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
                 "this value must move between devices and is no tensor of numbers");
 }
 
-// True if collectives can take values of this type.
 static bool can_travel(const struct item *it)
 {
     return FIXED_BITS(tsr__carried(it->dtype)) || it->dtype == TSR_STRING;
@@ -485,7 +458,7 @@ static struct form *join_shards(struct draft *draft, struct item *it, const int6
     return full;
 }
 
-// Turns made the shards of the value, and no form has all of them: they are joined where they are wanted.
+// If only turns produced the value, joins its shards.
 static struct form *joined_form(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
@@ -499,22 +472,21 @@ static struct form *joined_form(struct draft *draft, struct item *it,
     size_t n = tsr__layout_devices(draft->arena, want, &devices);
     if (!turns || !join_shards(draft, it, devices, n, reader))
         return NULL;
-    return tsr__draft_free(draft, it, want);
+    return tsr__draft_convert_local(draft, it, want);
 }
 
-// There is a form, or no way is left to try.
 static bool is_settled(const struct draft *draft, const struct form *form)
 {
     return form || draft_status(draft) != TSR_OK;
 }
 
 // Tries the conversions in the order of the list at the top of this file.
-static struct form *first_way(struct draft *draft, struct item *it, const struct tile_layout *want,
-                              const tsr_node *reader)
+static struct form *convert_cheapest(struct draft *draft, struct item *it,
+                                     const struct tile_layout *want, const tsr_node *reader)
 {
     if (it->list)
         return list_form(draft, it, want, reader);
-    struct form *form = tsr__draft_free(draft, it, want);
+    struct form *form = tsr__draft_convert_local(draft, it, want);
     if (is_settled(draft, form))
         return form;
     form = repeated_form(draft, it, want);
@@ -531,27 +503,22 @@ static struct form *first_way(struct draft *draft, struct item *it, const struct
     if (is_settled(draft, form))
         return form;
     form = lowered_form(draft, it, want);
-    if (is_settled(draft, form))
-        return form;
-    return reshard_form(draft, it, want, reader);
+    return is_settled(draft, form) ? form : reshard_form(draft, it, want, reader);
 }
 
-// A form that was made on a way that failed later is none.
 static struct form *convert(struct draft *draft, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
-    struct form *form = first_way(draft, it, want, reader);
-    if (draft_status(draft) == TSR_OK)
-        return form;
-    return NULL;
+    struct form *form = convert_cheapest(draft, it, want, reader);
+    return draft_status(draft) == TSR_OK ? form : NULL;
 }
 
-// Steps go where the value is: into the outer list, if a body asks for an outer value.
+// Steps are added to the scope of the value, which may be outside of the body that reads it.
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
     struct scope *here = draft->scope;
-    if (!want) { // the flow gives every present input a layout
+    if (!want) { // a bug: the flow gives every present input a layout
         if (draft->status == TSR_OK)
             draft->status = TSR_BUG;
         return NULL;

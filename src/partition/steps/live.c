@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
-// all of its group as soon as one member needs its result; a rank that only serves others takes
-// part and keeps nothing. Live communications get their numbers here, in the order of the draft.
+// live.c - marks what each rank needs, backwards from the outputs. If one member of a group needs
+// the result of a communication, all members take part. Communications that are needed get their
+// numbers here, in draft order.
 //
-//     Y in parts on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 gives the output that is made of Y/1:
-//         step 1  AllReduce Y/0 -> Y/1, group {0,1}     Y/1 is live on rank 0, so the group is, and Y/0 on both ranks
-//         step 0  MatMul -> Y/0                         its inputs are live on both ranks
-//     Rank 1 multiplies and sends and has no use for the result. If nobody needed Y, the AllReduce would get no number and
-//     would stand in no graph.
+//     Partial sums Y on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 has the output:
+//         step 1  AllReduce Y/0 -> Y/1, group {0,1}   Y/1 is needed on rank 0, so Y/0 on both
+//         step 0  MatMul -> Y/0                       its inputs are needed on both ranks
+//     Rank 1 multiplies, sends and drops the result. If Y were not needed at all, the AllReduce
+//     would get no number and no node.
 #include "internal.h"
 
 static void live_steps(struct draft *draft, step_list *steps);
 static void number_steps(struct draft *draft, step_list *steps);
 
-// A device that needs a result of the node needs what the node reads there; not what is replaced on it, such as a shape that
-// becomes a constant of its own (local_node.c).
+// A device that needs a result needs the node's inputs, except those that are replaced
+// (local_node.c).
 static void live_node(struct draft *draft, struct step *st)
 {
     const struct node_flow *nf = st->flow;
@@ -29,8 +29,7 @@ static void live_node(struct draft *draft, struct step *st)
     }
 }
 
-// One member that needs the result makes all of the group take part. A member that has no part of the input gives nothing;
-// the second input is the shape, which all need.
+// The second input is the shape, which all members need.
 static void live_groups(struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {
@@ -47,7 +46,6 @@ static void live_groups(struct step *st)
     }
 }
 
-// What a slice, a crop or a join reads is needed where its result is.
 static void live_local(struct draft *draft, struct step *st)
 {
     size_t n = 1;
@@ -60,7 +58,7 @@ static void live_local(struct draft *draft, struct step *st)
                 form_want(st->inputs[i], rank);
 }
 
-// What a body gives is needed on all devices of its node, whoever reads it: they run the body together.
+// All devices of the node run the body together, so all need its outputs.
 static void live_body(struct draft *draft, struct step *st, struct body *body)
 {
     const struct placement *place = &st->flow->place;
@@ -70,7 +68,7 @@ static void live_body(struct draft *draft, struct step *st, struct body *body)
     live_steps(draft, &body->steps);
 }
 
-// All devices run the node or none: if one needs a result, all get all of them.
+// If one device needs a result, all devices run the node.
 static void live_bodies(struct draft *draft, struct step *st)
 {
     const struct placement *place = &st->flow->place;
@@ -90,7 +88,7 @@ static void live_bodies(struct draft *draft, struct step *st)
     }
 }
 
-// Communications of bodies are counted before their node, in the order in which a run meets them.
+// Bodies before their node, in the order of execution.
 static void number(struct draft *draft, struct step *st)
 {
     bool live = false;
@@ -108,7 +106,7 @@ static void number_steps(struct draft *draft, step_list *steps)
         number(draft, steps->at[i]);
 }
 
-// Backwards: when a step is looked at, all who read its results have been.
+// Backwards: all readers of a step come before it.
 static void live_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {
@@ -124,19 +122,17 @@ static void live_steps(struct draft *draft, step_list *steps)
     }
 }
 
-// Everybody whom the layout gives a part must have it.
 static void want_all(struct form *form)
 {
     for (int64_t i = 0; i < form->layout->first[form->layout->n_shards]; i++)
         form_want(form, form->layout->owners[i]);
 }
 
-// Where to begin: the outputs, and the states that a run leaves for the next.
 void tsr__draft_live(struct draft *draft)
 {
     for (size_t i = 0; i < draft->outputs.n; i++)
         want_all(draft->outputs.at[i]);
-    for (size_t i = 0; i < draft->states.n; i++) { // a state is held even where nobody reads it
+    for (size_t i = 0; i < draft->states.n; i++) { // a state is kept even without a reader
         struct item *it = tsr__item_of(draft, draft->states.at[i].past);
         if (it)
             want_all(it->first);

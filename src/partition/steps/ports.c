@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// ports.c - what the model takes in and gives out in pieces, instead of whole.
+// ports.c - inputs and outputs of the model that stay sharded.
 //
-// A kept input lies as its readers need it, a kept output as its producer leaves it. With stages, an output is given by
-// the first rank of the stage that makes it, so that rank 0 is free for the next run meanwhile. A state is an output
-// that is the input of the next run: both lie as the input is needed, so that nothing moves between runs.
-// Names come from the options and from the model's metadata; one `*` stands for any text.
+// A kept input has the layout of its readers, a kept output that of its producer. With stages, an
+// output is on the first rank of its stage, so that rank 0 is free for the next run. A state is an
+// output that is the input of the next run: both have the layout of the input, so that nothing is
+// moved between runs. Names come from the options and the model's metadata; one `*` matches any
+// text.
 //
 //     x [8,16], which a MatMul reads as {2,1} on ranks 0 and 1:
-//         not kept   both ranks take all of x in, and each slices its rows
-//         kept       rank 0 takes rows 0..3 in and rank 1 rows 4..7; the runtime cuts x, or the caller has the pieces
-//     past [2,n,8] read as {1,1,2}, present = Concat(past, new) along n, and past=present is a state:
-//         both lie as {1,1,2}; after a run each rank has its half of present, and that is its past in the next run
+//         not kept   both ranks have x as an input, and each slices its rows
+//         kept       rank 0 has rows 0..3 as its input, rank 1 rows 4..7;
+//                    the runtime slices x, or the caller passes the shards
+//     past [2,n,8] read as {1,1,2}, present = Concat(past, new) along n, past=present is a state:
+//         both have {1,1,2}; after a run each rank keeps its half of present as its next past
 #include "internal.h"
 
-// What is asked for while the ports are read.
 struct ports {
     struct draft *draft;
     const struct tile_layout *
-        *needed;        // by value id: how readers need an input; NULL until asked for
+        // By value id: the layout in which readers need an input. NULL until asked for.
+        *needed;
     struct map outputs; // name -> output of the model
     size_t n_mapped;    // outputs that are in the map
 };
@@ -36,7 +38,6 @@ static struct str fill_star(struct arena *arena, struct str pattern, struct str 
                              STR_ARG(tail));
 }
 
-// A name that was asked for and is not there, or cannot be what it was asked to be.
 static tsr_status refuse(struct draft *draft, struct str name, const char *hint, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -61,7 +62,7 @@ static tsr_value *find_output(struct ports *ports, struct str name)
 
 // ---- layouts -----------------------------------------------------------------------------------
 
-// A piece at the border is one tensor of whole bytes: each device has one shard, or the value is whole.
+// True if each device has one shard, in whole bytes, or the value is unsharded.
 static bool can_keep(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
     struct shape shape = tsr__shapes_of(draft->flow->shapes, value);
@@ -70,7 +71,7 @@ static bool can_keep(struct draft *draft, const tsr_value *value, const struct t
             (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
 }
 
-// Notes in which layout the reader needs the input, if no earlier reader needs it sharded.
+// Notes the layout of a reader, unless an earlier one needs the input sharded.
 static void note_reader(struct ports *ports, const tsr_value *value,
                         const struct tile_layout *layout)
 {
@@ -81,8 +82,8 @@ static void note_reader(struct ports *ports, const tsr_value *value,
         *needed = layout;
 }
 
-// The layout in which the first reader that has the input sharded needs it; else that of the first
-// reader. NULL: there is no reader that needs it in a layout that can be kept.
+// The layout of the first reader that needs the input sharded, else of the first reader. NULL: no
+// layout can be kept.
 static const struct tile_layout *needed_layout(struct ports *ports, const tsr_value *value)
 {
     const struct draft *draft = ports->draft;
@@ -103,16 +104,15 @@ static const struct tile_layout *needed_layout(struct ports *ports, const tsr_va
     return ports->needed[tsr__value_id(value)];
 }
 
-// From now on the value lies so, as an input or as an output.
 static void keep(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
     if (layout)
         draft->kept[tsr__value_id(value)] = layout;
 }
 
-// The node that makes the output has a spec for it. The output then stays where the spec puts it, even if it is whole and
-// on other devices than the first.
-static bool told_where(const struct draft *draft, const tsr_value *value)
+// True if the producer of the output has a spec for it. The output then stays on those devices,
+// even unsharded.
+static bool has_spec(const struct draft *draft, const tsr_value *value)
 {
     const tsr_node *maker = tsr_value_producer(value);
     const tsr_spec *spec = NULL;
@@ -124,9 +124,9 @@ static bool told_where(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Why a value that was to be kept cut is whole: a warning, since the partition works all the same.
-static void note_whole(struct draft *draft, const tsr_value *value,
-                       const struct tile_layout *layout)
+// Warns that the value is not kept sharded; the partition works all the same.
+static void warn_unsharded(struct draft *draft, const tsr_value *value,
+                           const struct tile_layout *layout)
 {
     struct place at = PLACE_NONE;
     bool cut = layout && !tsr__layout_is_whole(layout);
@@ -146,19 +146,18 @@ static void note_whole(struct draft *draft, const tsr_value *value,
                   "it was to be kept cut, but no node has it cut");
 }
 
-// ---- what is asked for -------------------------------------------------------------------------
+// ---- options ------------------------------------------------------------------------------------
 
-// Kept where it is cut; whole, it stays where inputs and outputs are by default, and a finding says so.
 static void keep_if_cut(struct draft *draft, const tsr_value *value,
                         const struct tile_layout *layout)
 {
-    note_whole(draft, value, layout);
+    warn_unsharded(draft, value, layout);
     if (can_keep(draft, value, layout) && !tsr__layout_is_whole(layout))
         keep(draft, value, layout);
 }
 
-// Inputs and outputs whose names match stay cut: the caller brings or gets pieces. An output lies as its maker has
-// it, an input as its reader needs it. One that lies whole is kept so only if the node that makes it says where.
+// Keeps the matching inputs and outputs sharded. An unsharded output is kept only if its producer
+// has a spec for it.
 static tsr_status keep_cut(struct ports *ports, struct str pattern)
 {
     struct draft *draft = ports->draft;
@@ -180,7 +179,7 @@ static tsr_status keep_cut(struct ports *ports, struct str pattern)
             continue;
         found++;
         const struct tile_layout *layout = draft->flow->values[tsr__value_id(value)];
-        if (layout && told_where(draft, value) && can_keep(draft, value, layout))
+        if (layout && has_spec(draft, value) && can_keep(draft, value, layout))
             keep(draft, value, layout);
         else
             keep_if_cut(draft, value, layout);
@@ -191,7 +190,6 @@ static tsr_status keep_cut(struct ports *ports, struct str pattern)
                   "the model has no input or output of this name");
 }
 
-// An output that every rank gives: whole on all devices, instead of on the one that gives outputs.
 static tsr_status give_everywhere(struct ports *ports, struct str name)
 {
     struct draft *draft = ports->draft;
@@ -205,7 +203,7 @@ static tsr_status give_everywhere(struct ports *ports, struct str name)
     return TSR_OK;
 }
 
-// Both ends of a state lie alike, as the next run reads it, so that nothing moves between runs.
+// Both get the layout in which the next run reads the state.
 static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *present)
 {
     struct draft *draft = ports->draft;
@@ -216,7 +214,7 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
                       "name the output that takes the input's place",
                       "an output of another type or rank cannot become the input of the next run");
     const struct tile_layout *layout = needed_layout(ports, past);
-    if (!layout) // nobody reads it: it stays where outputs are
+    if (!layout) // no reader: where outputs are by default
         layout = tsr__layout_whole(draft->arena, a.rank, draft->all_devices, 1);
     struct draft_state *slot = vec_push(draft->arena, &draft->states);
     if (!layout || !slot)
@@ -227,8 +225,8 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
     return TSR_OK;
 }
 
-// All inputs that match the one pattern and whose output, by the other, there is: of past.* and present.*, past.0.key
-// and present.0.key.
+// All inputs that match `past` and whose output, by `present`, exists: of past.* and present.*,
+// past.0.key and present.0.key.
 static tsr_status keep_states(struct ports *ports, struct str past, struct str present,
                               size_t *found)
 {
@@ -250,10 +248,11 @@ static tsr_status keep_states(struct ports *ports, struct str past, struct str p
     return TSR_OK;
 }
 
-// PAST=PRESENT. The first = that gives names of the model is the one that is meant.
+// PAST=PRESENT. Names may contain '=': the first one that splits the text into names of the model
+// counts.
 static tsr_status keep_state(struct ports *ports, struct str text)
 {
-    for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
+    for (size_t at = 0; at < text.n; at++) {
         struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1};
         size_t found = 0;
         if (text.p[at] != '=')
@@ -267,9 +266,9 @@ static tsr_status keep_state(struct ports *ports, struct str text)
                   "the model has no such input and output");
 }
 
-// ---- outputs of stages ---------------------------------------------------------------------------
+// ---- outputs of stages --------------------------------------------------------------------------
 
-// Gives an output that is not kept otherwise to the first rank of those that its maker leaves it on.
+// An output that is not kept goes to the first of its producer's ranks.
 static bool give_at_maker(struct draft *draft, const tsr_value *value)
 {
     const struct tile_layout *made = draft->flow->values[tsr__value_id(value)];
@@ -285,7 +284,7 @@ static bool give_at_maker(struct draft *draft, const tsr_value *value)
     return layout != NULL;
 }
 
-// Only with stages: an output of a later stage that rank 0 gave would keep it from the next run.
+// Only with stages: outputs of later stages on rank 0 would delay its next run.
 static tsr_status give_outputs(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -297,10 +296,10 @@ static tsr_status give_outputs(struct draft *draft)
     return TSR_OK;
 }
 
-// ---- nodes that ask for sizes alone --------------------------------------------------------------
+// ---- nodes that only read sizes -----------------------------------------------------------------
 
-// The name of an input's open size: the model's, else INPUT.AXIS, which the shapes use for a size
-// that the model leaves unnamed. Empty: neither.
+// The name of an unknown size: the model's, else INPUT.AXIS (as in the inferred shapes), else
+// empty.
 static struct str size_symbol(const struct draft *draft, const tsr_value *value, int axis)
 {
     struct str symbol = tsr__dim_symbol(value, axis);
@@ -310,8 +309,7 @@ static struct str size_symbol(const struct draft *draft, const tsr_value *value,
     return symbol;
 }
 
-// True if every dimension of the input has a number or a name, so that its size is known without
-// reading the tensor.
+// True if every dimension of the input has a number or a name.
 static bool sizes_named(const struct draft *draft, const tsr_value *value)
 {
     for (int axis = 0; axis < tsr_value_rank(value); axis++)
@@ -320,7 +318,7 @@ static bool sizes_named(const struct draft *draft, const tsr_value *value)
     return tsr_value_rank(value) >= 0;
 }
 
-// A node that only gives sizes of a kept input reads it as it lies: the sizes are put in its place.
+// A node that returns sizes of a kept input does not read it; so it needs no conversion.
 static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -340,7 +338,7 @@ static void read_as_kept(struct draft *draft, const struct node_flow *nf)
     }
 }
 
-// Lines of a text of the metadata.
+// Each line of a metadata entry.
 static tsr_status each_line(struct ports *ports, const char *key,
                             tsr_status (*take)(struct ports *, struct str))
 {
@@ -357,7 +355,7 @@ static tsr_status each_line(struct ports *ports, const char *key,
     return TSR_OK;
 }
 
-// The same for texts that the caller gives.
+// Each text of the options.
 static tsr_status each_text(struct ports *ports, const char *const *texts, size_t n,
                             tsr_status (*take)(struct ports *, struct str))
 {
@@ -369,8 +367,8 @@ static tsr_status each_text(struct ports *ports, const char *const *texts, size_
     return TSR_OK;
 }
 
-// The model's own wishes (metadata) come before the caller's. Nodes that read sizes of a port come last: by then it
-// is settled which ports stay cut.
+// The model's metadata comes before the options. Nodes that read sizes come last, when all ports
+// are settled.
 tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options)
 {
     draft->kept = ARENA_ARRAY(draft->arena, const struct tile_layout *,
@@ -404,7 +402,7 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Every rank sees the whole size of that axis in what it takes in.
+// True if every rank has the full size of that axis in its input.
 static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
 {
     const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
@@ -413,11 +411,12 @@ static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (!tsr__layout_has_device(layout, rank))
             return false;
-    return axis >= layout->rank || !tsr__dim_cut(&layout->dims[axis]);
+    return axis >= layout->rank || !tsr__dim_is_sharded(&layout->dims[axis]);
 }
 
-// The shape of an input that is kept cut, summed up on all ranks at the start of a run, once.
-static struct form *port_count(struct draft *draft, const tsr_value *value)
+// The full shape of an input that is kept sharded: summed over all ranks once, at the start of a
+// run.
+static struct form *sum_shape(struct draft *draft, const tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);
     if (!it)
@@ -439,25 +438,25 @@ static struct form *port_count(struct draft *draft, const tsr_value *value)
     return form;
 }
 
-// A dimension of an input gives a symbol its size; counted: it must be counted together first.
+// counted: the shape must be summed over the ranks first.
 static void find_size(struct draft *draft, const tsr_value *value, int axis, bool counted)
 {
     struct str symbol = size_symbol(draft, value, axis);
     if (!symbol.n)
         return;
     void **slot = tsr__map_at(&draft->sizes, symbol);
-    if (!slot || *slot) // the first input that has it
+    if (!slot || *slot) // the first input with the symbol counts
         return;
     struct size_source *at = ARENA_NEW(draft->arena, struct size_source);
     if (!at)
         return;
     *at = (struct size_source){.input = value, .axis = axis};
     if (counted)
-        at->count = port_count(draft, value);
+        at->count = sum_shape(draft, value);
     *slot = at;
 }
 
-// Two rounds: a size that every rank can read in an input of its own is taken before one that must be counted.
+// Sizes that every rank can read are preferred to those that must be summed.
 void tsr__draft_find_sizes(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// relayout.c - windows that are made where the value is made. A node that needs windows of a value (the queries, keys and
-// values of its own heads, which lie side by side) would have to be sent them. Where the value comes from constants along that
-// axis (the columns of a projection), the projection can give just these columns instead: its weights are stored in the order in
-// which they are needed, and nothing moves. Only where all who read the value need windows of it, and all else that its
-// maker reads is there already.
+// relayout.c - produces windows where the value is produced. A node that needs windows of a value
+// (the queries, keys and values of its own heads, which are adjacent) would have to receive them.
+// If the value comes from constants along that axis (the columns of a projection), the projection
+// can produce just these columns: its weights are stored in that order, and nothing is transferred.
+// This requires that all readers need windows, and that all other inputs of the producer are
+// present.
 //
-//     X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns each; 2 heads of 2 columns, a head per rank
+//     X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns; 2 heads, one per rank
 //         columns of Y:  q0 q0 q1 q1 k0 k0 k1 k1 v0 v0 v1 v1
 //         rank 0 needs   0..1, 4..5, 8..9       rank 1 needs   2..3, 6..7, 10..11
-//     W cut {1,2} would give rank 0 the columns 0..5, of which it would have to send 2..3 away and to get 8..9. Instead
-//     rank 0 stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul makes just the windows of Y that its Split reads.
-//     The same goes backwards through an Add of a bias (its elements 0 1 4 5 8 9), up to MAX_DEPTH nodes.
+//     With W {1,2}, rank 0 would have columns 0..5, send 2..3 and receive 8..9. Instead rank 0
+//     stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul produces the windows that Split reads.
+//     The same goes backwards through the Add of a bias, up to MAX_DEPTH nodes.
 #include "internal.h"
 
 #define MAX_DEPTH 8
 
-// A node that is to make windows: how it would run, of which of its factors, and how far from the reader it stands.
+// A node that is to produce windows: its flow, the factor, and its distance from the reader.
 struct remake {
     struct draft *draft;
     struct node_flow *flow;
@@ -27,7 +28,7 @@ struct remake {
 static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth);
 
-// The node means the same for any choice of elements of a free factor.
+// True if the node allows any selection of elements of a factor.
 static bool is_plain(const struct rule *rule)
 {
     bool plain = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists;
@@ -37,11 +38,11 @@ static bool is_plain(const struct rule *rule)
     return plain;
 }
 
-// Windows of one axis, ascending, each device some.
+// Windows along one axis, ascending, not empty.
 static bool is_simple(const struct windows *windows, const struct tile_layout *base)
 {
     for (int64_t i = 0; windows->n_axes == 1 && i < base->first[base->n_shards]; i++) {
-        const struct dim_cut *part = &windows->parts[base->owners[i] * windows->n_axes];
+        const struct dim_slice *part = &windows->parts[base->owners[i] * windows->n_axes];
         for (int64_t k = 0; k < part->n; k++)
             if (k > 0 && part->at[k].start < part->at[k - 1].stop)
                 return false;
@@ -51,12 +52,13 @@ static bool is_simple(const struct windows *windows, const struct tile_layout *b
     return windows->n_axes == 1;
 }
 
-// The same windows of a dimension of which each element is `unit` here.
+// The same windows of a dimension with `unit` elements for each of theirs.
 static struct windows *scaled(struct draft *draft, const struct windows *windows, int axis,
                               int64_t unit)
 {
     struct windows *out = ARENA_NEW(draft->arena, struct windows);
-    struct dim_cut *parts = ARENA_ARRAY(draft->arena, struct dim_cut, (size_t)draft->n_ranks + 1);
+    struct dim_slice *parts =
+        ARENA_ARRAY(draft->arena, struct dim_slice, (size_t)draft->n_ranks + 1);
     if (!out || !parts)
         return NULL;
     *out = (struct windows){.n_axes = 1, .axes = {axis}, .parts = parts};
@@ -68,14 +70,11 @@ static struct windows *scaled(struct draft *draft, const struct windows *windows
             parts[rank].at[k] = (struct tile_interval){windows->parts[rank].at[k].start * unit,
                                                        windows->parts[rank].at[k].stop * unit};
     }
-    if (draft->arena->failed)
-        return NULL;
-    return out;
+    return draft->arena->failed ? NULL : out;
 }
 
-// ---- how the maker would run -------------------------------------------------------------------
+// ---- placement of the producer ------------------------------------------------------------------
 
-// The maker runs on just the devices that have parts of the layout.
 static bool same_devices(struct draft *draft, const struct placement *place,
                          const struct tile_layout *base)
 {
@@ -85,7 +84,7 @@ static bool same_devices(struct draft *draft, const struct placement *place,
            memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
 }
 
-// Factors of the result as the layout cuts them, all others whole.
+// Shards the factors of the result as the layout does, and no others.
 static bool place_like(struct draft *draft, const struct rule *rule, const struct tile_layout *base,
                        const int64_t *devices, size_t n_devices, struct placement *out)
 {
@@ -102,7 +101,7 @@ static bool place_like(struct draft *draft, const struct rule *rule, const struc
         out->cuts[f] = 1;
     for (int axis = 0; axis < base->rank; axis++) {
         const struct rule_dim *dim = &rule->outputs[0].dims[axis];
-        if (!tsr__dim_cut(&base->dims[axis]))
+        if (!tsr__dim_is_sharded(&base->dims[axis]))
             continue;
         if (dim->n != 1 || base->dims[axis].n != 1 || out->cuts[dim->factors[0]] != 1 ||
             rule->factors[dim->factors[0]].kind != FACTOR_PAR)
@@ -119,7 +118,8 @@ static bool place_like(struct draft *draft, const struct rule *rule, const struc
     return true;
 }
 
-// Where the factor stands in a tensor, as the outermost of its dimension: *unit elements for each of it. -1: nowhere; -2: otherwise.
+// The axis whose outermost factor this is, with *unit elements each. -1: none; -2: not the
+// outermost.
 static int find_factor(const struct rule *rule, const struct rule_tensor *tensor, int factor,
                        int64_t *unit)
 {
@@ -141,19 +141,18 @@ static int find_factor(const struct rule *rule, const struct rule_tensor *tensor
     return found;
 }
 
-// ---- what it reads -----------------------------------------------------------------------------
+// ---- inputs of the producer ---------------------------------------------------------------------
 
-// In the layout, without communication, in the scope where the value is.
+// In the scope of the value.
 static struct form *free_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     struct scope *here = draft->scope;
     tsr__scope_go(draft, it->scope);
-    struct form *form = tsr__draft_free(draft, it, want);
+    struct form *form = tsr__draft_convert_local(draft, it, want);
     tsr__scope_go(draft, here);
     return form;
 }
 
-// Stored in these windows.
 static struct form *const_windows(struct draft *draft, struct item *it,
                                   const struct tile_layout *layout, struct windows *windows)
 {
@@ -162,13 +161,13 @@ static struct form *const_windows(struct draft *draft, struct item *it,
     struct form *form = tsr__form_new(draft, it, layout, FORM_CONST);
     if (form) {
         form->windows = windows;
-        form->partial = true; // not what its layout says: nobody else may take it
+        form->partial = true; // not the shard of its layout: no one else may use it
     }
     return form;
 }
 
-// Three kinds of inputs: one without the windowed factor must be there already, in the layout that the node needs;
-// a constant is stored in windows; anything else must be made in windows by its own maker.
+// An input without the factor must be present in the layout that the node needs; a constant is
+// stored in windows; any other value must be produced in windows itself.
 static struct form *maker_input(const struct remake *remake, int input, const tsr_value *value)
 {
     struct draft *draft = remake->draft;
@@ -200,10 +199,9 @@ static struct form *maker_input(const struct remake *remake, int input, const ts
     return relayout(draft, it, layout, own, remake->depth + 1);
 }
 
-// ---- the maker ---------------------------------------------------------------------------------
+// ---- the producer -------------------------------------------------------------------------------
 
-// How the maker would run if it made the windows: on the same devices, its result cut as the reader has it. NULL:
-// it could not, or its rule means something else for a choice of elements.
+// The flow of the producer if it produced the windows. NULL: not possible.
 static struct node_flow *maker_flow(struct draft *draft, const tsr_node *node,
                                     const struct tile_layout *base)
 {
@@ -219,12 +217,9 @@ static struct node_flow *maker_flow(struct draft *draft, const tsr_node *node,
     nf->node = node;
     nf->outputs = ARENA_ARRAY(draft->arena, struct tile_layout *, 1);
     nf->inputs = ARENA_ARRAY(draft->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
-    if (draft->arena->failed)
-        return NULL;
-    return nf;
+    return draft->arena->failed ? NULL : nf;
 }
 
-// The copy of the maker, which makes the windows and nothing else. Its result is partial: no layout describes it.
 static struct form *maker_step(const struct remake *remake, struct item *it,
                                const struct tile_layout *base, struct form **inputs)
 {
@@ -248,16 +243,12 @@ static struct form *maker_step(const struct remake *remake, struct item *it,
     return form;
 }
 
-// All who read the value need windows of it. Of what stands in between, this is the only reader; it is not asked for
-// windows itself.
+// True if all readers need windows. Values in between have one reader.
 static bool all_windowed(const struct want *want, int depth)
 {
-    if (depth)
-        return want->readers == 1;
-    return want->readers == want->windowed;
+    return depth ? want->readers == 1 : want->readers == want->windowed;
 }
 
-// The value made in the windows by its maker, whose inputs are brought into the same windows first.
 static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth)
 {
@@ -287,16 +278,11 @@ static struct form *relayout(struct draft *draft, struct item *it, const struct 
             return NULL;
         any |= inputs[i]->windows != NULL;
     }
-    if (any)
-        return maker_step(&remake, it, base, inputs);
-    return NULL;
+    return any ? maker_step(&remake, it, base, inputs) : NULL;
 }
 
-// Windows along one axis of what is otherwise laid out as the reader needs it.
 struct form *tsr__draft_relayout(struct draft *draft, struct item *it,
                                  const struct tile_layout *base, const struct windows *windows)
 {
-    if (is_simple(windows, base))
-        return relayout(draft, it, base, windows, 0);
-    return NULL;
+    return is_simple(windows, base) ? relayout(draft, it, base, windows, 0) : NULL;
 }

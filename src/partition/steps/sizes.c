@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// sizes.c - the whole shape of a value that is cut and whose sizes no rank can compute: each device
-// counts what it has, and the counts are summed. Along one dimension the shards add up to the whole,
-// so of each dimension those count that are first in all others, each by its first owner.
+// sizes.c - the full shape of a sharded value whose sizes no rank can compute: each device counts
+// its own sizes, and the counts are summed. For each dimension, only shards at coordinate 0 of all
+// other dimensions count, each by its first owner.
 #include "internal.h"
 
 static const struct node_flow sums = {.combine = COMBINE_SUM};
 
-// An item for the shape of another.
 struct item *tsr__shape_item(struct draft *draft, struct item *it)
 {
     if (it->shape_item)
@@ -26,13 +25,11 @@ struct item *tsr__shape_item(struct draft *draft, struct item *it)
                           .scope = it->scope};
     item->name = tsr__arena_printf(draft->arena, STR_FMT ".shape", STR_ARG(it->name));
     it->shape_item = item;
-    if (item->name.p)
-        return item;
-    return NULL;
+    return item->name.p ? item : NULL;
 }
 
-// [n,6] {2,1} on ranks 0 and 1, n = 7: rank 0 counts [3,6], rank 1 [4,0]; the sum is [7,6]. Rank 1 counts no columns:
-// those of the first shard are all of them (counts_in in emit_shape.c).
+// Example: [n,6] {2,1} on ranks 0 and 1, n = 7. Rank 0 counts [3,6], rank 1 [4,0]; the sum is
+// [7,6]. See counts_in in emit_shape.c.
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group)
 {
@@ -46,10 +43,5 @@ struct form *tsr__draft_count(struct draft *draft, struct form *from, const stru
         return NULL;
     part->partial = true;
     sum->flow = &sums;
-    sum->groups = group;
-    sum->n_groups = 1;
-    sum->group_live = ARENA_ARRAY(draft->arena, unsigned char, 2);
-    if (sum->group_live)
-        return all;
-    return NULL;
+    return tsr__step_set_groups(draft, sum, group, 1);
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// steps.c - the walk over the flow: for each node that matters, its inputs in the layouts that it
-// needs, the node, the reduction of its results. What is planned is lists of steps between forms;
-// nothing is built here. Explicit output specs that differ from what a node gives are not made here
-// either: whoever reads the value asks for its layout, so a reshard happens once, when it is
-// needed, and from the best form there is.
+// steps.c - walks the flow and plans, for each node that matters: its inputs in the layouts that it
+// needs, the node, the reduction of its results. The result is lists of steps between forms. An
+// output spec that differs from what the node produces is not planned here: the readers ask for
+// their layouts, so a reshard happens once, when it is needed, from the best form.
 #include "internal.h"
 
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
@@ -11,7 +10,6 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Windows and parts of a sum are forms that only this node reads; everything else is a conversion.
 static struct form *draft_input(struct draft *draft, const struct node_flow *nf, tsr_value *value,
                                 size_t i)
 {
@@ -19,25 +17,22 @@ static struct form *draft_input(struct draft *draft, const struct node_flow *nf,
     if (!it)
         return NULL;
     if (nf->pending && nf->pending[i])
-        return it->first; // the parts, as the producer left them
+        return it->first; // the partial sums, as produced
     if (tsr__window_cut(nf, (int)i))
         return tsr__draft_windows(draft, nf, it, (int)i);
     return tsr__draft_convert(draft, it, nf->inputs[i], nf->node);
 }
 
-// A subgraph reads whole values: the body runs as it stands.
+// The body of an unsharded node reads unsharded values.
 static struct form *draft_capture(struct draft *draft, const struct node_flow *nf, tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);
     if (!it)
         return NULL;
     struct tile_layout *want = tsr__whole_on(draft, it, nf->place.devices, nf->place.n_devices);
-    if (want)
-        return tsr__draft_convert(draft, it, want, nf->node);
-    return NULL;
+    return want ? tsr__draft_convert(draft, it, want, nf->node) : NULL;
 }
 
-// Devices with the same part of the result have different summands of it.
 static bool needs_reduction(const struct node_flow *nf)
 {
     for (size_t group = 0; group < nf->n_groups; group++)
@@ -46,7 +41,7 @@ static bool needs_reduction(const struct node_flow *nf)
     return false;
 }
 
-// The two groups have no device in common: both can communicate in the same step.
+// True if the groups have no device in common, so that both can communicate in one step.
 static bool disjoint(const struct device_group *a, const struct device_group *b)
 {
     for (size_t i = 0; i < a->n; i++)
@@ -56,8 +51,7 @@ static bool disjoint(const struct device_group *a, const struct device_group *b)
     return true;
 }
 
-// One round of a reduction: groups that do not meet. Returns how many of `left` stay for another
-// round.
+// Moves groups that share no device to `round`. Returns the number that stay in `left`.
 static size_t take_round(struct device_group *left, size_t n, struct device_group *round,
                          size_t *n_round)
 {
@@ -75,7 +69,7 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
-// How the node is asked to give the value, if that is otherwise than it makes it; NULL: it is not.
+// The layout that the spec of the output asks for, if it differs from the produced one; else NULL.
 static const struct tile_layout *asked_layout(const struct node_flow *nf, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(nf->node); i++)
@@ -84,12 +78,12 @@ static const struct tile_layout *asked_layout(const struct node_flow *nf, const 
     return NULL;
 }
 
-// All who read the value want it in one layout, and it is not the one in which its parts lie: it is
-// combined where it is wanted. A sum that is wanted cut is a reduce-scatter.
-// Where no single collective leads there, the sum goes to where the node was asked to give it, and on from there:
+// If all readers need the sum in one layout, reduces it to that layout: a sharded one is a
+// ReduceScatter. If no single collective does that, the sum is reduced to the layout of the node's
+// spec first.
 //
-//     a sum on ranks 0 to 3, asked for as {4,1}, read as {2,1:0,2}: ReduceScatter, and a Reshard of quarters. An AllReduce with
-//     a slice would bring all of the sum to all four.
+//     Example: a sum on ranks 0 to 3 with the spec {4,1}, read as {2,1:0,2}: ReduceScatter, then a
+//     Reshard of quarters. An AllReduce with a slice would send the full sum to all four.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {
@@ -111,7 +105,7 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
            tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
 }
 
-// Usually one round: a device is in two groups only where copies of a part are unequal in number.
+// Usually one round: a device is in two groups only if shards have different numbers of owners.
 static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
 {
     struct device_group *left = ARENA_ARRAY(draft->arena, struct device_group, nf->n_groups + 1);
@@ -141,8 +135,7 @@ static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct
     return !draft->arena->failed;
 }
 
-// The steps of a body go into a scope of its own; afterwards, also after a failure, steps go where they went
-// before.
+// The previous scope is restored, also after a failure.
 static bool draft_body(struct draft *draft, const struct step *st, struct body *body)
 {
     struct scope *here = draft->scope;
@@ -155,7 +148,7 @@ static bool draft_body(struct draft *draft, const struct step *st, struct body *
     return ok;
 }
 
-// Bodies first, then what decides about them: it is read outside, and its steps come before the node.
+// The bodies first; the values that control them are read outside and come before the node.
 static bool draft_bodies(struct draft *draft, struct step *st)
 {
     st->n_bodies = st->flow->control->n_bodies;
@@ -170,8 +163,7 @@ static bool draft_bodies(struct draft *draft, struct step *st)
     return tsr__body_steer(draft, st);
 }
 
-// All that the node reads, as the node needs it: its inputs, then what its subgraphs read of outer values, unless they
-// are cut themselves. NULL: failed.
+// The node's inputs, then the captures of its subgraphs if those are not sharded. NULL: failed.
 static struct form **draft_inputs(struct draft *draft, const struct node_flow *nf, size_t *n)
 {
     const tsr_node *node = nf->node;
@@ -199,7 +191,6 @@ static struct form **draft_inputs(struct draft *draft, const struct node_flow *n
     return forms;
 }
 
-// The forms in which the node leaves its results.
 static bool make_results(struct draft *draft, const struct node_flow *nf, struct step *st)
 {
     for (size_t i = 0; i < st->n_outputs; i++) {
@@ -214,12 +205,12 @@ static bool make_results(struct draft *draft, const struct node_flow *nf, struct
     return true;
 }
 
-// Results of which each device has a summand: they are combined here, unless the flow has found that they can stay in
-// parts until they have been added to others (sharding/delay.c).
+// Reduces partial sums here, unless the flow found that they can be added to others first
+// (sharding/delay.c).
 //
-//     y = MatMul(x, w) with k cut in 2, z = y + b, z read whole:
-//         y is not delayed:  y/0 in parts -> AllReduce -> y/1, then Add(y/1, b) on both ranks
-//         y is delayed:      y/0 in parts, Add(y/0, b) on rank 0, y/0 alone on rank 1, and z is reduced in place of y
+//     y = MatMul(x, w) with k sharded in 2, z = y + b, z read unsharded:
+//         not delayed:  y/0 partial -> AllReduce -> y/1, then Add(y/1, b) on both ranks
+//         delayed:      y/0 partial, Add(y/0, b) on rank 0, y/0 alone on rank 1, then z is reduced
 static bool reduce_results(struct draft *draft, const struct node_flow *nf, struct step *st)
 {
     if (!needs_reduction(nf))
@@ -235,7 +226,7 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
     return true;
 }
 
-// Inputs are converted first, and so is what its bodies read: their steps come before this one.
+// Conversions of the inputs and the bodies' captures come before the step itself.
 static bool draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;
@@ -256,7 +247,7 @@ static bool draft_turn(struct draft *draft, const struct node_flow *nf)
     return reduce_results(draft, nf, st);
 }
 
-// In most nodes every device works on one part, and there is one turn.
+// Usually there is one turn.
 static bool draft_node(struct draft *draft, const struct node_flow *nf)
 {
     for (size_t turn = 0;; turn++) {
@@ -271,7 +262,7 @@ static bool draft_node(struct draft *draft, const struct node_flow *nf)
 
 // ---- stages ------------------------------------------------------------------------------------
 
-// -1: none of its own.
+// -1: none.
 static int64_t stage_of(const struct draft *draft, const tsr_node *node)
 {
     int64_t stage;
@@ -281,7 +272,7 @@ static int64_t stage_of(const struct draft *draft, const tsr_node *node)
     return -1;
 }
 
-// Another stage makes the value. What has no stage is made wherever it is needed.
+// True if another stage produces the value. Nodes without a stage run wherever they are needed.
 static bool made_elsewhere(const struct draft *draft, const tsr_value *value, int64_t stage)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -291,7 +282,8 @@ static bool made_elsewhere(const struct draft *draft, const tsr_value *value, in
     return there >= 0 && there != stage;
 }
 
-// What the node reads of other stages, in the layouts that it needs. Sums in parts and windows come with the node.
+// Converts what the node reads from other stages. Partial sums and windows are converted with the
+// node.
 static bool bring_inputs(struct draft *draft, const struct node_flow *nf, int64_t stage)
 {
     for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
@@ -307,8 +299,8 @@ static bool bring_inputs(struct draft *draft, const struct node_flow *nf, int64_
     return true;
 }
 
-// All that a stage gets from those before is handed over at its start. Who waits in the middle of a stage for what was
-// made long ago keeps the giver from its next run.
+// All inputs of a stage are transferred at its start. Waiting in the middle of a stage would delay
+// the sender's next run.
 static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size_t n,
                         const bool *takes)
 {
@@ -320,7 +312,7 @@ static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size
     return true;
 }
 
-// The node opens a stage: the first of a number that is higher than all before it (*seen). Bodies open none.
+// True for the first node whose stage is higher than all before (*seen). Not in bodies.
 static bool is_first_of_stage(const struct draft *draft, const tsr_node *node, int64_t *seen)
 {
     if (draft->scope->outer)
@@ -332,7 +324,6 @@ static bool is_first_of_stage(const struct draft *draft, const tsr_node *node, i
     return true;
 }
 
-// The first of the nodes; where it opens a stage, what the whole stage gets from others comes before it.
 static bool draft_next(struct draft *draft, const struct node_flow *nodes, size_t n,
                        const bool *takes, int64_t *seen)
 {
@@ -341,11 +332,11 @@ static bool draft_next(struct draft *draft, const struct node_flow *nodes, size_
     return draft_node(draft, &nodes[0]);
 }
 
-// Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
+// Plans the nodes that the values in `needed` (by id) depend on, and marks their inputs as needed.
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
                         unsigned char *needed)
 {
-    int64_t seen = -1; // stages, as their numbers ascend
+    int64_t seen = -1; // highest stage so far
     bool *takes_part = ARENA_ARRAY(draft->arena, bool, n + 1);
     if (!takes_part)
         return false;
@@ -362,7 +353,6 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
     return true;
 }
 
-// Rank 0 gives every output whole, unless it is kept as it lies.
 static bool draft_outputs(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -382,7 +372,6 @@ static bool draft_outputs(struct draft *draft)
     return true;
 }
 
-// All names are taken, whatever graph they are in.
 static void take_name(struct draft *draft, const tsr_value *value)
 {
     if (!value)
@@ -392,7 +381,7 @@ static void take_name(struct draft *draft, const tsr_value *value)
         *slot = draft;
 }
 
-// Names of all graphs: one that is made up must not hide any.
+// Names of all graphs, so that new names are unique.
 static void collect_names(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -405,12 +394,13 @@ static void collect_names(struct draft *draft)
          node = tsr_model_next_node(draft->model, node)) {
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             take_name(draft, tsr_node_output(node, i));
-        for (size_t i = 0; i < tsr_node_input_count(node); i++) // inputs and constants of subgraphs
+        // includes inputs and constants of subgraphs
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
             take_name(draft, tsr_node_input(node, i));
     }
 }
 
-// Our own names would be there twice: the model is a part already.
+// A model with our own names is already a rank file.
 static tsr_status refuse_reserved(struct draft *draft)
 {
     static const char *const reserved[] = {TOKEN_NAME, TOKEN_OUT};
@@ -427,8 +417,7 @@ static tsr_status refuse_reserved(struct draft *draft)
     return TSR_OK;
 }
 
-// What the graph's outputs need is noted first, since the walk plans only nodes that somebody needs. A walk that
-// fails without having said why is a bug and reported as one.
+// A failure without a diagnostic is a bug.
 tsr_status tsr__draft_build(struct draft *draft)
 {
     draft->items = ARENA_ARRAY(draft->arena, struct item *, tsr__model_value_ids(draft->model) + 1);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// turns.c - devices that hold several shards of a value which do not form one part. The node runs in turns: in each, every
-// device works on one of its shards. A turn is planned like any node, except that its forms have only some of the shards.
+// turns.c - devices with several shards of a value that do not form one contiguous part. The node
+// runs in turns: in each, every device works on one of its shards. A turn is planned like a node,
+// but its forms have only some of the shards.
 //
 //     Relu of X [8,4] {4,1:0,1,0,1} -> Y:
 //         turn 0   X/1: shards 0 and 1 on devices 0 and 1     Y/0: the same of Y
 //         turn 1   X/2: shards 2 and 3 on devices 0 and 1     Y/1: the same of Y
-//     A reader of Y that is sharded alike takes Y/0 and Y/1. For any other reader the shards go to its devices, one by one,
-//     and are joined there (STEP_JOIN); it takes its part of the full tensor.
+//     A reader of Y with the same sharding takes Y/0 and Y/1. For other readers the shards are sent
+//     to their devices one by one and joined there (STEP_JOIN).
 #include "internal.h"
 
-// The layouts of one turn: the same cuts, owned by the devices that work on the shard in this turn.
+// The layouts of one turn: each shard is owned by the devices that work on it in this turn.
 static struct tile_layout **turn_layouts(struct draft *draft, const struct placement *place,
                                          const struct rule_tensor *tensors,
                                          struct tile_layout *const *all, size_t n)
@@ -18,9 +19,7 @@ static struct tile_layout **turn_layouts(struct draft *draft, const struct place
     for (size_t i = 0; layouts && i < n; i++)
         if (all[i])
             layouts[i] = tsr__placement_project(draft->arena, place, &tensors[i]);
-    if (draft->arena->failed)
-        return NULL;
-    return layouts;
+    return draft->arena->failed ? NULL : layouts;
 }
 
 const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_flow *nf, size_t turn,
@@ -47,12 +46,12 @@ const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_fl
 
 // ---- joining -----------------------------------------------------------------------------------
 
-// The size of one shard along an axis; not known where that of the value is not.
+// The size of one shard along an axis; unknown if that of the value is.
 static tsr_dim shard_size(const struct item *it, const struct tile_layout *layout, int64_t shard,
                           int axis)
 {
     int64_t loops[TILE_MAX_LOOPS], coords[TILE_MAX_FACTORS] = {0};
-    if (!tsr__dim_cut(&layout->dims[axis]))
+    if (!tsr__dim_is_sharded(&layout->dims[axis]))
         return it->dims[axis];
     if (it->dims[axis].value < 0)
         return (tsr_dim){-1, ""};
@@ -64,7 +63,7 @@ static tsr_dim shard_size(const struct item *it, const struct tile_layout *layou
     return (tsr_dim){tsr__local_size_of(&size, it->dims[axis].value), ""};
 }
 
-// One shard as a value of its own, which is on the devices that have it in the form.
+// One shard as a value of its own.
 static struct item *shard_item(struct draft *draft, struct form *form, int64_t shard)
 {
     const struct item *it = form->item;
@@ -96,7 +95,6 @@ static struct item *shard_item(struct draft *draft, struct form *form, int64_t s
     return piece;
 }
 
-// The first form of a turn that has the shard.
 static struct form *form_with(struct item *it, int64_t shard)
 {
     for (struct form *form = it->first; form; form = form->next)

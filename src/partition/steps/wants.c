@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// wants.c - who needs what, noted before anything is planned: which nodes matter for the outputs, and in which layout
-// each value is read. A sum whose readers all want it cut becomes a reduce-scatter (steps.c); a value that all read in
-// windows is made in windows (relayout.c).
+// wants.c - notes before planning in which layouts each value is read. A sum whose readers all need
+// it sharded becomes a ReduceScatter (steps.c); a value that is only read in windows is produced in
+// windows (relayout.c).
 //
-//     y is a sum in parts on ranks 0 and 1:
-//         all readers want {2,1}                     ReduceScatter along axis 0, and nobody ever has y whole
-//         one wants {2,1}, another wants it whole    AllReduce; the first reader slices what its rank has then
+//     y is a partial sum on ranks 0 and 1:
+//         all readers need {2,1}               ReduceScatter along axis 0
+//         one needs {2,1}, another unsharded   AllReduce; the first reader slices
 #include "internal.h"
 
-// The first layout is kept; a second one that differs, or one that is not known, says that there is no one layout for all.
 void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
     struct want *want = &draft->wants[tsr__value_id(value)];
@@ -19,7 +18,7 @@ void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct t
         want->layout = layout;
 }
 
-// A node that only gives sizes of its input does not read it at all. What subgraphs read, they read whole.
+// A node that only returns sizes does not read its input. Subgraphs read unsharded values.
 void tsr__node_wants(struct draft *draft, const struct node_flow *nf)
 {
     tsr_value **captures;

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// windows.c - inputs of which a part of the result needs more than a part: the neighbours of a
-// convolution, the segments of a concatenation, the range of a slice.
+// windows.c - inputs of which a shard of the result needs more than a shard: the neighbours of a
+// convolution, the segments of a Concat, the range of a Slice.
 //
-// The rule says which elements each part needs. Where a device has them already (a value that is
-// whole there), it crops; else the devices exchange what lies beyond their own parts, and nothing
-// else. What comes of it is a form of its own kind: its layout says who has a part, its windows say
-// which elements that part consists of, and only a node that needs just these reads it.
+// The rule says which elements each shard needs. A device that has them crops; otherwise the
+// devices exchange only what is missing. The result is a special form: its layout says who has a
+// shard, its windows say which elements. Only a node that needs exactly these windows reads it.
 //
-//     Conv with kernel 3, stride 1, pads 1 and 1 over 8 elements, the result cut in 2:
-//         rank 0 makes 0..3 and needs 0..4 (-1 is padding)    rank 1 makes 4..7 and needs 3..7 (8 is padding)
-//         HaloExchange brings rank 0 element 4 and rank 1 element 3
+//     Conv with kernel 3, stride 1, pads 1 and 1 over 8 elements, the result sharded in 2:
+//         rank 0 produces 0..3 and needs 0..4    rank 1 produces 4..7 and needs 3..7
+//         HaloExchange sends element 4 to rank 0 and element 3 to rank 1
 //         the local nodes get pads {1,0} and {0,1} in place of {1,1}
-//     Concat of a [3] and b [5] along their axis, the result [8] cut in 2:
-//         rank 0 makes 0..3: all of a and 0..0 of b            rank 1 makes 4..7: nothing of a and 1..4 of b
-//         a whole on both ranks is cropped, to 3 elements and to none; the local nodes join what they have
+//     Concat of a [3] and b [5], the result [8] sharded in 2:
+//         rank 0 produces 0..3: all of a, 0..0 of b    rank 1 produces 4..7: 1..4 of b
+//         if a is on both ranks, it is cropped to 3 and to 0 elements
 #include "internal.h"
 
-// ---- what is needed ----------------------------------------------------------------------------
+// ---- windows of a node --------------------------------------------------------------------------
 
-// The axes of the input of which windows are needed, each once.
+// The axes along which windows are needed.
 static void list_axes(const struct node_flow *nf, int input, struct windows *out)
 {
     const struct rule *rule = nf->place.rule;
@@ -30,7 +29,7 @@ static void list_axes(const struct node_flow *nf, int input, struct windows *out
         if (!known)
             out->axes[out->n_axes++] = window->dim;
     }
-    for (int i = 1; i < out->n_axes; i++) // ascending; a few
+    for (int i = 1; i < out->n_axes; i++) // insertion sort, ascending
         for (int k = i; k > 0 && out->axes[k] < out->axes[k - 1]; k--) {
             int x = out->axes[k];
             out->axes[k] = out->axes[k - 1];
@@ -38,9 +37,8 @@ static void list_axes(const struct node_flow *nf, int input, struct windows *out
         }
 }
 
-// The intervals that one device needs of one axis.
 static bool list_intervals(struct draft *draft, const struct node_flow *nf, int input, int axis,
-                           int64_t place, struct dim_cut *out)
+                           int64_t place, struct dim_slice *out)
 {
     const struct rule *rule = nf->place.rule;
     out->at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)rule->n_windows + 1);
@@ -60,7 +58,6 @@ static bool list_intervals(struct draft *draft, const struct node_flow *nf, int 
     return true;
 }
 
-// For each rank of the node, for each such axis, the intervals that it needs.
 static struct windows *windows_of(struct draft *draft, const struct node_flow *nf, int input)
 {
     struct windows *windows = ARENA_NEW(draft->arena, struct windows);
@@ -68,7 +65,7 @@ static struct windows *windows_of(struct draft *draft, const struct node_flow *n
         return NULL;
     list_axes(nf, input, windows);
     windows->parts =
-        ARENA_ARRAY(draft->arena, struct dim_cut, (size_t)(draft->n_ranks * windows->n_axes) + 1);
+        ARENA_ARRAY(draft->arena, struct dim_slice, (size_t)(draft->n_ranks * windows->n_axes) + 1);
     if (!windows->parts)
         return NULL;
     for (size_t device = 0; device < nf->place.n_devices; device++)
@@ -79,14 +76,12 @@ static struct windows *windows_of(struct draft *draft, const struct node_flow *n
     return windows;
 }
 
-// Intervals are equal as numbers; an empty list equals any other empty one, wherever it points.
 static bool same_intervals(const struct tile_interval *a, int64_t n, const struct tile_interval *b,
                            int64_t m)
 {
     return n == m && (n == 0 || memcmp(a, b, (size_t)n * sizeof(*a)) == 0);
 }
 
-// Two nodes need the same: they share the form.
 static bool same_windows(const struct draft *draft, const struct windows *a,
                          const struct windows *b)
 {
@@ -98,7 +93,7 @@ static bool same_windows(const struct draft *draft, const struct windows *a,
     return true;
 }
 
-// Everybody needs its own part and no more.
+// True if every device needs just its own shard.
 static bool is_own_part(const struct item *it, const struct windows *windows,
                         const struct tile_layout *layout)
 {
@@ -107,7 +102,7 @@ static bool is_own_part(const struct item *it, const struct windows *windows,
             int64_t coords[TILE_MAX_FACTORS];
             struct tile_interval at[2];
             int axis = windows->axes[k];
-            const struct dim_cut *need = &windows->parts[layout->owners[i] * windows->n_axes + k];
+            const struct dim_slice *need = &windows->parts[layout->owners[i] * windows->n_axes + k];
             if (!tsr__device_coords(layout, layout->owners[i], axis, coords) ||
                 tsr__dim_intervals(&layout->dims[axis], it->dims[axis].value, coords, at, 2) != 1 ||
                 !same_intervals(at, 1, need->at, need->n))
@@ -116,9 +111,9 @@ static bool is_own_part(const struct item *it, const struct windows *windows,
     return true;
 }
 
-// ---- where it comes from -----------------------------------------------------------------------
+// ---- sources of the windows ---------------------------------------------------------------------
 
-// The input with the axes of the windows whole, the rest as the node needs it.
+// The input, unsharded along the axes of the windows.
 static struct tile_layout *open_layout(struct draft *draft, const struct node_flow *nf, int input)
 {
     const struct rule *rule = nf->place.rule;
@@ -141,7 +136,7 @@ static struct tile_layout *open_layout(struct draft *draft, const struct node_fl
     return tsr__placement_project(draft->arena, &open, &rule->inputs[input]);
 }
 
-// A step that makes the windows of the form. NULL: out of memory.
+// NULL: out of memory.
 static struct step *window_step(struct draft *draft, int kind, struct form *from,
                                 const struct tile_layout *layout, struct windows *windows)
 {
@@ -150,11 +145,11 @@ static struct step *window_step(struct draft *draft, int kind, struct form *from
     if (!st)
         return NULL;
     form->windows = windows;
-    form->partial = true; // not what its layout says: nobody else may take it
+    form->partial = true; // not the shard of its layout: no one else may use it
     return st;
 }
 
-// Everybody who owns a part takes part, also those who need nothing more: all of them must make the call.
+// All owners take part, also those that need no more: all must make the call.
 static struct form *exchange(struct draft *draft, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
 {
@@ -163,30 +158,21 @@ static struct form *exchange(struct draft *draft, struct item *it, const struct 
     if (!from || !group)
         return NULL;
     struct step *st = window_step(draft, COMM_HALO, from, base, windows);
-    if (!st)
-        return NULL;
     group->n = tsr__layout_devices(draft->arena, base, &group->devices);
-    st->groups = group;
-    st->n_groups = 1;
-    st->group_live = ARENA_ARRAY(draft->arena, unsigned char, 2);
-    if (draft->arena->failed)
-        return NULL;
-    return st->outputs[0];
+    struct form *form = tsr__step_set_groups(draft, st, group, 1);
+    return draft->arena->failed ? NULL : form;
 }
 
-// The value has the axes of the windows whole on each device, which takes what it needs.
 static struct form *crop(struct draft *draft, struct form *from, const struct tile_layout *base,
                          struct windows *windows)
 {
     struct step *st = window_step(draft, STEP_CROP, from, base, windows);
-    if (st)
-        return st->outputs[0];
-    return NULL;
+    return st ? st->outputs[0] : NULL;
 }
 
-// The cheapest way first: the windows are the rank's own part; somebody needed the same; the maker can make them
-// (relayout.c); the rank has more and crops; ranks exchange what lies beyond, if they communicate by our own
-// operators; the value is made whole, and each crops.
+// The cheapest first: the windows are the rank's own shard; another node needed the same; the
+// producer can produce them (relayout.c); the rank stores more and crops; the ranks exchange what
+// is missing; the value is gathered and cropped.
 static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                   int input)
 {
@@ -206,7 +192,7 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     struct form *made = tsr__draft_relayout(draft, it, base, windows);
     if (made || draft->arena->failed)
         return made;
-    struct form *from = tsr__draft_free(draft, it, open);
+    struct form *from = tsr__draft_convert_local(draft, it, open);
     if (!from && draft_status(draft) != TSR_OK)
         return NULL;
     bool moves =
@@ -215,12 +201,10 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
         return exchange(draft, it, base, windows, nf->node);
     if (!from)
         from = tsr__draft_convert(draft, it, open, nf->node);
-    if (from)
-        return crop(draft, from, base, windows);
-    return NULL;
+    return from ? crop(draft, from, base, windows) : NULL;
 }
 
-// In the scope of the value, so that what a body needs of an outer value is brought before the node with the body.
+// In the scope of the value, so that conversions for a body come before its node.
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                 int input)
 {

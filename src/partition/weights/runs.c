@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// runs.c - what a rank has of a constant, as stretches of the whole tensor's elements, ascending.
+// runs.c - a rank's part of a constant as ascending runs of elements of the full tensor.
 //
-//     W [4,6], a piece of rows 1..2 and columns 2..3:
-//         last = 1, the innermost axis that is cut; inner = 1 element below it; strides 6 and 1
+//     W [4,6], rows 1..2 and columns 2..3:
+//         last = 1, the innermost sharded axis; inner = 1 element below it; strides 6 and 1
 //         run 0: row 1, columns 2..3 = elements 8..9
 //         run 1: row 2, columns 2..3 = elements 14..15
-//     Rows 1..2 of all columns: last = 0, inner = 6, and one run: elements 6..17. The longer the runs, the faster the copy.
+//     Rows 1..2 of all columns: last = 0, inner = 6, and one run: elements 6..17.
 #include "internal.h"
 
-// The current run, of where the outer axes stand.
 static void runs_here(struct runs *runs)
 {
     int64_t base = 0;
@@ -24,7 +23,7 @@ static void runs_here(struct runs *runs)
     runs->stop = base + interval->stop * runs->inner;
 }
 
-// Axes inside the innermost cut one are whole and belong to each run. A piece without elements has no runs.
+// Axes inside the innermost sharded one belong to each run. An empty piece has no runs.
 void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
 {
     *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};
@@ -45,9 +44,7 @@ void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const in
     runs_here(runs);
 }
 
-// Counts like an odometer, the innermost cut axis fastest: rows 1..2 and columns 2..3 of [4,6] are the runs 8..9
-// and 14..15. in[axis] is the interval and at[axis] the element in it; axes inside the last cut one belong to every
-// run.
+// Like an odometer, innermost axis first. in[axis] is the interval and at[axis] the index.
 void tsr__runs_next(struct runs *runs)
 {
     int axis = runs->last;
@@ -72,13 +69,13 @@ void tsr__runs_next(struct runs *runs)
         runs_here(runs);
 }
 
-// The shard that the layout gives the rank, with the windows of relayout.c in place of the cut (those have one axis).
+// The shard of the layout, with windows (relayout.c) in their axes.
 struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank)
 {
     struct tile_piece *piece = tsr__layout_piece(draft->arena, form->layout, form->item->shape,
                                                  tsr__layout_shard_of(form->layout, rank, 0));
     for (int k = 0; piece && form->windows && k < form->windows->n_axes; k++) {
-        const struct dim_cut *part = &form->windows->parts[rank * form->windows->n_axes + k];
+        const struct dim_slice *part = &form->windows->parts[rank * form->windows->n_axes + k];
         int axis = form->windows->axes[k];
         piece->dims[axis].at = part->at;
         piece->dims[axis].n = part->n;

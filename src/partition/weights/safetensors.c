@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors.c - data files that are safetensors files too (--weights safetensors): a header that names what follows, then the
-// same bytes at the same places as in any data file, so that rank files refer to them as to external data everywhere.
+// safetensors.c - headers of data files that are also safetensors files (--weights safetensors).
+// The data follows as in any data file, so rank files refer to it as external data.
 //
-// The header is 8 bytes of length, then JSON, filled up with spaces. How long it may get is known before anything is placed,
-// so that places never move: {"w": {"dtype": "F32", "shape": [4, 8], "data_offsets": [0, 128]}, ...}. Its tensors must
-// follow each other without a gap: where a place is aligned, what lies before it is a tensor of bytes, "pad.64" at byte 64.
+// The header is 8 bytes of length, then JSON, padded with spaces: {"w": {"dtype": "F32", "shape":
+// [4, 8], "data_offsets": [0, 128]}, ...}. Its maximal size is computed before constants are
+// placed, so offsets never change. Tensors must be adjacent: alignment gaps become tensors of
+// bytes, "pad.64" at byte 64.
 #include "internal.h"
 
 #include <stdio.h>
 
-#define PER_ENTRY 600 // of a header: a tensor and the gap before it, without name and shape
+#define PER_ENTRY 600 // a tensor and the gap before it, without name and shape
 #define PER_DIM   40
-#define PER_BYTE  6 // of a name: an escaped character
+#define PER_BYTE  6 // an escaped character of a name
 
-// The words of the format; NULL for types that it does not have.
+// NULL: not in the format.
 static const char *type_word(tsr_dtype type)
 {
     static const struct {
@@ -30,11 +31,10 @@ static const char *type_word(tsr_dtype type)
     for (size_t i = 0; i < TSR_COUNT(words); i++)
         if (words[i].type == type)
             return words[i].word;
-    return NULL; // packed and rare ones: as bytes
+    return NULL; // written as bytes
 }
 
-// The same for all files of the partition, as if each held every constant: a few bytes too many,
-// and one number.
+// One size for all files, as if each had every constant.
 uint64_t tsr__safetensors_room(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;
@@ -46,12 +46,12 @@ uint64_t tsr__safetensors_room(const struct draft *draft)
 
 // ---- the entries of one file -------------------------------------------------------------------
 
-// A header that is being written, entry by entry in the order of the places.
+// A header under construction.
 struct header {
     struct draft *draft;
     tsr_json *json;
-    int64_t rank; // whose file; n_ranks: the common one
-    uint64_t end; // of the entry before, from the start of the data
+    int64_t rank; // of the file; n_ranks: the common file
+    uint64_t end; // of the last entry, from the start of the data
 };
 
 static void add_entry(struct header *header, const char *name, const char *type,
@@ -66,7 +66,6 @@ static void add_entry(struct header *header, const char *name, const char *type,
     header->end += bytes;
 }
 
-// Nothing where the entry before ends at `start`.
 static void add_gap(struct header *header, uint64_t start)
 {
     char name[40];
@@ -77,7 +76,7 @@ static void add_gap(struct header *header, uint64_t start)
     add_entry(header, name, "U8", &bytes, 1, (uint64_t)bytes);
 }
 
-// Whose constant is described; -1: the form has no bytes in this file.
+// The rank whose constant is described; -1: not in this file.
 static int64_t owner_in(const struct header *header, const struct form *form)
 {
     bool common = header->rank == header->draft->n_ranks;
@@ -89,7 +88,7 @@ static int64_t owner_in(const struct header *header, const struct form *form)
     return -1;
 }
 
-// Places in the header count from the end of the header, those of forms from the start of the file.
+// Offsets in the header count from its end, those of forms from the start of the file.
 static tsr_status add_form(struct header *header, const struct form *form)
 {
     int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];
@@ -128,12 +127,12 @@ static tsr_status add_forms(struct header *header)
     return TSR_OK;
 }
 
-// The length, the text, and spaces up to the room that was kept for both.
+// The length, the text, and spaces.
 static tsr_status fill_room(struct draft *draft, const char *text, unsigned char **out)
 {
     uint64_t room = draft->safetensors, length = room - 8, n = strlen(text);
     if (n > length)
-        return TSR_BUG; // PER_ENTRY and its like are too small
+        return TSR_BUG; // PER_ENTRY and others are too small
     unsigned char *bytes = ARENA_ARRAY(draft->arena, unsigned char, (size_t)room);
     if (!bytes)
         return TSR_NOMEM;
@@ -145,7 +144,6 @@ static tsr_status fill_room(struct draft *draft, const char *text, unsigned char
     return TSR_OK;
 }
 
-// rank n_ranks: of the common file. *out is draft->safetensors bytes of the arena.
 tsr_status tsr__safetensors_header(struct draft *draft, int64_t rank, unsigned char **out)
 {
     struct header header = {.draft = draft, .json = tsr_json_new(draft->session), .rank = rank};

@@ -1,35 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights.c - where constants lie. A small constant stays in the rank file; a whole one that several
-// ranks use is stored once in the common file; any other piece lies in its rank's file. The layout of
-// the files is fixed here, before anything is written (weights_write.c).
+// weights.c - where constants are stored. Small ones stay in the rank file. Unsharded ones that
+// several ranks use are stored once, in the common file. Others are in the data file of their rank.
+// Offsets are assigned before anything is written (weights_write.c).
 //
-//     W1 [1024,1024] float, cut {1,2} on ranks 0 and 1     2 MiB in rank0.data, 2 MiB in rank1.data, each from a multiple of 4096
-//     emb [8,512] float, whole on both                     16 KiB, once, in common.data, from a multiple of 64
-//     bias [64] float, whole on both                       256 bytes: inside both rank files
-//     a shape [4] of int64                                 inside: engines must see it when they load
+//     W1 [1024,1024] float, {1,2} on ranks 0 and 1   2 MiB in each rank's file, aligned to 4096
+//     emb [8,512] float, on both ranks               16 KiB in common.data, aligned to 64
+//     bias [64] float, on both ranks                 256 bytes inside both rank files
+//     a shape [4] of int64                           inside: engines need it when they load
 #include "internal.h"
 
 #define INLINE_BYTES 1024 // constants up to this size stay in the rank file
 #define LARGE_BYTES  (64u << 10)
 #define SMALL_ALIGN  64
-#define INLINE_VECTOR                                                                              \
-    (64 << 10) // integer vectors up to this size may be shapes: engines want those inside
+// Integer vectors up to this size may be shapes, which engines need inside the file.
+#define INLINE_VECTOR (64 << 10)
 
-// What an engine must see when it loads a file, or what is too small for a place of its own.
 static bool stays_inside(const struct item *it, int64_t bytes)
 {
     bool integers = it->dtype == TSR_INT64 || it->dtype == TSR_INT32;
     return bytes <= INLINE_BYTES || (integers && it->rank <= 1 && bytes <= INLINE_VECTOR);
 }
 
-// Large ones are mapped by pages.
+// Large constants are mapped by pages.
 static uint64_t align_of(uint64_t bytes)
 {
     return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;
 }
 
-// The place of the next constant in a file that ends at *end; the first comes behind the header, if there is one. Gaps
-// have an entry in a header, so there all are small.
+// The offset of the next constant in a file that ends at *end. The first one follows the
+// safetensors header, in which every gap has an entry; so alignment is small there.
 static uint64_t reserve(const struct draft *draft, uint64_t *end, uint64_t bytes)
 {
     uint64_t align = draft->safetensors ? SMALL_ALIGN : align_of(bytes);
@@ -47,8 +46,7 @@ const char *tsr__weights_file(const struct draft *draft, int64_t rank)
     return tsr__arena_printf(draft->arena, "rank%lld.%s", (long long)rank, ending).p;
 }
 
-// Copies the elements of a piece out of the whole, for types of any number of bits (packed, lowest
-// bits first).
+// Copies elements of any number of bits (packed, lowest bits first).
 static void copy_bits(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
 {
     uint64_t to = 0;
@@ -59,7 +57,6 @@ static void copy_bits(struct runs *runs, const unsigned char *whole, int bits, u
                 out[to / 8] |= (unsigned char)(1u << (to % 8));
 }
 
-// Whole bytes by stretches, smaller elements bit by bit.
 static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
 {
     if (bits % 8) {
@@ -82,7 +79,7 @@ static tsr_status add_inside(struct part *part, struct form *form, const struct 
     tsr_value **local = &form->local[part->rank];
     if (tsr__layout_is_whole(form->layout)) {
         *local = tsr__graph_copy_initializer(part->graph, it->value, name.p);
-        return made(*local);
+        return status_of_alloc(*local);
     }
     const void *whole;
     size_t n;
@@ -95,10 +92,10 @@ static tsr_status add_inside(struct part *part, struct form *form, const struct 
     copy_piece(&runs, whole, tsr_dtype_bits(it->dtype), copy);
     *local = tsr_graph_add_initializer(part->graph, name.p, it->dtype, it->rank, dims, copy,
                                        (size_t)bytes);
-    return made(*local);
+    return status_of_alloc(*local);
 }
 
-// A place in a data file, which is filled later. The common file's was fixed before any rank was looked at.
+// Filled later. The offset in the common file is already assigned.
 static tsr_status add_outside(struct part *part, struct form *form, const int64_t *dims,
                               int64_t bytes, struct str name)
 {
@@ -114,10 +111,10 @@ static tsr_status add_outside(struct part *part, struct form *form, const int64_
         return TSR_NOMEM;
     form->local[part->rank] = tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank,
                                                       dims, file, at, (uint64_t)bytes);
-    return made(form->local[part->rank]);
+    return status_of_alloc(form->local[part->rank]);
 }
 
-// Strings and other constants without a fixed size per element: as they stand.
+// Strings and others without a fixed element size are copied.
 static tsr_status place_odd(struct part *part, struct form *form)
 {
     struct str name = tsr__form_name(part, form);
@@ -127,10 +124,9 @@ static tsr_status place_odd(struct part *part, struct form *form)
     if (!name.p)
         return TSR_NOMEM;
     form->local[part->rank] = tsr__graph_copy_initializer(part->graph, form->item->value, name.p);
-    return made(form->local[part->rank]);
+    return status_of_alloc(form->local[part->rank]);
 }
 
-// Sizes that a damaged model claims, whose product does not fit.
 static tsr_status refuse_size(struct part *part, const struct form *form)
 {
     struct place at = tsr__place_value(form->item->value);
@@ -140,7 +136,6 @@ static tsr_status refuse_size(struct part *part, const struct form *form)
     return TSR_INVALID;
 }
 
-// One rank's piece of one constant, and what it counts for in the manifest.
 static tsr_status place_on(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -159,7 +154,7 @@ static tsr_status place_on(struct part *part, struct form *form)
     struct str name = tsr__form_name(part, form);
     if (!name.p)
         return TSR_NOMEM;
-    // Who only looks needs no data, which may not even be there.
+    // A callback needs no data, and the file may be missing.
     bool absent = part->draft->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
     part->weights += elements;
     part->weight_bytes += bytes;
@@ -168,7 +163,7 @@ static tsr_status place_on(struct part *part, struct form *form)
     return add_outside(part, form, dims, bytes, name);
 }
 
-// In the order of the draft, so that the same model gives the same files.
+// In draft order, so that the same model gives the same files.
 tsr_status tsr__weights_place(struct draft *draft, struct part *parts)
 {
     if (draft->as_safetensors)
@@ -192,16 +187,15 @@ tsr_status tsr__weights_place(struct draft *draft, struct part *parts)
     return TSR_OK;
 }
 
-// ---- weights that an engine may be given by name ------------------------------------------------
+// ---- weights passed to sessions by name ---------------------------------------------------------
 
-// The first reader that does not leave the weight as it is ends the walk.
 static bool is_kept(void *kept, tsr_node *node, size_t input)
 {
     *(bool *)kept = tsr__rule_keeps_input(node, input);
     return *(bool *)kept;
 }
 
-// It lies in the common file, and every reader leaves it as it is.
+// In the common file, and not changed by any reader.
 static bool may_be_given(const struct part *part, const struct form *form)
 {
     const tsr_value *local = form->local[part->rank];
@@ -212,7 +206,7 @@ static bool may_be_given(const struct part *part, const struct form *form)
     return kept;
 }
 
-// The names, a line each, in the rank file's metadata: of w and emb, "w\nemb\n".
+// Stores the names in the metadata, one per line: "w\nemb\n".
 tsr_status tsr__weights_name_shared(struct part *part)
 {
     size_t bytes = 0, at = 0;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights_write.c - constants from the source into the data files. Long stretches are copied inside the
-// kernel; of short ones (columns) the source is read once per batch of ranks in bounded blocks, and
-// every rank takes its pieces out of each block. So memory does not grow with the weights, and a source
-// that is cut short meanwhile is an error. Digests are taken beside (base/follow.c).
+// weights_write.c - copies constants to the data files. Long runs are copied inside the kernel. For
+// short ones (columns) the source is read in blocks, once per batch of ranks, and each rank takes
+// its runs from each block. So memory does not grow with the weights. A source that becomes shorter
+// is an error. Digests are computed in parallel (base/follow.c).
 //
-//     W [1024,1024] float cut {2,1} on ranks 0 and 1: each rank has one stretch of 2 MiB, copied inside the kernel
-//     cut {1,2}: 1024 stretches of 2 KiB for each rank; the source is read in 4 blocks of 1 MiB, and of each block both ranks
-//         take 256 stretches, which are written 256 at a time
-//     20 ranks: a batch of 16 and one of 4, so W is read twice and not 20 times
+//     W [1024,1024] float {2,1} on ranks 0 and 1: one run of 2 MiB per rank, copied in the kernel
+//     {1,2}: 1024 runs of 2 KiB per rank; the source is read in 4 blocks of 1 MiB,
+//         and of each block both ranks take 256 runs, which are written together
+//     20 ranks: batches of 16 and 4, so W is read twice, not 20 times
 #include "internal.h"
 
 #include <errno.h>
@@ -16,22 +16,21 @@
 
 #define BLOCK_BYTES  ((int64_t)1 << 20)
 #define BATCH_RANKS  16                  // data files open at a time: each has a buffer
-#define COPY_LEAST   ((int64_t)16 << 10) // stretches from here on are copied inside the kernel
-#define COPY_MOST    ((int64_t)64 << 20) // of one step, so that digests keep up
-#define GATHER_LEAST 1024                // smaller pieces are put together here first
-#define GATHER_MOST  256                 // pieces of one step
+#define COPY_LEAST   ((int64_t)16 << 10) // runs from this size are copied inside the kernel
+#define COPY_MOST    ((int64_t)64 << 20) // per call, so that digests keep up
+#define GATHER_LEAST 1024                // smaller pieces are buffered
+#define GATHER_MOST  256                 // pieces per call
 
-// The bytes of a constant: a window of a file, or memory.
+// The bytes of a constant, in a file or in memory.
 struct source {
     tsr_session *session;
     struct str name;
     int fd;
     uint64_t offset;
-    const unsigned char *memory; // not NULL: here
+    const unsigned char *memory; // not NULL: in memory
     int64_t bytes;
 };
 
-// A file whose bytes can be read where they lie, or memory.
 static tsr_status source_open(struct draft *draft, const struct item *it, struct source *out)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
@@ -39,7 +38,8 @@ static tsr_status source_open(struct draft *draft, const struct item *it, struct
         .session = draft->session, .name = it->name, .bytes = tsr_tensor_bytes(tensor)};
     uint64_t length;
     bool packed =
-        tsr_dtype_bits(it->dtype) % 8 != 0; // such pieces are taken bit by bit from memory
+        // Packed elements are taken from memory bit by bit.
+        tsr_dtype_bits(it->dtype) % 8 != 0;
     if (!packed && tsr__tensor_window(tensor, &out->fd, &out->offset, &length) &&
         length == (uint64_t)out->bytes)
         return TSR_OK;
@@ -47,7 +47,6 @@ static tsr_status source_open(struct draft *draft, const struct item *it, struct
     return tsr_tensor_data(tensor, (const void **)&out->memory, &n);
 }
 
-// All n bytes, or a finding. A file that became shorter since it was opened is an error, not zeros.
 static tsr_status source_read(const struct source *source, int64_t at, int64_t n,
                               unsigned char *out)
 {
@@ -74,56 +73,53 @@ static tsr_status source_read(const struct source *source, int64_t at, int64_t n
 
 // ---- one constant ------------------------------------------------------------------------------
 
-// One or more data files, open at the same time, ranks [first, first + n); the common file is n 0.
+// Data files that are open at the same time, for ranks [first, first + n). n is 0 for the common
+// file.
 struct batch {
     struct draft *draft;
     struct part *parts;
     int64_t first, n;
     struct outfile files[BATCH_RANKS];
     bool open[BATCH_RANKS];
-    size_t place[BATCH_RANKS]; // among those that are followed
+    size_t place[BATCH_RANKS]; // index in `follow`
     struct follow *follow;
     unsigned char *buffer;
 };
 
-// One rank's share of the form that is being written.
+// One rank's runs of a constant.
 struct taker {
     struct batch *batch;
     int64_t file;
     struct runs runs;
 };
 
-// The data file that the taker's share goes into.
-static struct outfile *file_of(const struct taker *taker)
+static struct outfile *taker_file(const struct taker *taker)
 {
     return &taker->batch->files[taker->file];
 }
 
-// Whoever takes the digest may read up to here.
-static void tell(const struct taker *taker)
+// Lets the digest thread read up to here.
+static void advance_digest(const struct taker *taker)
 {
     struct batch *batch = taker->batch;
     if (batch->follow)
         tsr__follow_ready(batch->follow, batch->place[taker->file],
-                          tsr__out_reached(file_of(taker)));
+                          tsr__out_reached(taker_file(taker)));
 }
 
-// The pieces that have been put together, in one call.
-static void put(const struct taker *taker, struct iovec *pieces, int *n)
+static void flush_pieces(const struct taker *taker, struct iovec *pieces, int *n)
 {
     if (*n)
-        tsr__out_gather(file_of(taker), pieces, *n);
+        tsr__out_gather(taker_file(taker), pieces, *n);
     *n = 0;
 }
 
-// Gives the taker what it wants of the block [at, at + n); elements of `bytes` bytes.
-static void take_block(struct taker *taker, const unsigned char *block, int64_t at, int64_t n,
-                       int64_t bytes)
+// Writes what the taker needs of the block [at, at + n); elements of `bytes` bytes. Short pieces
+// are copied into the file's buffer, long ones are written from the block.
+static void write_block(struct taker *taker, const unsigned char *block, int64_t at, int64_t n,
+                        int64_t bytes)
 {
     struct runs *runs = &taker->runs;
-    //
-    // short pieces are copied into the file's buffer, long ones written from the block; both keep
-    // their order
     struct iovec pieces[GATHER_MOST];
     int n_pieces = 0;
     bool left = false;
@@ -132,9 +128,9 @@ static void take_block(struct taker *taker, const unsigned char *block, int64_t 
         int64_t stop = to < at + n ? to : at + n;
         const unsigned char *start = block + (from - at);
         if (n_pieces == GATHER_MOST || stop - from < GATHER_LEAST)
-            put(taker, pieces, &n_pieces);
+            flush_pieces(taker, pieces, &n_pieces);
         if (stop - from < GATHER_LEAST)
-            tsr__out_write(file_of(taker), start, (size_t)(stop - from));
+            tsr__out_write(taker_file(taker), start, (size_t)(stop - from));
         else
             pieces[n_pieces++] = (struct iovec){(void *)start, (size_t)(stop - from)};
         left = to > at + n;
@@ -143,11 +139,11 @@ static void take_block(struct taker *taker, const unsigned char *block, int64_t 
         else
             tsr__runs_next(runs);
     }
-    put(taker, pieces, &n_pieces);
-    tell(taker);
+    flush_pieces(taker, pieces, &n_pieces);
+    advance_digest(taker);
 }
 
-// Where the next block begins: parts of the source that no rank wants are not read.
+// The start of the next block. Parts that no rank needs are not read.
 static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
 {
     int64_t first = INT64_MAX;
@@ -157,8 +153,7 @@ static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
     return first;
 }
 
-// Every taker sees every block, in order, so the source is read once.
-// A block begins where the first taker still wants something, so every turn makes progress.
+// Each block starts where the first taker needs data, so every iteration makes progress.
 static tsr_status write_blocks(const struct source *source, struct taker *takers, size_t n,
                                int64_t bytes, unsigned char *buffer)
 {
@@ -174,9 +169,9 @@ static tsr_status write_blocks(const struct source *source, struct taker *takers
         if (st != TSR_OK)
             return st;
         for (size_t i = 0; i < n; i++) {
-            take_block(&takers[i], data, at, length, bytes);
-            if (file_of(&takers[i])->failed)
-                return file_of(&takers[i])->status;
+            write_block(&takers[i], data, at, length, bytes);
+            if (taker_file(&takers[i])->failed)
+                return taker_file(&takers[i])->status;
         }
         if (length <= 0)
             return TSR_BUG;
@@ -184,22 +179,22 @@ static tsr_status write_blocks(const struct source *source, struct taker *takers
     return TSR_OK;
 }
 
-// Long stretches, one taker after the other.
 static tsr_status copy_runs(const struct source *source, struct taker *taker, int64_t bytes)
 {
     for (struct runs *runs = &taker->runs; !runs->done; tsr__runs_next(runs))
         for (int64_t at = runs->start * bytes, end = runs->stop * bytes; at < end;
              at += COPY_MOST) {
             int64_t n = end - at < COPY_MOST ? end - at : COPY_MOST;
-            tsr__out_copy(file_of(taker), source->fd, source->offset + (uint64_t)at, (uint64_t)n);
-            tell(taker);
-            if (file_of(taker)->failed)
-                return file_of(taker)->status;
+            tsr__out_copy(taker_file(taker), source->fd, source->offset + (uint64_t)at,
+                          (uint64_t)n);
+            advance_digest(taker);
+            if (taker_file(taker)->failed)
+                return taker_file(taker)->status;
         }
     return TSR_OK;
 }
 
-// Elements smaller than a byte: put together in a bounded buffer.
+// Elements smaller than a byte, through a buffer of fixed size.
 static void write_bits(const struct source *source, struct taker *taker, int bits,
                        unsigned char *buffer)
 {
@@ -212,16 +207,15 @@ static void write_bits(const struct source *source, struct taker *taker, int bit
             if (source->memory[e / 8] >> (e % 8) & 1)
                 buffer[n / 8] |= (unsigned char)(1u << (n % 8));
             if (++n == (uint64_t)BLOCK_BYTES * 8) {
-                tsr__out_write(file_of(taker), buffer, (size_t)BLOCK_BYTES);
+                tsr__out_write(taker_file(taker), buffer, (size_t)BLOCK_BYTES);
                 memset(buffer, 0, (size_t)BLOCK_BYTES);
                 n = 0;
             }
         }
-    tsr__out_write(file_of(taker), buffer, (size_t)((n + 7) / 8));
-    tell(taker);
+    tsr__out_write(taker_file(taker), buffer, (size_t)((n + 7) / 8));
+    advance_digest(taker);
 }
 
-// Every taker copies stretches that are worth a call of their own.
 static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
 {
     for (size_t i = 0; i < n; i++)
@@ -231,7 +225,7 @@ static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
     return true;
 }
 
-// Which of three ways: block by block, bit by bit, or inside the kernel.
+// Block by block, bit by bit, or inside the kernel.
 static tsr_status write_form(struct draft *draft, struct form *form, struct taker *takers, size_t n,
                              unsigned char *buffer)
 {
@@ -255,7 +249,7 @@ static tsr_status write_form(struct draft *draft, struct form *form, struct take
 
 // ---- all of them -------------------------------------------------------------------------------
 
-// Zeros up to the place that was reserved.
+// Zeros up to the assigned offset.
 static void pad_to(struct outfile *outfile, uint64_t offset)
 {
     static const char zeros[LARGE_ALIGN];
@@ -263,20 +257,20 @@ static void pad_to(struct outfile *outfile, uint64_t offset)
         tsr__out_write(outfile, zeros, (size_t)(offset - outfile->offset));
 }
 
-// What the rank has of the form goes to that place of the file. False: out of memory.
-static bool take(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
-                 uint64_t offset, struct taker *out)
+// False: out of memory.
+static bool start_taker(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
+                        uint64_t offset, struct taker *out)
 {
     struct tile_piece *piece = tsr__const_piece(batch->draft, form, rank);
     if (!piece)
         return false;
     *out = (struct taker){.batch = batch, .file = file};
     tsr__runs_begin(&out->runs, piece, form->item->shape);
-    pad_to(file_of(out), offset);
+    pad_to(taker_file(out), offset);
     return true;
 }
 
-// A form of the common file is whole, so any rank that has it stands for all.
+// Any rank that has the constant will do.
 static tsr_status common_form(struct batch *batch, struct form *form)
 {
     struct taker taker;
@@ -287,12 +281,12 @@ static tsr_status common_form(struct batch *batch, struct form *form)
         rank++;
     if (rank == batch->draft->n_ranks)
         return TSR_OK;
-    if (!take(batch, form, rank, 0, form->offset[0], &taker))
+    if (!start_taker(batch, form, rank, 0, form->offset[0], &taker))
         return TSR_NOMEM;
     return write_form(batch->draft, form, &taker, 1, batch->buffer);
 }
 
-// The shares of all ranks of the batch at once, so that the source is read once.
+// All ranks of the batch at once, so that the source is read once.
 static tsr_status batch_form(struct batch *batch, struct form *form)
 {
     struct taker takers[BATCH_RANKS];
@@ -303,15 +297,13 @@ static tsr_status batch_form(struct batch *batch, struct form *form)
         int64_t rank = batch->first + i;
         if (!form->stored[rank])
             continue;
-        if (!take(batch, form, rank, i, form->offset[rank], &takers[n++]))
+        if (!start_taker(batch, form, rank, i, form->offset[rank], &takers[n++]))
             return TSR_NOMEM;
     }
-    if (n)
-        return write_form(batch->draft, form, takers, n, batch->buffer);
-    return TSR_OK;
+    return n ? write_form(batch->draft, form, takers, n, batch->buffer) : TSR_OK;
 }
 
-// open[i] says that files[i] must be committed or aborted.
+// open[i]: files[i] must be committed or aborted.
 static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
                                   const char *name)
 {
@@ -325,8 +317,6 @@ static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfold
     return st;
 }
 
-// A file for each rank of the batch that has data; all of them are followed for their digests while they are
-// written.
 static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, bool any_common)
 {
     tsr_status st = TSR_OK;
@@ -354,24 +344,19 @@ static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, b
     return tsr__follow_start(batch->draft->session, fds, n, &batch->follow);
 }
 
-// What is left in the buffers goes into the files, so that the digests can be finished before they
-// are closed.
-// Waits for the threads that take the digests.
+// Flushes the buffers and waits for the digest threads.
 static tsr_status batch_digest(struct batch *batch)
 {
     for (int64_t i = 0; i < BATCH_RANKS; i++)
         if (batch->open[i]) {
             tsr__out_gather(&batch->files[i], NULL, 0);
-            tell(&(struct taker){.batch = batch, .file = i});
+            advance_digest(&(struct taker){.batch = batch, .file = i});
             if (batch->files[i].failed)
                 return batch->files[i].status;
         }
-    if (batch->follow)
-        return tsr__follow_finish(batch->follow);
-    return TSR_OK;
+    return batch->follow ? tsr__follow_finish(batch->follow) : TSR_OK;
 }
 
-// The digest is there before the file is published.
 static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *out)
 {
     out->bytes = batch->files[i].offset;
@@ -382,7 +367,6 @@ static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *
     return st;
 }
 
-// The headers of safetensors files, each before the data that it names.
 static tsr_status batch_headers(struct batch *batch)
 {
     struct draft *draft = batch->draft;
@@ -399,7 +383,6 @@ static tsr_status batch_headers(struct batch *batch)
     return TSR_OK;
 }
 
-// Every constant once for the whole batch, so the source is read once per batch and not once per rank.
 static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
                               struct data_file *files, bool any_common)
 {
@@ -423,7 +406,7 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
     st = batch_digest(batch);
     if (st != TSR_OK)
         return st;
-    struct data_file *first = &files[batch->draft->n_ranks]; // of the common file
+    struct data_file *first = &files[batch->draft->n_ranks]; // the common file
     if (batch->n)
         first = &files[batch->first];
     for (int64_t i = 0; i < BATCH_RANKS; i++) {
@@ -436,7 +419,7 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
     return TSR_OK;
 }
 
-// Whatever happens, the files that batch_write left open are taken away.
+// Files that are still open after a failure are removed.
 static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
                             struct data_file *files, bool any_common)
 {
@@ -448,7 +431,7 @@ static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
     return st;
 }
 
-// The common file first, then the ranks in batches, so that few files are open at a time.
+// The common file first, then the ranks in batches.
 tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files)
 {
@@ -458,7 +441,7 @@ tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct ou
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         any_common |= parts[rank].uses_common;
     tsr_status st = TSR_NOMEM;
-    int64_t first = 0, n = 0; // a batch of no ranks first: the common file
+    int64_t first = 0, n = 0; // no ranks: the common file
     if (!batch || !buffer)
         goto free_buffer;
     do {
