@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// bundle.c - the folder: opening it, and checking that its files are the ones that were written.
-// Files are opened beneath the folder only, read by pread in bounded pieces, and each damaged one
-// is named.
+// bundle.c - opens the folder of a partition and checks that its files are unchanged. Files are opened
+// only inside the folder and read by pread in blocks of limited size.
 //
-//     out/manifest.json     what ranks, ports, collectives and files there are
+//     out/manifest.json     ranks, ports, collectives, files
 //     out/rank0.onnx        the graph of rank 0;  out/rank0.data: its own weights
 //     out/common.data       weights that several ranks use
 //
-// tsr__bundle_open reads the manifest and touches no other file; whether the files are those of the
-// manifest is asked by tsr__bundle_verify, for the ranks that will run here. A host of a cluster
-// needs the files of its own ranks only.
+// tsr__bundle_open reads only the manifest. tsr__bundle_verify checks the files of the ranks that run
+// here, so a host of a cluster needs no others.
 #include "internal.h"
 
 #include <errno.h>
@@ -130,8 +128,8 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     struct stat info = {0}; // 0 bytes are reported if the size is not known
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
         tsr__diag(bundle->session, DIAG_partition_file_size, at,
-                  "copy the partition again, or make it again",
-                  "%s has %lld bytes; %llu were written", file->name, (long long)info.st_size,
+                  "copy the folder again, or partition the model again",
+                  "%s has %lld bytes; the manifest has %llu", file->name, (long long)info.st_size,
                   (unsigned long long)file->bytes);
         return TSR_MALFORMED;
     }
@@ -142,9 +140,8 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     if (st != TSR_OK || strcmp(digest, file->sha256) == 0)
         return st;
     tsr__diag(bundle->session, DIAG_partition_file_changed, at,
-              "copy the partition again, or make it again",
-              "%s is not the file that was written: its SHA-256 differs from the manifest's",
-              file->name);
+              "copy the folder again, or partition the model again",
+              "%s has changed: its SHA-256 differs from the manifest", file->name);
     return TSR_MALFORMED;
 }
 

@@ -59,7 +59,7 @@ static const json_t *member(struct reader *reader, const json_t *object, const c
     if (!reader->failed && !value)
         wrong(reader, key, "is missing");
     else if (value && json_typeof(value) != type) {
-        wrong(reader, key, "has another type than a manifest's");
+        wrong(reader, key, "has the wrong type");
         value = NULL;
     }
     return value;
@@ -73,7 +73,7 @@ static const char *copy_text(struct reader *reader, const char *key, const json_
         return "";
     struct str text = {json_string_value(value), json_string_length(value)};
     if (memchr(text.p, 0, text.n))
-        wrong(reader, key, "holds a zero byte");
+        wrong(reader, key, "contains a zero byte");
     const char *copy = reader->failed ? NULL : tsr__arena_str(reader->arena, text).p;
     reader->failed |= !copy;
     return copy ? copy : "";
@@ -118,7 +118,7 @@ static const json_t *entry(struct reader *reader, const json_t *list, const char
 {
     const json_t *value = reader->failed ? NULL : json_array_get(list, i);
     if (!reader->failed && !json_is_object(value)) {
-        wrong(reader, key, "has an entry that is no object");
+        wrong(reader, key, "has an entry that is not an object");
         return NULL;
     }
     return value;
@@ -163,11 +163,11 @@ static void read_files(struct reader *reader, const json_t *root, struct manifes
         if (!manifest->files)
             return;
         if (!tsr__manifest_name_ok(str_of(name))) {
-            wrong(reader, "files", "has a name that is no plain file name");
+            wrong(reader, "files", "has a name that is not a plain file name");
             return;
         }
         if (!json_is_string(digest) || !hex_ok(json_string_value(digest), 64)) {
-            wrong(reader, "files", "has a digest that is no SHA-256");
+            wrong(reader, "files", "has a digest that is not a SHA-256");
             return;
         }
         struct manifest_file *file = &manifest->files[manifest->n_files++];
@@ -190,7 +190,7 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->configuration = text_member(reader, root, "configuration");
     const char *plan = text_member(reader, root, "plan");
     if (!reader->failed && !hex_ok(plan, 16))
-        wrong(reader, "plan", "is no fingerprint of 16 hex digits");
+        wrong(reader, "plan", "is not a fingerprint of 16 hex digits");
     if (!reader->failed)
         memcpy(manifest->plan, plan, 17);
     manifest->n_ranks = int_member(reader, root, "ranks", 1, MANIFEST_MAX_RANKS);
@@ -223,7 +223,7 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
     for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
         if (!json_is_string(value)) {
-            wrong(reader, key, "has an entry that is no text");
+            wrong(reader, key, "has an entry that is not a string");
             return NULL;
         }
         names[i] = copy_text(reader, key, value);
@@ -247,7 +247,7 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
         const json_t *value = json_array_get(list, i);
         stages[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
         if (stages[i] < 0 || (i && stages[i] <= stages[i - 1])) {
-            wrong(reader, "stages", "is no ascending list of stages");
+            wrong(reader, "stages", "is not an ascending list of stages");
             return;
         }
     }
@@ -278,7 +278,7 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
             return;
         const json_t *value = json_array_get(data, i);
         if (!json_is_string(value))
-            wrong(reader, "data", "has an entry that is no text");
+            wrong(reader, "data", "has an entry that is not a string");
         else
             device->data[i] =
                 known_file(reader, manifest, "data", copy_text(reader, "data", value));
@@ -317,7 +317,7 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     size_t n = json_array_size(shape);
     tsr_dim *dims = n <= MAX_RANK ? ARENA_ARRAY(reader->arena, tsr_dim, n + 1) : NULL;
     if (!json_is_array(shape) || !dims) {
-        wrong(reader, "shape", "is no list of at most 64 dimensions");
+        wrong(reader, "shape", "is not a list of at most 64 dimensions");
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -328,7 +328,7 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
         else if (json_is_string(value))
             dims[i].symbol = copy_text(reader, "shape", value);
         else if (!json_is_null(value))
-            wrong(reader, "shape", "has an entry that is no dimension");
+            wrong(reader, "shape", "has an entry that is not a dimension");
     }
     port->rank = (int)n;
     port->dims = dims;
@@ -375,7 +375,7 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     struct tile_layout *layout = decode_layout(reader, list);
     if (layout && is_over_ranks(layout, n_ranks))
         return layout;
-    wrong(reader, "layout", "describes no sharding over the ranks");
+    wrong(reader, "layout", "is not a sharding over the ranks");
     return NULL;
 }
 
@@ -430,7 +430,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
-// Ascending, so that there are no duplicates and all readers number the members alike.
+// Ascending, so that there are no duplicates and all readers use the same order.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
@@ -438,7 +438,7 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
     int64_t *ranks =
         group->n <= (size_t)n_ranks ? ARENA_ARRAY(reader->arena, int64_t, group->n + 1) : NULL;
     if (!json_is_array(list) || !ranks || group->n == 0) {
-        wrong(reader, "groups", "has an entry that is no list of ranks");
+        wrong(reader, "groups", "has an entry that is not a list of ranks");
         return;
     }
     for (size_t i = 0; i < group->n; i++) {
@@ -505,8 +505,8 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     if (!reader->failed && version > MANIFEST_VERSION) {
         tsr__diag(reader->session, DIAG_manifest_version, &at,
                   "use the release of tessera that wrote it, or a newer one",
-                  "this manifest has version %lld; up to %d is known here", (long long)version,
-                  MANIFEST_VERSION);
+                  "the manifest has version %lld; this release supports versions up to %d",
+                  (long long)version, MANIFEST_VERSION);
         return TSR_UNSUPPORTED;
     }
     read_model(reader, root, manifest);
@@ -549,7 +549,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
                          "the manifest is not a valid JSON document");
     if (!json_is_object(root)) {
         json_decref(root);
-        return no_object(session, file, 0, "the manifest is no JSON object");
+        return no_object(session, file, 0, "the manifest is not a JSON object");
     }
     struct reader reader = {session, arena, file, false};
     struct manifest manifest = {0};

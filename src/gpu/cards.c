@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// cards.c - which GPUs there are, asked in a process of its own.
+// cards.c - lists the GPUs, in a child process.
 //
-// A process that has started the driver cannot hand it on to its children, and ranks may become
-// children. So a child looks, writes what it saw into a pipe and ends.
+// A process that has started the driver cannot pass it on to its children, and ranks may be
+// children. So a child looks, writes the result to a pipe and exits.
 #include "gpu/internal.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SURVEY_MS 20000 // a driver that takes longer to start is as good as none
+#define SURVEY_MS 20000 // a driver that takes longer to start is treated as absent
 
 enum { ATTRIBUTE_CLOCK = 13, ATTRIBUTE_UNITS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 enum { ATTRIBUTE_MEMORY_CLOCK = 36, ATTRIBUTE_MEMORY_BITS = 37 };
@@ -34,7 +34,7 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
     gpu->cuDeviceGetAttribute(&memory_khz, ATTRIBUTE_MEMORY_CLOCK, device);
     gpu->cuDeviceGetAttribute(&memory_bits, ATTRIBUTE_MEMORY_BITS, device);
     // Clock in kHz, bus in bits: 1593000 kHz and 5120 bits are 2.04e12 bytes per second.
-    card->bandwidth = 2e3 * memory_khz * memory_bits / 8; // two transfers in a clock
+    card->bandwidth = 2e3 * memory_khz * memory_bits / 8; // two transfers per clock
     code = gpu->cuDevicePrimaryCtxRetain(&context, device);
     if (code != 0)
         return code;
@@ -46,8 +46,7 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
     return 0;
 }
 
-// Runs in a process of its own where that can be (look_apart). Cards before the one that fails are still given,
-// with the reason for the stop.
+// GPUs before one that fails are still listed, with the reason.
 static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
@@ -69,10 +68,10 @@ static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
         out->n++;
     }
     if (n == 0)
-        snprintf(out->why, sizeof out->why, "the driver knows no GPU");
+        snprintf(out->why, sizeof out->why, "the driver reports no GPU");
 }
 
-// An interrupted write goes on; false: nobody reads.
+// False: the pipe is closed.
 static bool write_all(int fd, const char *p, size_t n)
 {
     while (n) {
@@ -85,7 +84,7 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-// What the child wrote; false: it wrote less, or took too long.
+// False: too little data, or a timeout.
 static bool read_all(int fd, char *p, size_t n)
 {
     while (n) {
@@ -102,14 +101,13 @@ static bool read_all(int fd, char *p, size_t n)
     return true;
 }
 
-// The driver is asked in a child process: a driver that crashes or hangs takes the child with it and
-// not the caller. The child sends the whole struct through a pipe; anything shorter, or silence for
-// SURVEY_MS, counts as no answer.
+// A driver that crashes or hangs affects only the child. The child sends the struct through a pipe;
+// anything shorter, or a timeout, means no GPUs.
 static void look_apart(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     int ends[2];
     memset(out, 0, sizeof *out);
-    snprintf(out->why, sizeof out->why, "no process could be started that looks for GPUs");
+    snprintf(out->why, sizeof out->why, "cannot start a process that looks for GPUs");
     if (pipe(ends) != 0)
         return;
     pid_t child = fork();
@@ -125,14 +123,14 @@ static void look_apart(const struct gpu_libraries *libraries, struct gpu_survey 
     if (whole)
         *out = seen;
     else if (child > 0) {
-        snprintf(out->why, sizeof out->why, "the driver failed or gave no answer");
+        snprintf(out->why, sizeof out->why, "the driver failed or did not answer");
         kill(child, SIGKILL);
     }
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
         ;
 }
 
-// A driver that this process uses already can be asked here, and only here: a child could not.
+// If this process already uses the driver, a child could not.
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     if (tsr__gpu_started(libraries))

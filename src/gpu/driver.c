@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// driver.c - finds CUDA's driver and NCCL, and says in words what their numbers mean.
+// driver.c - loads CUDA's driver and NCCL, and describes their error codes.
 //
-// The driver must have every function of the list; NCCL may be absent, or lack one of its own: then
-// there is none.
+// The driver must have every function of the list. NCCL is optional.
 #include "gpu/internal.h"
 
 #include <dlfcn.h>
@@ -11,7 +10,7 @@
 static const char driver_name[] = "libcuda.so.1", nccl_name[] = "libnccl.so.2";
 #define STAND_IN "tsr_stands_in_for_cuda" // a symbol that no driver has
 
-// One row for each function: its name, and where in struct gpu it goes.
+// A function: its name and its place in struct gpu.
 struct entry {
     const char *name;
     size_t at;
@@ -21,7 +20,7 @@ static const struct entry driver_entries[] = {GPU_FUNCTIONS(ENTRY)};
 static const struct entry nccl_entries[] = {
     NCCL_FUNCTIONS(ENTRY){"ncclGetErrorString", offsetof(struct gpu, ncclGetErrorString)}};
 
-// The first name that the library lacks, or NULL.
+// The first function that the library lacks, or NULL.
 static const char *fill(struct gpu *gpu, void *library, const struct entry *entries, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -33,13 +32,13 @@ static const char *fill(struct gpu *gpu, void *library, const struct entry *entr
     return NULL;
 }
 
-// Both libraries have threads and handlers of their own: once open, they stay.
+// Both libraries start threads, so they are never unloaded.
 static void *open_library(const char *name)
 {
     return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-// A library that lacks a function counts as none: ranks then communicate in other ways.
+// If NCCL lacks a function, it is not used.
 static void load_nccl(struct gpu *gpu, const char *name)
 {
     gpu->nccl = open_library(name ? name : nccl_name);
@@ -54,20 +53,20 @@ static void load_nccl(struct gpu *gpu, const char *name)
     gpu->nccl_version = 0;
 }
 
-// Every entry point is looked up at run time, so that one program serves machines with and without
-// a driver. A driver without one of them counts as absent, and `why` says which it lacks.
+// Functions are looked up at run time, so one binary works with and without a driver. A driver that
+// lacks one is treated as absent; `why` names the function.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;
     memset(gpu, 0, sizeof *gpu);
     gpu->driver = open_library(name);
     if (!gpu->driver) {
-        snprintf(why, n, "the driver %s is not here", name);
+        snprintf(why, n, "the driver %s was not found", name);
         return false;
     }
     const char *missing = fill(gpu, gpu->driver, driver_entries, TSR_COUNT(driver_entries));
     if (missing) {
-        snprintf(why, n, "%s has no %s: too old, or no driver", name, missing);
+        snprintf(why, n, "%s has no function %s: too old, or not a driver", name, missing);
         return false;
     }
     gpu->stands_in = dlsym(gpu->driver, STAND_IN) != NULL;
@@ -86,7 +85,7 @@ bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char 
     return true;
 }
 
-// Asks a library that is loaded already; before cuInit the driver answers no question about its GPUs.
+// Only for a library that is already loaded; before cuInit the driver returns errors.
 bool tsr__gpu_started(const struct gpu_libraries *libraries)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;
@@ -102,7 +101,7 @@ bool tsr__gpu_started(const struct gpu_libraries *libraries)
     return started;
 }
 
-// Starts the driver in this process: from here on its children cannot use a GPU.
+// Starts the driver in this process: its children cannot use GPUs any more.
 struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n)
 {
@@ -133,14 +132,14 @@ bool tsr__gpu_stands_in(const struct gpu *gpu)
     return gpu->stands_in;
 }
 
-// Safe with any number, also NCCL's by mistake: it is printed beside the words.
+// Safe for any number; it is printed as well.
 const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n)
 {
     const char *name = NULL, *text = NULL;
     if (gpu->cuGetErrorName(code, &name) != 0 || !name)
         name = "unknown";
     if (gpu->cuGetErrorString(code, &text) != 0 || !text)
-        text = "an error without a name";
+        text = "unknown error";
     snprintf(out, n, "%s (%s, %d)", text, name, code);
     return out;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fold.c - folds tensors on a GPU: most of it 16 bytes a thread, the rest element by element.
+// fold.c - reduces tensors on a GPU: 16 bytes per thread, the rest element by element.
 //
-// 1000003 floats that all lie on 16 bytes: 250000 threads of 4 floats, then 3 threads of one.
+// Example: 1000003 floats, aligned to 16 bytes: 250000 threads of 4 floats, then 3 of one.
 #include "gpu/internal.h"
 
-// Once for each type and reduction of a seat; the module stays until the seat closes.
+// Once per type and reduction; the module stays until the seat closes.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce)
 {
     if (!tsr__fold_has(type))
@@ -27,7 +27,7 @@ int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce red
     return code;
 }
 
-// Places that all lie on 16 bytes can be read and written so.
+// True if all addresses are aligned to 16 bytes.
 static bool aligned(const struct gpu_fold *fold)
 {
     uint64_t all = 0;
@@ -38,8 +38,7 @@ static bool aligned(const struct gpu_fold *fold)
     return all % 16 == 0;
 }
 
-// A thread for each of `count` units, in blocks of GPU_BLOCK; threads beyond it do nothing. The
-// arguments are copied by the call.
+// One thread for each of `count` units, in blocks of GPU_BLOCK. The call copies the arguments.
 static int launch(const struct gpu_seat *seat, void *function, const struct gpu_fold *fold,
                   size_t skip, uint64_t count, void *stream)
 {
@@ -54,7 +53,7 @@ static int launch(const struct gpu_seat *seat, void *function, const struct gpu_
         fold_arguments.out[i] = address(fold->out[i]) + skip;
     uint64_t blocks = (count + GPU_BLOCK - 1) / GPU_BLOCK;
     if (blocks > INT32_MAX)
-        return GPU_NO_ADDRESS; // more than 8 TiB, or 512 GiB that lie on odd places
+        return GPU_NO_ADDRESS; // more than 8 TiB, or 512 GiB unaligned
     return seat->gpu->cuLaunchKernel(function, (unsigned)blocks, 1, 1, GPU_BLOCK, 1, 1, 0, stream,
                                      arguments, NULL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of gpu share: the driver's functions as they are called, a seat.
+// internal.h - shared by the files of gpu: the driver's functions, seats.
 #ifndef TSR_GPU_INTERNAL_H
 #define TSR_GPU_INTERNAL_H
 
@@ -7,7 +7,7 @@
 
 typedef uint64_t device_address;
 
-// Every function of the driver that is called, with its arguments. The driver's own names.
+// Every driver function that is used, with its arguments.
 #define GPU_FUNCTIONS(F)                                                                           \
     F(cuInit, (unsigned flags))                                                                    \
     F(cuDriverGetVersion, (int *out))                                                              \
@@ -72,19 +72,19 @@ struct gpu {
     GPU_FUNCTIONS(GPU_FUNCTION)
     NCCL_FUNCTIONS(GPU_FUNCTION)
     const char *(*ncclGetErrorString)(int code);
-    void *driver, *nccl; // libraries; nccl NULL: none
+    void *driver, *nccl; // nccl NULL: not available
     int count, version, nccl_version;
     bool stands_in;
 };
 #undef GPU_FUNCTION
 
-#define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: what this room itself answers with
+#define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: this module's own error
 
-// Opens both libraries and fills the tables; false: why says what is missing. Calls nothing but cuInit.
+// Loads both libraries. False: `why` has the reason. Calls only cuInit.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n);
 
 struct kernels {
-    void *module, *wide, *single; // single: one element for each thread
+    void *module, *wide, *single; // single: one element per thread
 };
 // A block of another process that is open here.
 struct imported {
@@ -98,7 +98,7 @@ struct gpu_seat {
     void *context, *stream, *upwards;
     char id[GPU_ID_BYTES];
     void *events[GPU_EVENTS];
-    void *steps[GPU_STEPS]; // of copies between host and device, in this process
+    void *steps[GPU_STEPS]; // positions of copies between host and device
     struct kernels folds[TSR_DTYPE_COUNT][GPU_REDUCE_COUNT];
     void *rows_module, *rows[5]; // units of 1, 2, 4, 8, 16 bytes
     struct {
@@ -110,18 +110,19 @@ struct gpu_seat {
     VEC(void *) imported_events;
 };
 
-// ptx.c: the text of the kernels for one fold ("wide" and "single"), or of those that copy rows ("rows1" .. "rows16").
+// ptx.c: the kernels of one reduction ("wide" and "single"), and those that copy rows ("rows1" ..
+// "rows16").
 void tsr__ptx_fold(struct text *text, tsr_dtype type, enum gpu_reduce reduce);
 void tsr__ptx_rows(struct text *text);
-// The arguments of a fold's kernels, as they lie in memory: the PTX reads them by these offsets.
+// Arguments of the kernels; the PTX reads them at these offsets.
 struct fold_arguments {
-    uint64_t count; // of 16-byte blocks, or of elements
+    uint64_t count; // 16-byte blocks, or elements
     uint32_t n_in, n_out;
     uint64_t in[GPU_MAX_MEMBERS], out[GPU_MAX_MEMBERS];
 };
 struct rows_arguments {
     uint64_t to, from, to_pitch, from_pitch;
-    uint32_t per_row, n; // units of a row, units in all
+    uint32_t per_row, n; // units per row, and in total
 };
 
 #define GPU_BLOCK 256 // threads

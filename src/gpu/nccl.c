@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl.c - NCCL's collectives, as far as they are used: all-reduce, and messages in groups.
+// nccl.c - the NCCL calls that are used: all-reduce, and grouped send and receive.
 //
-// One member makes an id and the callers carry it to the others; all join with it. Messages of one
-// exchange stand between a group's start and end, so that no two members wait for each other's send.
+// One member creates an id, which the callers send to the others; all join with it. Sends and
+// receives are grouped, so that no two members wait for each other.
 #include "gpu/internal.h"
 
 enum { NCCL_INT8 = 0, NCCL_NONE = -1 };
 
-// NCCL's number of a type; bool is max and min of bytes, which are 0 and 1.
+// NCCL's number of a type; bool is reduced as bytes 0 and 1.
 static int type_of(tsr_dtype type)
 {
     switch (type) {
@@ -70,8 +70,8 @@ int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fol
                               ops[fold->reduce], comm, stream);
 }
 
-// The group is ended also after a failure, or the next call of this thread would be part of it. A
-// member's part for itself is the caller's to copy.
+// The group is ended also after a failure; otherwise the next call would be part of it. The caller
+// copies a member's part for itself.
 int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part *parts,
                        int members, int self, void *stream)
 {
@@ -94,5 +94,5 @@ int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part
 const char *tsr__nccl_words(const struct gpu *gpu, int code)
 {
     const char *text = gpu->ncclGetErrorString ? gpu->ncclGetErrorString(code) : NULL;
-    return text ? text : "an error without a name";
+    return text ? text : "unknown error";
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl_join.c - joins a communicator of NCCL on a thread of its own, which can be left behind.
+// nccl_join.c - joins an NCCL communicator on a separate thread, which can be abandoned.
 //
-// NCCL gives no handle before all members have joined, so a join that waits for a member that has failed cannot be ended. The
-// thread that called it stays there; what it uses is its own, and the library is never unloaded (driver.c). Should NCCL return
-// after all, the thread aborts the communicator and ends.
+// NCCL returns no handle before all members have joined, so a join that waits for a failed member
+// cannot be cancelled. Its thread stays; it uses only its own data, and the library is never
+// unloaded (driver.c). If NCCL returns after all, the thread aborts the communicator and exits.
 #include "gpu/internal.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ struct nccl_joining {
     int members, self;
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    // under the lock
-    bool done, abandoned; // both: whoever comes second frees this
+    // protected by the lock
+    bool done, abandoned; // if both are set, the second party frees this
     int code;
     void *comm;
 };
@@ -33,8 +33,7 @@ static void free_joining(struct nccl_joining *joining)
     free(joining);
 }
 
-// The thread touches the struct last under the lock, unless the join was abandoned: then it is the
-// only one that still knows it.
+// The thread does not use the struct after unlocking, unless the join was abandoned.
 static void *join_main(void *data)
 {
     struct nccl_joining *joining = data;
@@ -57,7 +56,7 @@ static void *join_main(void *data)
     return NULL;
 }
 
-// The thread has copies of all that it needs, because whoever started it may give up and leave first; the last of both frees them.
+// The thread has its own copies, because the caller may abandon it; the last of both frees them.
 struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
                                           int members, int self)
 {
@@ -86,7 +85,7 @@ struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const str
     return joining;
 }
 
-// True at once where the join is done already.
+// True immediately if the join is done.
 bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms)
 {
     struct timespec until;
@@ -105,7 +104,7 @@ bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms)
 
 int tsr__nccl_join_take(struct nccl_joining *joining, void **out)
 {
-    pthread_mutex_lock(&joining->lock); // its thread has let go of it, and touches nothing any more
+    pthread_mutex_lock(&joining->lock); // its thread does not use it any more
     int code = joining->code;
     *out = joining->comm;
     pthread_mutex_unlock(&joining->lock);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ptx.c - the text of the kernels, in the GPU's assembler, which the driver compiles.
+// ptx.c - generates the kernels as PTX, which the driver compiles.
 //
-// A fold is generated for one element type and one reduction, in two forms: "wide" takes 16 bytes of every tensor in a
-// thread, "single" one element. Both unpack what they load into lanes of the type that is added in (float16 into float32),
-// fold input after input, pack the lanes and store them to every output. Offsets of arguments are those of struct
-// fold_arguments and struct rows_arguments. sm_70 is the oldest GPU that is written for.
+// A reduction is generated for one element type and operation in two variants: "wide" handles 16
+// bytes of every tensor per thread, "single" one element. Both unpack the loaded words into lanes
+// of the type that is computed in (float16 in float32), reduce input after input, pack the lanes
+// and store them to every output. Arguments are at the offsets of struct fold_arguments and struct
+// rows_arguments. sm_70 is the oldest supported GPU.
 #include "gpu/internal.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@
 
 static const char head[] = ".version 7.0\n.target sm_70\n.address_size 64\n";
 
-// How elements of a type lie in 32-bit words (64-bit ones in words of their own) and what they are folded as.
+// How elements are packed in 32-bit words (or 64-bit ones), and the type of a lane.
 enum packing { WORDS, HALVES, BFLOATS, SIGNED_PARTS, PARTS, LONGS };
 struct element {
     int bytes;
@@ -31,13 +32,12 @@ static const struct element elements[TSR_DTYPE_COUNT] = {
     [TSR_BOOL] = {1, PARTS, "u32"},
 };
 
-// Types without a row have 0 bytes.
 bool tsr__fold_has(tsr_dtype type)
 {
     return (unsigned)type < TSR_DTYPE_COUNT && elements[type].bytes > 0;
 }
 
-// Words w0 .. (or q0 .. of 64 bits) become lanes of that letter: A is folded into, X is folded.
+// Unpacks words w0 .. (or q0 .. of 64 bits) into lanes: A is the accumulator, X the operand.
 static void unpack(struct text *text, const struct element *element, char to, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
@@ -70,7 +70,7 @@ static void unpack(struct text *text, const struct element *element, char to, in
     }
 }
 
-// float32 in lane i to bfloat16 in %t0: to nearest even, one NaN of each sign.
+// float32 in a lane to bfloat16 in %t0: round to nearest even, one NaN of each sign.
 static void round_bfloat(struct text *text, int lane)
 {
     tsr__text_printf(text,
@@ -87,7 +87,6 @@ static void round_bfloat(struct text *text, int lane)
                      lane, lane, lane);
 }
 
-// Puts the narrow value in register `from` into part `part` of a word.
 static void insert(struct text *text, const char *from, int word, int part, int bits)
 {
     if (part == 0)
@@ -97,8 +96,8 @@ static void insert(struct text *text, const char *from, int word, int part, int 
                          bits);
 }
 
-// Lanes A0, A1, ... into 32-bit words, lowest bits first: 4 lanes of float16 are 2 words, lane 1 in
-// the upper half of word 0. Halves were computed as float32 and are rounded here, once.
+// Packs lanes into 32-bit words, lowest bits first: 4 lanes of float16 are 2 words, lane 1 in the
+// upper half of word 0. float16 was computed as float32 and is rounded here, once.
 static void pack(struct text *text, const struct element *element, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
@@ -129,7 +128,7 @@ static void pack(struct text *text, const struct element *element, int lanes)
     }
 }
 
-// A := A op X in one lane. The larger or smaller of two floats is X only if it is so, or if it alone is NaN.
+// A := A op X in one lane. For floats, max and min select X also if it alone is NaN.
 static void combine(struct text *text, const struct element *element, bool is_bool,
                     enum gpu_reduce reduce, int lane)
 {
@@ -165,7 +164,7 @@ static void combine(struct text *text, const struct element *element, bool is_bo
                      element->as, lane, lane, element->as, lane, lane, lane);
 }
 
-// One load or store of what a thread has of one tensor, at address %d2.
+// One load or store of a thread's part of one tensor, at address %d2.
 static void access(struct text *text, const struct element *element, bool wide, bool store)
 {
     const char *verb = store ? "st" : "ld", *what;
@@ -192,9 +191,8 @@ static void point_at(struct text *text, size_t argument)
         argument);
 }
 
-// One thread folds one stretch of all inputs: "wide" takes 16 bytes (4 floats), the other kernel
-// one element. The loop over members is written out; a jump to STORE leaves it after n_in inputs,
-// a jump to DONE ends the stores after n_out. d1 is the byte offset of the thread.
+// The loop over members is unrolled; a jump to STORE leaves it after n_in inputs, a jump to DONE
+// ends the stores after n_out. d1 is the byte offset of the thread.
 static void write_fold(struct text *text, const char *name, const struct element *element,
                        bool is_bool, enum gpu_reduce reduce)
 {
@@ -220,7 +218,7 @@ static void write_fold(struct text *text, const char *name, const struct element
         access(text, element, wide, false);
         unpack(text, element, i ? 'X' : 'A', lanes);
         if (i == 0)
-            continue; // the first input is what the others are folded into
+            continue; // the first input is the accumulator
         for (int k = 0; k < lanes; k++)
             combine(text, element, is_bool, reduce, k);
     }
@@ -243,7 +241,7 @@ void tsr__ptx_fold(struct text *text, tsr_dtype type, enum gpu_reduce reduce)
     write_fold(text, "single", element, type == TSR_BOOL, reduce);
 }
 
-// Thread i moves unit i: of row i / per_row, at place i % per_row in it.
+// Thread i moves unit i: row i / per_row, position i % per_row.
 static void write_rows(struct text *text, int bytes)
 {
     static const char *const types[] = {

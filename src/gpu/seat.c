@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// seat.c - one rank's place on one GPU: its context, memory, copies, events, and what other seats
-// let it reach.
+// seat.c - one rank's use of one GPU: context, memory, copies, events, access to other seats.
 //
-// Functions give the driver's code, 0 for success. Copies, kernels and events go to a stream and
-// return at once; only tsr__seat_wait and tsr__seat_step_wait wait for the GPU.
+// Functions return the driver's code, 0 for success. Copies, kernels and events are queued on a
+// stream; only tsr__seat_wait and tsr__seat_step_wait wait for the GPU.
 //
-// Memory of another process: the owner exports the block that holds an address (its handle, and how
-// far in the address lies); the other imports the block once and adds that offset. The driver gives
-// each block a number, so that a new block at an old address is opened anew.
+// Memory of another process: the owner exports the block that contains an address, with its offset;
+// the other process imports the block once and adds the offset. The driver numbers blocks, so a new
+// block at an old address is opened again.
 #include "gpu/internal.h"
 
 #include <unistd.h>
@@ -17,7 +16,7 @@ enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Events that other processes can wait for, where the driver lets them.
+// Events for other processes if the driver supports them.
 static int make_event(const struct gpu *gpu, void **out)
 {
     int code = gpu->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
@@ -40,7 +39,7 @@ static int load_rows(struct gpu_seat *seat)
     return code;
 }
 
-// All that a seat needs before work starts. Where a step fails, tsr__seat_close frees the rest.
+// If a step fails, tsr__seat_close frees the rest.
 static int fill_seat(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;
@@ -85,7 +84,7 @@ int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct
     return code;
 }
 
-// With the context entered, and nothing of these modules running any more.
+// The context must be current and the modules idle.
 static void unload(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;
@@ -97,8 +96,7 @@ static void unload(struct gpu_seat *seat)
         gpu->cuModuleUnload(seat->rows_module);
 }
 
-// Waits for the stream first: work under way still uses what is freed below. Where the context
-// cannot be entered, nothing inside it can be freed one by one.
+// Waits for the stream first. If the context cannot be made current, its content cannot be freed.
 void tsr__seat_close(struct gpu_seat *seat)
 {
     if (!seat)
@@ -166,7 +164,7 @@ int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// 0 bytes get an address, too: callers need not tell them apart.
+// 0 bytes get an address, too.
 int tsr__seat_alloc(struct gpu_seat *seat, size_t bytes, void **out)
 {
     device_address p = 0;
@@ -182,20 +180,20 @@ void tsr__seat_free(struct gpu_seat *seat, void *p)
         seat->gpu->cuMemFree_v2(address(p));
 }
 
-// Blocks grow by halves at least, so that sizes that creep up do not wait for the GPU each time.
-// From 8 MiB to a wanted 9 MiB: 12 MiB are taken.
+// Blocks grow by at least half, because growing waits for the GPU. From 8 MiB to a wanted 9 MiB: 12
+// MiB.
 static size_t grown(size_t had, size_t wanted)
 {
     size_t more = had + had / 2;
     return more > wanted ? more : wanted;
 }
 
-// A block only grows. Before the old one goes, the stream is waited for.
+// A block only grows.
 int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->scratch[block].bytes || !seat->scratch[block].p) {
         size_t size = grown(seat->scratch[block].bytes, bytes);
-        int code = tsr__seat_wait(seat, stream); // others may still read the old block
+        int code = tsr__seat_wait(seat, stream); // the old block may still be in use
         if (code != 0)
             return code;
         tsr__seat_free(seat, seat->scratch[block].p);
@@ -210,7 +208,7 @@ int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stre
     return 0;
 }
 
-// Portable: every context of this process copies from and to it at full speed.
+// Portable: fast for every context of this process.
 int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->pinned.bytes || !seat->pinned.p) {
@@ -270,7 +268,7 @@ int tsr__seat_settle(const struct gpu_seat *seat)
     return seat->gpu->cuCtxSynchronize();
 }
 
-// log2 of the widest unit that divides all addresses and lengths of the rows: 12 and 8 give 2 (units of 4 bytes).
+// log2 of the widest unit that divides all addresses and lengths: 12 and 8 give 2 (4 bytes).
 static int unit_of(const struct gpu_rows *rows)
 {
     uint64_t all = address(rows->to) | address(rows->from) | rows->width;
@@ -284,7 +282,7 @@ static int unit_of(const struct gpu_rows *rows)
     return log;
 }
 
-// For rows of more than 2^31 units; there are few of such.
+// For rows of more than 2^31 units.
 static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     int code = 0;
@@ -296,12 +294,11 @@ static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, v
     return code;
 }
 
-// A kernel counts units in 32 bits, so a launch takes as many rows as that allows; rows that are longer go one by one.
+// Kernels count units in 32 bits.
 #define MOST_UNITS (UINT32_MAX / 2)
 
-// Rows without gaps are one copy. Others go through a kernel that moves units of 1 << log bytes, at
-// most MOST_UNITS in a launch: the numbers of units are 32 bits wide there. Rows that are longer
-// than that are copied one by one.
+// Rows without gaps are one copy. Others use a kernel that moves units of 1 << log bytes, at most
+// MOST_UNITS per launch. Longer rows are copied one by one.
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     if (rows->rows == 0 || rows->width == 0)
@@ -369,9 +366,9 @@ void *tsr__seat_step_event(const struct gpu_seat *seat, int step)
     return seat->steps[step];
 }
 
-// ---- other seats -------------------------------------------------------------------------------
+// ---- access to other seats ---------------------------------------------------------------------
 
-// Two seats of one GPU reach each other anyhow.
+// Two seats on one GPU need no peer access.
 int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
 {
     if (memcmp(seat->id, other->id, sizeof seat->id) == 0)
@@ -385,7 +382,6 @@ int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
     return code == PEER_ALREADY ? 0 : code;
 }
 
-// Small blocks share a page with others and are refused.
 int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out, size_t *offset)
 {
     const struct gpu *gpu = seat->gpu;
@@ -394,7 +390,7 @@ int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out
     uint64_t number = 0;
     int code = gpu->cuMemGetAddressRange_v2(&base, &bytes, address(p));
     if (code == 0 && bytes < GPU_OWN_PAGE)
-        code = GPU_NO_ADDRESS; // the driver opens a page once, for one of the blocks in it
+        code = GPU_NO_ADDRESS; // the driver opens a page for only one of its blocks
     if (code == 0)
         code = gpu->cuPointerGetAttribute(&number, POINTER_NUMBER, base);
     if (code == 0)
@@ -408,7 +404,7 @@ int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out
     return 0;
 }
 
-// The entry for that place in that process, or a new one.
+// The entry for that block's address and process, or a new one.
 static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *block)
 {
     for (size_t i = 0; i < seat->imported.n; i++) {
@@ -419,7 +415,7 @@ static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *
     return vec_push(&seat->arena, &seat->imported);
 }
 
-// A block of that process at that place is opened once; another number there means another block.
+// A new number at the same address is a new block.
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
 {
     struct imported *imported = entry_of(seat, block);

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // collect.c - ReduceScatter, Reduce, AllToAll, Broadcast, Send and Recv.
 //
-// Whoever divides an axis does it by the bounds of every cut: part j of n over F = ceil(D / unit)
-// units is floor(j F / n) .. floor((j + 1) F / n) of them; the last unit may be short. So no rank
-// needs to know more than the tensor it holds. With fewer units than parts some parts are empty, in
-// every operator here: 1 element over 3 ranks belongs to the last. Members that have `shares` have as many of the units
-// as these say, counted in the same way (tsr__division_start). Where a receiver cannot know the shape, it travels
-// along in the notes of the call. A rank that gets nothing has an empty result: all operators have
-// the same two outputs.
+// An axis is divided like any sharded dimension: share j of n of F = ceil(D / unit) units is
+// floor(j F / n) .. floor((j + 1) F / n); the last unit may be short. So a rank needs to know only
+// its own tensor. With fewer units than ranks some shares are empty: 1 element over 3 ranks belongs
+// to the last. With `shares` the members' shares of the units differ (tsr__division_start). A
+// receiver that cannot know the shape gets it in the notes of the call. A rank without a result has
+// an empty one, because all operators have two outputs.
 //
-// 7 rows over 2 ranks: with unit 1 the parts are 3 and 4 rows; with unit 4 there are F = 2 units,
-// of 4 and of 3 rows, one for each. With shares 3 and 1 the parts are floor(3 * 7 / 4) = 5 and 2 rows.
+//     7 rows over 2 ranks: with unit 1 the shares are 3 and 4 rows; with unit 4 there are F = 2
+//     units of 4 and 3 rows. With shares 3 and 1 they are floor(3 * 7 / 4) = 5 rows and 2 rows.
 #include "ops/internal.h"
 
 #include <stdio.h>
 
-#define NOTED_RANK (COMM_NOTES - 1) // dimensions of a shape that travels
+#define NOTED_RANK (COMM_NOTES - 1) // dimensions of a shape that can be sent
 
-// A tensor seen along one axis: outer rows of length * inner bytes.
+// A tensor along one axis: outer rows of length * inner bytes.
 struct along {
     int axis;
     size_t outer, inner;
@@ -44,14 +43,12 @@ static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *vi
     return NULL;
 }
 
-// Elements of the axis that belong to member j.
 static struct tile_interval part_of(const struct kernel *kernel, const struct along *along, int j)
 {
     return (struct tile_interval){tsr__division_start(&kernel->division, along->length, j),
                                   tsr__division_start(&kernel->division, along->length, j + 1)};
 }
 
-// Copies a part of the axis, row after row.
 static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, const char *data,
                             struct tile_interval part, char *out)
 {
@@ -66,8 +63,8 @@ static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, co
     return tsr__kernel_rows(kernel, &rows);
 }
 
-// Read and folded into the fingerprint of the call: members whose files differ in it find out
-// before a byte moves.
+// Also adds the value to the fingerprint of the call, so that members with different files fail
+// before any transfer.
 static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
                            enum comm_attribute attribute, int64_t least, int64_t most, int64_t *out)
 {
@@ -75,7 +72,7 @@ static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
     OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
     if (st) {
         kernel->api->ReleaseStatus(st);
-        return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
+        return tsr__kernel_error(kernel, "attribute '%s' is missing or not an integer", name);
     }
     if (*out < least || *out > most)
         return tsr__kernel_error(kernel, "attribute '%s' is %lld", name, (long long)*out);
@@ -89,7 +86,7 @@ static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
     return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
-// Shares of the members, where they differ; also part of the call's fingerprint.
+// Shares of the members if they differ; part of the call's fingerprint.
 static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
 {
     const char *name = tsr__attribute_name(ATTRIBUTE_SHARES);
@@ -102,14 +99,14 @@ static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
     }
     TRY(tsr__kernel_ints(kernel, info, name, &shares, &n));
     if (!tsr__division_holds(shares, n, kernel->call.n_group))
-        return tsr__kernel_error(kernel, "attribute '%s' has no share for each of %d members", name,
-                                 kernel->call.n_group);
+        return tsr__kernel_error(kernel,
+                                 "attribute '%s' does not have one share for each of %d members",
+                                 name, kernel->call.n_group);
     kernel->call.detail = tsr__hash64(shares, n * sizeof *shares, kernel->call.detail);
     kernel->division.shares = shares;
     return NULL;
 }
 
-// In which parts the members divide an axis.
 static OrtStatus *read_division(struct kernel *kernel, const OrtKernelInfo *info)
 {
     kernel->division.n = kernel->call.n_group;
@@ -117,7 +114,7 @@ static OrtStatus *read_division(struct kernel *kernel, const OrtKernelInfo *info
     return read_shares(kernel, info);
 }
 
-// A rank, not a place in the group.
+// A rank, not an index in the group.
 static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
                               enum comm_attribute attribute, int64_t *out)
 {
@@ -129,8 +126,7 @@ static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
                              tsr__attribute_name(attribute), (long long)*out);
 }
 
-// The shape must be the same on all members.
-// Used where the parts follow from the shape: members of other shapes would cut elsewhere.
+// Adds the shape, where shares depend on it: all members must have the same.
 static uint64_t with_shape(const struct kernel *kernel, const struct tensor_view *view)
 {
     return tsr__hash64(view->dims, (size_t)view->rank * sizeof *view->dims, kernel->call.detail);
@@ -145,8 +141,8 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo
     return read_division(kernel, info);
 }
 
-// The parts in the order of the members, one after the other; a tensor that is cut along its outermost axis already
-// has them in this order in memory, so nothing is copied.
+// The shares in member order. Along the outermost axis they are already in this order in memory, so
+// nothing is copied.
 static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *along, const void *data,
                                  int64_t *counts, const char **out)
 {
@@ -163,7 +159,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     for (int j = 0; j < n; j++) {
         struct tile_interval part = part_of(kernel, along, j);
         size_t width = along->outer * (size_t)(part.stop - part.start) * along->inner;
-        // Elements of each member's part; the transport checks that all members have the same list.
+        // Elements per member; the transport checks that all members have the same list.
         counts[j] = (int64_t)(width / unit);
         if (!packed)
             continue;
@@ -173,7 +169,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     return NULL;
 }
 
-// [8, 6] along axis 0 over 2 members: each brings 8 rows, and has the sum of its own 4.
+// [8, 6] along axis 0 over 2 members: each passes 8 rows and gets the sum of 4.
 static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *context,
                                  const struct tensor_view *view, int64_t *counts)
 {
@@ -215,7 +211,7 @@ OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
-// What a member has that gets nothing: one dimension of no elements. Nobody reads it.
+// The output of a member without a result; it is not read.
 static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
 {
     int64_t none = 0;
@@ -244,9 +240,9 @@ OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 
 // ---- AllToAll ----------------------------------------------------------------------------------
 
-// One call: axis `split` is whole and becomes cut, axis `concat` is cut and becomes whole.
-// status is the engine's own word where making the output failed inside of turn_arrived.
-struct turn {
+// An AllToAll: axis `split` becomes sharded, axis `concat` unsharded. status is the engine's error
+// if the output could not be allocated.
+struct all_to_all_call {
     struct kernel *kernel;
     OrtKernelContext *context;
     const struct tensor_view *view;
@@ -284,131 +280,129 @@ static tsr_status refuse(const struct kernel *kernel, struct comm_trouble *why, 
     return TSR_PEER;
 }
 
-// All are there: their lengths give the shape.
-static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
-                               struct comm_trouble *why)
+// The members' lengths give the shape.
+static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
+                                     struct comm_trouble *why)
 {
-    struct turn *turn = data;
-    struct kernel *kernel = turn->kernel;
+    struct all_to_all_call *state = data;
+    struct kernel *kernel = state->kernel;
     int self = kernel->self, me = kernel->ops->endpoint->rank;
     int64_t total = 0, others = (int64_t)tsr__elem_bytes(kernel->call.type);
     for (int i = 0; i < kernel->call.n_group; i++)
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS] || notes[i][NOTE_LENGTH] < 0 ||
             !add_ok(total, notes[i][NOTE_LENGTH], &total))
-            return refuse(kernel, why, (int)kernel->call.group[i],
-                          "brings a piece of another shape");
-    // others: bytes of what is one long along the axis that becomes whole.
-    turn->dims[turn->concat.axis] = total;
-    for (int axis = 0; axis < turn->view->rank; axis++)
-        if (axis != turn->concat.axis && !mul_ok(others, turn->dims[axis], &others))
-            return refuse(kernel, why, me, "would get a piece that is too large");
+            return refuse(kernel, why, (int)kernel->call.group[i], "has a shard of another shape");
+    // others: bytes per element of the concatenated axis.
+    state->dims[state->concat.axis] = total;
+    for (int axis = 0; axis < state->view->rank; axis++)
+        if (axis != state->concat.axis && !mul_ok(others, state->dims[axis], &others))
+            return refuse(kernel, why, me, "would get a shard that is too large");
     void *out;
     int64_t bytes;
     if (!mul_ok(others, total, &bytes))
-        return refuse(kernel, why, me, "would get a piece that is too large");
-    turn->status = tsr__kernel_output(kernel, turn->context, 0, turn->dims, turn->view->rank, &out);
-    if (turn->status)
-        return refuse(kernel, why, me, "cannot make the output");
-    turn->out = out;
+        return refuse(kernel, why, me, "would get a shard that is too large");
+    state->status =
+        tsr__kernel_output(kernel, state->context, 0, state->dims, state->view->rank, &out);
+    if (state->status)
+        return refuse(kernel, why, me, "cannot allocate the output");
+    state->out = out;
     char *at;
-    turn->status = tsr__kernel_scratch(kernel, 1, (size_t)bytes, &at);
-    if (turn->status)
+    state->status = tsr__kernel_scratch(kernel, 1, (size_t)bytes, &at);
+    if (state->status)
         return refuse(kernel, why, me, "is out of memory");
-    // Each member sends its length of the one axis times this rank's part of the other.
+    // Each member sends its length of one axis times this rank's share of the other.
     for (int i = 0; i < kernel->call.n_group; i++) {
-        turn->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
-        at += turn->recv[i].bytes;
+        state->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
+        at += state->recv[i].bytes;
     }
     return TSR_OK;
 }
 
-// Blocks that arrived stand side by side along the axis that becomes whole.
-// [4, 3] of both members side by side along axis 0 lie on end already (outer 1); along an inner
-// axis row by row.
-static OrtStatus *weave(const struct turn *turn)
+// Concatenates the received blocks. Along axis 0 they are already adjacent (outer 1); along an
+// inner axis they are interleaved by rows.
+static OrtStatus *interleave(const struct all_to_all_call *state)
 {
-    size_t outer = 1, inner = tsr__elem_bytes(turn->kernel->call.type), before = 0;
-    for (int axis = 0; axis < turn->concat.axis; axis++)
-        outer *= (size_t)turn->dims[axis];
-    for (int axis = turn->concat.axis + 1; axis < turn->view->rank; axis++)
-        inner *= (size_t)turn->dims[axis];
-    size_t row = (size_t)turn->dims[turn->concat.axis] * inner;
-    for (int i = 0; i < turn->kernel->call.n_group; i++) {
-        size_t width = outer ? turn->recv[i].bytes / outer : 0;
-        struct device_rows rows = {.to = turn->out + before,
-                                   .from = turn->recv[i].p,
+    size_t outer = 1, inner = tsr__elem_bytes(state->kernel->call.type), before = 0;
+    for (int axis = 0; axis < state->concat.axis; axis++)
+        outer *= (size_t)state->dims[axis];
+    for (int axis = state->concat.axis + 1; axis < state->view->rank; axis++)
+        inner *= (size_t)state->dims[axis];
+    size_t row = (size_t)state->dims[state->concat.axis] * inner;
+    for (int i = 0; i < state->kernel->call.n_group; i++) {
+        size_t width = outer ? state->recv[i].bytes / outer : 0;
+        struct device_rows rows = {.to = state->out + before,
+                                   .from = state->recv[i].p,
                                    .to_pitch = row,
                                    .from_pitch = width,
                                    .width = width,
                                    .rows = outer};
-        TRY(tsr__kernel_rows(turn->kernel, &rows));
+        TRY(tsr__kernel_rows(state->kernel, &rows));
         before += width;
     }
     return NULL;
 }
 
-// Block 0 of the scratch memory has what goes out; block 1 what comes in (turn_arrived).
-static OrtStatus *pack_parts(struct turn *turn)
+// Scratch block 0 has outgoing data, block 1 incoming data.
+static OrtStatus *pack_parts(struct all_to_all_call *state)
 {
-    struct kernel *kernel = turn->kernel;
-    const struct along *along = &turn->split;
+    struct kernel *kernel = state->kernel;
+    const struct along *along = &state->split;
     char *at;
     TRY(tsr__kernel_scratch(kernel, 0, along->outer * (size_t)along->length * along->inner, &at));
     for (int j = 0; j < kernel->call.n_group; j++) {
         struct tile_interval part = part_of(kernel, along, j);
-        TRY(copy_part(kernel, along, turn->view->data, part, at));
-        turn->send[j] = (struct comm_buffer){
+        TRY(copy_part(kernel, along, state->view->data, part, at));
+        state->send[j] = (struct comm_buffer){
             .p = at, .bytes = along->outer * (size_t)(part.stop - part.start) * along->inner};
-        at += turn->send[j].bytes;
+        at += state->send[j].bytes;
     }
     return NULL;
 }
 
-// Two members with [4,6] each, split along axis 1 and joined along axis 0: each keeps 3 columns of its own, sends
-// the other 3, and has [8,3]. How long the others' pieces are comes in the notes before the data; turn_arrived
-// makes room.
-static OrtStatus *all_to_all(struct turn *turn)
+// Two members with [4,6] each, split along axis 1 and concatenated along axis 0: each keeps 3 of
+// its columns, sends 3, and gets [8,3]. The notes have the lengths of the others.
+static OrtStatus *all_to_all(struct all_to_all_call *state)
 {
-    struct kernel *kernel = turn->kernel;
-    TRY(look_along(kernel, turn->view, kernel->split_axis, &turn->split));
-    TRY(look_along(kernel, turn->view, kernel->axis, &turn->concat));
-    if (turn->split.axis == turn->concat.axis)
-        return tsr__kernel_error(kernel, "both axes are %d", turn->split.axis);
-    memcpy(turn->dims, turn->view->dims, (size_t)turn->view->rank * sizeof *turn->dims);
-    struct tile_interval own = part_of(kernel, &turn->split, kernel->self);
-    turn->dims[turn->split.axis] = own.stop - own.start;
-    TRY(pack_parts(turn));
+    struct kernel *kernel = state->kernel;
+    TRY(look_along(kernel, state->view, kernel->split_axis, &state->split));
+    TRY(look_along(kernel, state->view, kernel->axis, &state->concat));
+    if (state->split.axis == state->concat.axis)
+        return tsr__kernel_error(kernel, "both axes are %d", state->split.axis);
+    memcpy(state->dims, state->view->dims, (size_t)state->view->rank * sizeof *state->dims);
+    struct tile_interval own = part_of(kernel, &state->split, kernel->self);
+    state->dims[state->split.axis] = own.stop - own.start;
+    TRY(pack_parts(state));
     struct comm_exchange exchange = {
-        .send = turn->send, .recv = turn->recv, .arrived = turn_arrived, .data = turn};
-    exchange.notes[NOTE_LENGTH] = turn->concat.length;
-    exchange.notes[NOTE_RANK] = turn->view->rank;
-    exchange.notes[NOTE_OTHERS] = hash_others(turn->view, turn->concat.axis);
+        .send = state->send, .recv = state->recv, .arrived = all_to_all_arrived, .data = state};
+    exchange.notes[NOTE_LENGTH] = state->concat.length;
+    exchange.notes[NOTE_RANK] = state->view->rank;
+    exchange.notes[NOTE_OTHERS] = hash_others(state->view, state->concat.axis);
     struct comm_trouble why;
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
-        return turn->status ? turn->status : tsr__kernel_trouble(kernel, &why);
-    TRY(weave(turn));
-    return tsr__pass_token(kernel, turn->context);
+        return state->status ? state->status : tsr__kernel_trouble(kernel, &why);
+    TRY(interleave(state));
+    return tsr__pass_token(kernel, state->context);
 }
 
 OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena; // of this call
+    struct arena arena;
     tsr__arena_init(&arena, kernel->ops->session);
     size_t n = (size_t)kernel->call.n_group;
-    struct turn turn = {.kernel = kernel, .context = context, .view = &x};
-    turn.send = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    turn.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    OrtStatus *st = arena.failed ? tsr__kernel_error(kernel, "out of memory") : all_to_all(&turn);
+    struct all_to_all_call state = {.kernel = kernel, .context = context, .view = &x};
+    state.send = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    state.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    OrtStatus *st = arena.failed ? tsr__kernel_error(kernel, "out of memory") : all_to_all(&state);
     tsr__arena_free(&arena);
     return st;
 }
 
 // ---- Broadcast, Send, Recv ---------------------------------------------------------------------
 
-// Rank, then the sizes: a scalar is 0. 15 sizes fit into the notes of a call.
+// The rank, then the sizes; 15 sizes fit.
 static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
     if (view->rank > NOTED_RANK)
@@ -418,16 +412,16 @@ static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *vi
     return NULL;
 }
 
-// A result whose shape arrived.
-struct arrival {
+// A result whose shape was received.
+struct receive_context {
     struct kernel *kernel;
     OrtKernelContext *context;
-    struct comm_buffer *recv; // of a broadcast
-    int root;                 // its place in the group
+    struct comm_buffer *recv; // for Broadcast
+    int root;                 // index in the group
     OrtStatus *status;
 };
 
-// Bytes of a tensor whose rank and sizes are noted; false: there is no such tensor.
+// The size of a tensor described by notes; false: invalid.
 static bool noted_bytes(const int64_t *notes, tsr_dtype type, int64_t *out)
 {
     int64_t bytes = (int64_t)tsr__elem_bytes(type);
@@ -440,30 +434,30 @@ static bool noted_bytes(const int64_t *notes, tsr_dtype type, int64_t *out)
     return true;
 }
 
-static tsr_status make_arrived(struct arrival *arrival, const int64_t *notes,
+static tsr_status make_arrived(struct receive_context *received, const int64_t *notes,
                                struct comm_buffer *into, struct comm_trouble *why)
 {
-    struct kernel *kernel = arrival->kernel;
+    struct kernel *kernel = received->kernel;
     int me = kernel->ops->endpoint->rank;
     int64_t bytes = 0;
     if (!noted_bytes(notes, kernel->call.type, &bytes))
-        return refuse(kernel, why, me, "is sent a shape that no tensor has");
-    // The output has the sender's shape and takes the bytes straight from the transport.
-    arrival->status =
-        tsr__kernel_output(kernel, arrival->context, 0, notes + 1, (int)notes[0], &into->p);
+        return refuse(kernel, why, me, "receives an invalid shape");
+    // Received directly into the output.
+    received->status =
+        tsr__kernel_output(kernel, received->context, 0, notes + 1, (int)notes[0], &into->p);
     into->bytes = (size_t)bytes;
-    if (arrival->status)
-        return refuse(kernel, why, me, "cannot make the output");
+    if (received->status)
+        return refuse(kernel, why, me, "cannot allocate the output");
     return TSR_OK;
 }
 
 static tsr_status broadcast_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                     struct comm_trouble *why)
 {
-    struct arrival *arrival = data;
-    if (arrival->root == arrival->kernel->self)
+    struct receive_context *received = data;
+    if (received->root == received->kernel->self)
         return TSR_OK;
-    return make_arrived(arrival, notes[arrival->root], &arrival->recv[arrival->root], why);
+    return make_arrived(received, notes[received->root], &received->recv[received->root], why);
 }
 
 OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *info)
@@ -471,32 +465,32 @@ OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *inf
     return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
-// The root has the shape and sends it ahead in the notes; the others make their outputs when it arrives, and
-// receive straight into them.
+// The root sends the shape in the notes; the others then allocate their outputs and receive
+// directly into them.
 static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
                             const struct tensor_view *view, struct comm_buffer *send,
                             struct comm_buffer *recv)
 {
-    struct arrival arrival = {.kernel = kernel, .context = context, .recv = recv};
-    while (kernel->call.group[arrival.root] != kernel->root)
-        arrival.root++;
+    struct receive_context received = {.kernel = kernel, .context = context, .recv = recv};
+    while (kernel->call.group[received.root] != kernel->root)
+        received.root++;
     struct comm_exchange exchange = {
-        .send = send, .recv = recv, .arrived = broadcast_arrived, .data = &arrival};
+        .send = send, .recv = recv, .arrived = broadcast_arrived, .data = &received};
     size_t bytes = (size_t)view->elements * tsr__elem_bytes(view->type);
-    if (arrival.root == kernel->self) {
+    if (received.root == kernel->self) {
         void *out;
         TRY(note_shape(kernel, view, exchange.notes));
         TRY(tsr__kernel_output(kernel, context, 0, view->dims, view->rank, &out));
-        // The root's own result is a copy: the engine may have other readers of x.
+        // A copy: the engine may have other readers of x.
         struct device_rows rows = {.to = out, .from = view->data, .width = bytes, .rows = 1};
         TRY(tsr__kernel_rows(kernel, &rows));
         for (int i = 0; i < kernel->call.n_group; i++)
-            if (i != arrival.root)
+            if (i != received.root)
                 send[i] = (struct comm_buffer){.p = (void *)view->data, .bytes = bytes};
     }
     struct comm_trouble why;
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
-        return arrival.status ? arrival.status : tsr__kernel_trouble(kernel, &why);
+        return received.status ? received.status : tsr__kernel_trouble(kernel, &why);
     return tsr__pass_token(kernel, context);
 }
 
@@ -506,7 +500,7 @@ OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *conte
     if (kernel->call.type == TSR_STRING)
         return tsr__texts_broadcast(kernel, context);
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena; // of this call
+    struct arena arena;
     tsr__arena_init(&arena, kernel->ops->session);
     struct comm_buffer *send =
         ARENA_ARRAY(&arena, struct comm_buffer, (size_t)kernel->call.n_group);
@@ -518,7 +512,6 @@ OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *conte
     return st;
 }
 
-// Both sides say who sends and who gets.
 OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     TRY(read_member(kernel, info, ATTRIBUTE_FROM, &kernel->root));
@@ -528,7 +521,7 @@ OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// A rank's file has a Send on the sender and a Recv on the receiver; this one has the other's.
+// The file of another rank.
 static OrtStatus *wrong_side(struct kernel *kernel)
 {
     return tsr__kernel_error(kernel, "goes from rank %lld to rank %lld, and this is rank %d",
@@ -536,8 +529,7 @@ static OrtStatus *wrong_side(struct kernel *kernel)
                              kernel->ops->endpoint->rank);
 }
 
-// When it returns, x is not read any more (or what reads it is on the GPU's stream): the engine may
-// free it.
+// When it returns, x is not read any more, or only on the GPU's stream: the engine may free it.
 OrtStatus *tsr__send_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -563,14 +555,14 @@ static tsr_status recv_arrived(void *data, const int64_t *notes, struct comm_buf
 
 OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context)
 {
-    struct arrival arrival = {.kernel = kernel, .context = context};
-    struct comm_incoming in = {.arrived = recv_arrived, .data = &arrival};
+    struct receive_context received = {.kernel = kernel, .context = context};
+    struct comm_incoming in = {.arrived = recv_arrived, .data = &received};
     struct comm_trouble why;
-    // Its input is not looked at: it only gives the operator the two inputs that all have.
+    // Its input is not used: all operators have two inputs.
     if (kernel->to != kernel->ops->endpoint->rank)
         return wrong_side(kernel);
     if (tsr__comm_recv(kernel->ops->endpoint, &kernel->call, (int)kernel->root, &in, &why) !=
         TSR_OK)
-        return arrival.status ? arrival.status : tsr__kernel_trouble(kernel, &why);
+        return received.status ? received.status : tsr__kernel_trouble(kernel, &why);
     return tsr__pass_token(kernel, context);
 }

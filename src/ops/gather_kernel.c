@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_kernel.c - the kernels that leave every member of a group with all of it: AllReduce and AllGather.
+// gather_kernel.c - AllReduce and AllGather.
 //
-// An AllGather of pieces [2, 3] and [2, 5] along axis 1: outer is 2, and what arrives lies piece by piece in scratch
-// memory, 6 elements and then 10. Rows of the result [2, 8] take 3 of the first and 5 of the second. Along axis 0 outer is 1, and pieces arrive where
-// they belong.
+// Example: AllGather of [2, 3] and [2, 5] along axis 1. outer is 2; the pieces arrive in scratch
+// memory one after the other, 6 elements and 10. Each row of the result [2, 8] takes 3 of the first
+// and 5 of the second. Along axis 0 outer is 1, and pieces arrive in place.
 #include "ops/internal.h"
 
 // ---- AllReduce ---------------------------------------------------------------------------------
 
-// Also the first half of ReduceScatter and Reduce (collect.c).
+// Also used by ReduceScatter and Reduce (collect.c).
 OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
@@ -25,8 +25,7 @@ OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *in
     return NULL;
 }
 
-// The number of elements is compared between members, not the shape: [2, 3] and [3, 2] would be
-// added up as they lie.
+// Members compare the number of elements, not the shape.
 OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -66,7 +65,7 @@ struct gather {
 
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
 
-// All sizes but that of the axis; what members compare instead of telling each other whole shapes.
+// A hash of all sizes but that of the axis, which members compare instead of shapes.
 static int64_t hash_others(const struct tensor_view *view, int axis)
 {
     int64_t dims[OPS_MAX_RANK];
@@ -75,15 +74,14 @@ static int64_t hash_others(const struct tensor_view *view, int axis)
     return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
 }
 
-// Bytes of a piece that is `length` long along the axis; false: too many.
+// False: overflow.
 static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
 {
     return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->inner, out) &&
            !__builtin_mul_overflow(*out, gather->outer, out);
 }
 
-// All are there: their lengths give the output's shape. Pieces of an outermost axis arrive in
-// place.
+// The members' lengths give the shape of the output.
 static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {
@@ -94,11 +92,10 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         int rank = (int)gather->kernel->call.group[i];
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank, "brings a piece of another shape");
+            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard of another shape");
         if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
             !bytes_of(gather, notes[i][NOTE_LENGTH], &gather->recv[i].bytes))
-            return tsr__gather_refuse(gather->kernel, why, rank,
-                                      "brings a piece that is too large");
+            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard that is too large");
     }
     int64_t dims[OPS_MAX_RANK];
     memcpy(dims, gather->view->dims, (size_t)gather->view->rank * sizeof *dims);
@@ -110,9 +107,8 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         tsr__kernel_output(gather->kernel, gather->context, 0, dims, gather->view->rank, &out);
     if (gather->status || !bytes_of(gather, total, &bytes))
         return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
-                                  "cannot make the output");
-    // With outer 1 each piece is one stretch of the result, in the order of the members; else it
-    // goes through scratch memory.
+                                  "cannot allocate the output");
+    // With outer 1 pieces arrive in place, in member order; else in scratch memory.
     char *at = gather->out = out;
     if (gather->outer > 1)
         gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);
@@ -126,7 +122,7 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// Pieces of an inner axis lie one after the other in scratch memory; weave them together.
+// Copies the pieces from scratch memory into the rows of the result.
 static OrtStatus *interleave(const struct gather *gather)
 {
     size_t row = gather->total * gather->inner, before = 0;
@@ -144,7 +140,6 @@ static OrtStatus *interleave(const struct gather *gather)
     return NULL;
 }
 
-// The axis counted from the front, and the tensor seen as [outer, length, inner].
 static OrtStatus *gather_shape(struct gather *gather)
 {
     const struct tensor_view *view = gather->view;
@@ -164,7 +159,7 @@ static OrtStatus *gather_shape(struct gather *gather)
     return NULL;
 }
 
-// Everybody sends its piece to everybody; how long each is along the axis goes along as a note.
+// Sends the piece to all members, with its length along the axis as a note.
 static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
 {
     struct kernel *kernel = gather->kernel;
@@ -187,13 +182,13 @@ static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
     exchange.notes[NOTE_OTHERS] = hash_others(view, gather->axis);
     struct comm_trouble why;
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why);
-    // The engine refused the output inside of the exchange: its own word says more.
+    // The engine failed to allocate the output; its error has more details.
     if (st != TSR_OK && gather->status)
         return gather->status;
     if (st != TSR_OK)
         return tsr__kernel_trouble(kernel, &why);
     if (gather->outer <= 1)
-        return NULL; // they have arrived in their places
+        return NULL; // arrived in place
     return interleave(gather);
 }
 
@@ -203,7 +198,7 @@ OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *cont
     if (kernel->call.type == TSR_STRING)
         return tsr__texts_gather(kernel, context);
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena; // of this call
+    struct arena arena;
     tsr__arena_init(&arena, kernel->ops->session);
     struct gather gather = {.kernel = kernel, .context = context, .view = &x};
     OrtStatus *failed = gather_pieces(&gather, &arena);

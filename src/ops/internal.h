@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of ops share: operators, kernels, tensors as kernels see them.
+// internal.h - shared by the files of ops: operators, kernels, tensors.
 #ifndef TSR_OPS_INTERNAL_H
 #define TSR_OPS_INTERNAL_H
 
@@ -12,47 +12,47 @@
 
 struct kernel;
 
-// What computes a collective: a row of the table in ops.c, by the collective's index.
+// The functions of a collective: a row of the table in ops.c.
 struct op_kernel {
     OrtStatus *(*create)(struct kernel *kernel, const OrtKernelInfo *info);
     OrtStatus *(*compute)(struct kernel *kernel, OrtKernelContext *context);
-    OrtStatus *(*receive)(struct kernel *kernel,
-                          OrtKernelContext *context); // of the other end, where there is one
-    OrtStatus *(*infer)(const OrtCustomOp *op,
-                        OrtShapeInferContext *context); // NULL: shapes not known
+    // For the receiving end, if there is one.
+    OrtStatus *(*receive)(struct kernel *kernel, OrtKernelContext *context);
+    // NULL: no shape inference.
+    OrtStatus *(*infer)(const OrtCustomOp *op, OrtShapeInferContext *context);
 };
-// Where an operator's kernels find their tensors. SIDE_STAND_IN: tests, in which host memory plays the GPU's.
+// Where the tensors are. SIDE_STAND_IN: tests, in which host memory acts as GPU memory.
 enum op_side { SIDE_HOST, SIDE_CUDA, SIDE_STAND_IN };
-// An operator as an engine has it: one end of a collective, for all element types or for one of them.
+// A registered operator: one end of a collective, for all element types or for one.
 struct op {
-    OrtCustomOp ort; // first
+    OrtCustomOp ort; // must be first
     enum comm_kind kind;
-    const char *plain; // its name without the ending of the type
+    const char *plain; // name without the type suffix
     char name[32];
-    tsr_dtype only; // the one element type, or TSR_UNDEFINED for all
+    tsr_dtype only; // the only element type; TSR_UNDEFINED: all
     OrtStatus *(*create)(struct kernel *kernel, const OrtKernelInfo *info);
     OrtStatus *(*compute)(struct kernel *kernel, OrtKernelContext *context);
     struct ops *ops;
     enum op_side side;
 };
-// Inputs of the collective's operators: the tensor, perhaps its shape, the token.
+// The tensor, perhaps its shape, the token.
 static inline size_t op_inputs(enum comm_kind kind)
 {
     return comm_has(kind, TRAIT_TAKES_SHAPE) ? 3 : 2;
 }
 struct ops {
-    tsr_session *session; // memory of kernels; touched by the rank's thread alone
+    tsr_session *session; // for kernels; used only by the rank's thread
     const OrtApi *api;
     OrtCustomOpDomain *domain;
     struct endpoint *endpoint;
-    char why[256];    // no endpoint: the reason
+    char why[256];    // without an endpoint: the reason
     atomic_flag busy; // one run at a time
     struct comm_trouble trouble;
     struct {
         char *p;
         size_t bytes;
-    } scratch[2];    // of the kernel that runs: tokens put them in line
-    struct op *list; // of the host's, then of the GPU's
+    } scratch[2];    // of the running kernel; tokens serialize them
+    struct op *list; // operators for the host, then for the GPU
     struct arena groups_arena;
     VEC(struct ops_group) groups;
     bool traced;
@@ -67,14 +67,14 @@ struct kernel {
     enum op_side side;
     struct arena arena;            // attributes
     struct comm_call call;         // of this node; run and count change
-    int self;                      // place of this rank in the group
-    int64_t axis, split_axis;      // along which a tensor is divided
-    struct tile_division division; // in which parts
-    int64_t root, to;              // who has it, or gets it
+    int self;                      // index of this rank in the group
+    int64_t axis, split_axis;      // the axes that are divided
+    struct tile_division division; // the shares
+    int64_t root, to;              // sender and receiver
     struct reshard *reshard;
 };
 
-// A tensor that a kernel reads.
+// An input tensor.
 struct tensor_view {
     const void *data;
     tsr_dtype type;
@@ -83,26 +83,28 @@ struct tensor_view {
     int64_t elements;
 };
 
-// An error of this kernel, with operator and node in front.
+// An error with the operator and node in front.
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...) TSR_PRINTF(2, 3);
-// Ends an AllGather: what is wrong with what that rank brings.
+// Fails an AllGather because of that rank's input.
 tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                               const char *what);
-// The error of a call that failed; kept as the trouble of the run.
+// Converts a failed call to an error, and stores it for tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why);
-// An attribute of the node; texts and lists are the kernel's. An error: it is absent or of another type.
+// An attribute of the node. The kernel owns strings and lists. Fails if it is absent or of another
+// type.
 OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out);
 OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                            int64_t *out);
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n);
-// Input i, which must be a tensor that a kernel can look at. type TSR_UNDEFINED: whatever it has.
+// Input i, which must be a tensor. type TSR_UNDEFINED: any.
 OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
                              tsr_dtype type, struct tensor_view *out);
 OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data);
-// At least that many bytes where the tensors are, that live until the next call with that block (0 or 1).
+// Memory of at least that size where the tensors are, valid until the next call with the same block
+// (0 or 1).
 OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out);
 // Copies rows of bytes where the tensors are.
 OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows);
@@ -110,29 +112,29 @@ static inline bool on_device(const struct kernel *kernel)
 {
     return kernel->side != SIDE_HOST;
 }
-// What two pieces have in common, from one to the other; one may be packed as a message is.
+// Copies the elements that two pieces have in common; one may be packed as in a message.
 OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed);
 
-// text_kernel.c: the elements of a tensor of texts, where they lie.
+// text_kernel.c: the elements of a string tensor.
 struct texts {
     int64_t *lengths;
     char **at;
-    size_t bytes; // of all
+    size_t bytes; // total
 };
-// Input 0, copied into the arena.
+// Reads input 0 into the arena; writes output 0.
 OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
                            struct tensor_view *view, struct texts *out);
 OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
-                            int rank, const struct texts *texts); // output 0
-// The sum of n lengths; false: no lengths.
+                            int rank, const struct texts *texts);
+// The sum of n lengths; false: invalid.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out);
-// Where each of n texts begins that lie one after the other.
+// The start of each of n adjacent strings.
 void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at);
 OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); // AllGather
 OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context);
 
-// The token goes on: last input to last output.
+// Copies the token from the last input to the last output.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context);
 
 // gather_kernel.c

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernel.c - what all kernels do: read attributes and tensors, make outputs, tell errors.
+// kernel.c - functions of all kernels: attributes, tensors, outputs, errors.
 //
-// Every function gives NULL for success, or a status that the caller passes on to the engine, which
-// frees it. TRY returns from the caller with it.
+// Functions return NULL for success, or an error that the caller passes to the engine, which frees
+// it. TRY returns the error from the caller.
 #include "ops/internal.h"
 
 #include <stdio.h>
 
-// The mistake is this rank's own: a node, an input. The text begins with operator and node:
-// "AllGather 'g': axis 5".
+// An error of this rank's own node or input. Example: "AllGather 'g': axis 5".
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
 {
     char text[512];
@@ -21,8 +20,7 @@ OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
     return kernel->api->CreateStatus(ORT_FAIL, text);
 }
 
-// The engine gets the words; whoever runs the rank reads the whole trouble, with status and rank,
-// by tsr__ops_trouble.
+// The engine gets the text; the runtime reads status and rank by tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why)
 {
     kernel->ops->trouble = *why;
@@ -41,8 +39,8 @@ tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// The engine tells the length with the terminator in the first call, and copies in the second. The
-// bound is for models that are no friends.
+// The first call returns the length with the terminator, the second one copies. The limit is for
+// malicious models.
 OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out)
 {
@@ -51,7 +49,7 @@ OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, co
     if (st || n == 0 || n > 65536) {
         if (st)
             kernel->api->ReleaseStatus(st);
-        return tsr__kernel_error(kernel, "attribute '%s' is absent or no text", name);
+        return tsr__kernel_error(kernel, "attribute '%s' is missing or not a string", name);
     }
     char *text = arena_get(&kernel->arena, n + 1, 1);
     if (!text)
@@ -61,7 +59,7 @@ OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, co
     return NULL;
 }
 
-// An empty list cannot be told from an absent one, and no attribute of ours is empty.
+// An empty list looks like an absent one; none of our attributes is empty.
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n)
 {
@@ -70,8 +68,8 @@ OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, co
     if (st || *n == 0) {
         if (st)
             kernel->api->ReleaseStatus(st);
-        return tsr__kernel_error(kernel, "attribute '%s' is absent, empty or no list of integers",
-                                 name);
+        return tsr__kernel_error(
+            kernel, "attribute '%s' is missing, empty or not a list of integers", name);
     }
     *out = ARENA_ARRAY(&kernel->arena, int64_t, *n);
     if (!*out)
@@ -86,12 +84,11 @@ OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, con
     if (!st)
         return NULL;
     kernel->api->ReleaseStatus(st);
-    return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
+    return tsr__kernel_error(kernel, "attribute '%s' is missing or not an integer", name);
 }
 
 // ---- tensors -----------------------------------------------------------------------------------
 
-// elements is the product of the sizes, checked for overflow once, here.
 static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeInfo *info,
                              struct tensor_view *view)
 {
@@ -107,12 +104,11 @@ static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeI
     view->elements = 1;
     for (size_t d = 0; d < rank; d++)
         if (view->dims[d] < 0 || !mul_ok(view->elements, view->dims[d], &view->elements))
-            return tsr__kernel_error(kernel, "a shape that no tensor has");
+            return tsr__kernel_error(kernel, "an invalid shape");
     return NULL;
 }
 
-// The view points into the engine's memory, which lives until the kernel returns; on a GPU it is an
-// address there.
+// The view points to the engine's memory, on the GPU for GPU tensors, until the kernel returns.
 OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
                              tsr_dtype type, struct tensor_view *out)
 {
@@ -120,7 +116,7 @@ OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, s
     OrtTensorTypeAndShapeInfo *info = NULL;
     TRY(kernel->api->KernelContext_GetInput(context, i, &value));
     if (!value)
-        return tsr__kernel_error(kernel, "input %zu is absent", i);
+        return tsr__kernel_error(kernel, "input %zu is missing", i);
     TRY(kernel->api->GetTensorTypeAndShape(value, &info));
     OrtStatus *st = read_shape(kernel, info, out);
     kernel->api->ReleaseTensorTypeAndShapeInfo(info);
@@ -130,26 +126,25 @@ OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, s
         return tsr__kernel_error(kernel, "input %zu is %s, expected %s", i,
                                  tsr_dtype_name(out->type), tsr_dtype_name(type));
     void *data = NULL;
-    // The engine has no call for reading alone; nothing is written through it.
+    // There is no call for read-only access.
     TRY(kernel->api->GetTensorMutableData((OrtValue *)value, &data));
     out->data = data;
     return NULL;
 }
 
-// Called at most once for each output of a run; where it may lie over the input, *data is the
-// input's address.
+// Called once per output and run. *data is the input's address if the output may overwrite it.
 OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data)
 {
     OrtValue *value = NULL;
     TRY(kernel->api->KernelContext_GetOutput(context, i, dims, (size_t)rank, &value));
     if (!value)
-        return tsr__kernel_error(kernel, "output %zu is not wanted; it is always needed", i);
+        return tsr__kernel_error(kernel, "output %zu is missing", i);
     return kernel->api->GetTensorMutableData(value, data);
 }
 
-// Last in every kernel: whatever waits for this token may run only when the communication is done,
-// or on a GPU on its stream.
+// Called last: what waits for this token runs after the communication, on a GPU after it on the
+// stream.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view token;
@@ -159,7 +154,7 @@ OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
     if (token.elements != 1)
         return tsr__kernel_error(kernel, "the token has %lld elements", (long long)token.elements);
     TRY(tsr__kernel_output(kernel, context, 1, &one, 1, &out));
-    if (out != token.data && kernel->side != SIDE_CUDA) // a GPU's token is passed on, never read
+    if (out != token.data && kernel->side != SIDE_CUDA) // on a GPU the token is never read
         memcpy(out, token.data, sizeof(int64_t));
     return NULL;
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ops.c - which kernels compute a collective, and the registration of its operators with one session's options.
+// ops.c - the table of kernels, and the registration of the operators.
 //
-// ONNX Runtime sees one domain (ai.tessera) with operators of a rank. When it loads the rank's file
-// it calls kernel_create for each node: attributes are read and checked there, once. In a run it
-// calls kernel_compute in the order that the tokens force: a node's token input is the token output
-// of the communication before it, so one thread at a time is in here, and scratch memory can be
-// shared.
+// When ONNX Runtime loads a rank file, it calls kernel_create for each node, which checks the
+// attributes. In a run it calls kernel_compute in the order of the tokens: a node's token input is
+// the token output of the communication before it. So only one thread is here at a time, and
+// scratch memory can be shared.
 //
-// What fails inside a kernel is an OrtStatus for the engine; the reason stays in ops->trouble, and
-// the other ranks are told, since they wait for this one.
+// A failure in a kernel is an OrtStatus for the engine; details are kept in ops->trouble. The other
+// ranks are notified, because they wait for this one.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -34,9 +33,9 @@ static const struct op_kernel kernels[COMM_KIND_COUNT] = {
                    .receive = tsr__recv_compute},
 };
 
-// ---- attributes that all have ------------------------------------------------------------------
+// ---- common attributes -------------------------------------------------------------------------
 
-// -1: none; capital letters are none.
+// -1: not a lower-case hex digit.
 static int hex_digit(int c)
 {
     if (c >= '0' && c <= '9')
@@ -44,7 +43,7 @@ static int hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// The plan's fingerprint: exactly 16 hex digits.
+// The fingerprint: exactly 16 hex digits.
 static bool read_plan(const char *text, uint64_t *out)
 {
     uint64_t v = 0;
@@ -59,8 +58,7 @@ static bool read_plan(const char *text, uint64_t *out)
     return n == 16;
 }
 
-// Also finds this rank's place in the group (kernel->self). A group without it means that the
-// session was given another rank's file.
+// Also sets kernel->self. A group without this rank means that the session has another rank's file.
 static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_t n)
 {
     const struct endpoint *endpoint = kernel->ops->endpoint;
@@ -82,7 +80,7 @@ static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_
     return NULL;
 }
 
-// Attributes that every operator has. Models are untrusted: each is looked at before it goes into the call.
+// Attributes that every operator has.
 static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 {
     char *plan;
@@ -95,12 +93,13 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
     TRY(tsr__kernel_int(kernel, info, "elem_type", &type));
     bool texts = type == TSR_STRING && comm_has(kernel->op->kind, TRAIT_TEXTS);
     if (type <= 0 || type >= TSR_DTYPE_COUNT || (!texts && !tsr__elem_bytes((tsr_dtype)type)))
-        return tsr__kernel_error(kernel, "element type %lld cannot travel", (long long)type);
+        return tsr__kernel_error(kernel, "element type %lld cannot be transferred",
+                                 (long long)type);
     if (kernel->op->only && kernel->op->only != (tsr_dtype)type)
         return tsr__kernel_error(kernel, "is for %s only", tsr_dtype_name(kernel->op->only));
     if (texts && on_device(kernel))
-        return tsr__kernel_error(kernel,
-                                 "texts cannot travel between GPUs: put their rank on the CPU");
+        return tsr__kernel_error(
+            kernel, "strings cannot be transferred between GPUs: put the rank on the CPU");
     TRY(tsr__kernel_ints(kernel, info, "group", &group, &n));
     TRY(check_group(kernel, group, n));
     kernel->call.id = id;
@@ -110,9 +109,9 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// ---- what ONNX Runtime asks an operator --------------------------------------------------------
+// ---- OrtCustomOp functions ---------------------------------------------------------------------
 
-// The engine hands back the struct that it was given; ours begins with it.
+// `struct op` begins with it.
 static const struct op *op_of(const OrtCustomOp *op)
 {
     return (const struct op *)op;
@@ -128,15 +127,14 @@ static const char *get_provider(const OrtCustomOp *op)
     return op_of(op)->side == SIDE_CUDA ? "CUDAExecutionProvider" : NULL; // NULL: CPU
 }
 
-// A shape is read by the host, wherever the tensors are.
+// Shapes are always in host memory.
 static int get_memory(const OrtCustomOp *op, size_t i)
 {
     bool shape = i == 1 && comm_has(op_of(op)->kind, TRAIT_TAKES_SHAPE);
     return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
-// 0 stands for any type: then the node's attribute elem_type says which, and each run is checked
-// against it.
+// 0 is any type; elem_type says which, and each run is checked.
 static int get_input_type(const OrtCustomOp *op, size_t i)
 {
     return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
@@ -183,9 +181,8 @@ static int get_end_version(const OrtCustomOp *op)
     return INT32_MAX;
 }
 
-// X and token may be written over. Not given the operator, so it serves those alone that may.
-// Pairs of input and output: 0 with 0, 1 with 1. One block holds both lists, so release_inplace
-// frees the first pointer.
+// X and the token may be overwritten: pairs of input and output 0-0 and 1-1. One allocation holds
+// both lists, so release_inplace frees the first pointer.
 static size_t get_inplace(int **inputs, int **outputs)
 {
     int *pairs = malloc(4 * sizeof *pairs);
@@ -218,8 +215,8 @@ static void release_none(int *inputs, int *outputs)
 
 #define SHAPE_MAX_RANK 16
 
-// The output has the input's type and shape, the token [1]. Says nothing where the shape is not
-// known: the engine then finds out when it runs.
+// The output has the input's type and shape, the token [1]. If the shape is unknown, nothing is
+// inferred.
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
     const OrtApi *api = op_of(op)->ops->api;
@@ -229,8 +226,8 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
     size_t rank = 0;
     TRY(api->ShapeInferContext_GetInputTypeShape(context, 0, &x));
     TRY(api->GetDimensionsCount(x, &rank));
-    // Rank 0 may mean that the shape is not known, and a size that is not known comes back as -1, which ONNX
-    // Runtime would take for a number. Nothing is said then.
+    // Rank 0 may mean an unknown shape. An unknown size is -1, which ONNX Runtime would take for a
+    // number.
     bool known = rank > 0 && rank <= SHAPE_MAX_RANK;
     if (known)
         TRY(api->GetDimensions(x, dims, rank));
@@ -250,7 +247,7 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// Also of a kernel that was made half (kernel_create). The session of ops outlives all kernels.
+// Also for partly created kernels. The session of ops outlives all kernels.
 static void kernel_destroy(void *kernel)
 {
     struct kernel *k = kernel;
@@ -261,7 +258,7 @@ static void kernel_destroy(void *kernel)
     tsr__free(session, k, sizeof *k);
 }
 
-// First of all: every later error names the node.
+// Read first, because every later error names the node.
 static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *info)
 {
     size_t n = 0;
@@ -275,7 +272,7 @@ static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *inf
     return NULL;
 }
 
-// Keeps the group of a kernel once; without memory for it, it is not told and nothing else is lost.
+// Stores the group of a kernel once. If out of memory, it is left out.
 static void note_group(struct ops *ops, const int64_t *ranks, int n)
 {
     size_t bytes = (size_t)n * sizeof *ranks;
@@ -292,7 +289,7 @@ static void note_group(struct ops *ops, const int64_t *ranks, int n)
     *group = (struct ops_group){kept, n};
 }
 
-// Where ranks may be on GPUs: what takes long is done before the first run.
+// For ranks on GPUs: does slow work before the first run.
 static OrtStatus *prepare(struct kernel *kernel)
 {
     struct endpoint *endpoint = kernel->ops->endpoint;
@@ -300,8 +297,7 @@ static OrtStatus *prepare(struct kernel *kernel)
     note_group(kernel->ops, kernel->call.group, kernel->call.n_group);
     if (!tsr__device_is(endpoint))
         return NULL;
-    // The meeting of the ranks (tsr__device_meet) comes after all kernels are made and opens a
-    // communicator for each group.
+    // When all kernels exist, tsr__device_meet opens a communicator for each group.
     tsr__device_expect(endpoint, kernel->call.group, kernel->call.n_group);
     kernel->call.place = on_device(kernel) ? COMM_DEVICE : COMM_HOST;
     if (on_device(kernel) && tsr__device_prepare(endpoint, &kernel->call, &why) != TSR_OK)
@@ -309,8 +305,8 @@ static OrtStatus *prepare(struct kernel *kernel)
     return NULL;
 }
 
-// ONNX Runtime calls this once for each node of a session. A kernel that cannot be made is destroyed here, in full
-// or in part: destroying works on any kernel whose memory began as zeros.
+// Called once per node and session. Partly created kernels can be destroyed, because their memory
+// starts as zeros.
 static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                                 void **out)
 {
@@ -326,8 +322,7 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     kernel->call.kind = kernel->op->kind;
     kernel->call.op = kernel->op->plain;
     tsr__arena_init(&kernel->arena, ops->session);
-    // In this order: the name for errors, a place among the ranks, what all operators have, what
-    // this one has.
+    // The order matters: the name is used in errors.
     OrtStatus *st = read_node_name(kernel, info);
     if (!st && !ops->endpoint)
         st = tsr__kernel_error(kernel, "%s", ops->why);
@@ -345,7 +340,7 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     return NULL;
 }
 
-// The clock of ONNX Runtime's profile, so that trace.c can lay both beside each other.
+// The clock of ONNX Runtime's profile, so that trace.c can combine both.
 static uint64_t now_ns(void)
 {
     struct timespec timespec;
@@ -353,7 +348,7 @@ static uint64_t now_ns(void)
     return (uint64_t)timespec.tv_sec * 1000000000u + (uint64_t)timespec.tv_nsec;
 }
 
-// Events beyond the bound, or without memory, are lost; the run is not.
+// Events beyond the limit, or out of memory, are dropped.
 static void note_event(struct kernel *kernel, uint64_t start_ns)
 {
     struct ops *ops = kernel->ops;
@@ -371,8 +366,7 @@ static void note_event(struct kernel *kernel, uint64_t start_ns)
                                     .type = kernel->call.type};
 }
 
-// The work of a kernel, on the stream that the engine gives. Where a library stands in for the driver there is none, and
-// the engine goes on at once: the work is waited for.
+// On the engine's stream. A stand-in for the driver has no stream, so the work is waited for.
 static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct comm_trouble why;
@@ -390,18 +384,16 @@ static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 {
     struct kernel *k = kernel;
-    // A program that runs one session from two threads would mix the calls of two runs; the other
-    // ranks could not tell them apart.
+    // Two threads that run one session would mix the calls of two runs.
     if (atomic_flag_test_and_set(&k->ops->busy))
         return tsr__kernel_error(k, "two runs of one rank at a time");
     uint64_t start = k->ops->traced ? now_ns() : 0;
     OrtStatus *st = compute(k, context);
     if (start)
         note_event(k, start);
-    if (st) // the others wait for this rank: tell them, whoever runs it
+    if (st) // notify the other ranks, which wait for this one
         tsr__comm_fail(k->ops->endpoint, TSR_INVALID, k->api->GetErrorMessage(st));
-    // Counted also after a failure: the number says how often the node was called, and all members
-    // compare it.
+    // Counted also after a failure: all members compare the number of calls.
     k->call.run++;
     atomic_flag_clear(&k->ops->busy);
     return st;
@@ -409,12 +401,11 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 // ---- registration ------------------------------------------------------------------------------
 
-#define SIDE_OPS                                                                                   \
-    (4 * COMM_KIND_COUNT) // of each collective two ends at most, for all types and for float16
+// Operators of one side: per collective two ends, each for all types and for float16.
+#define SIDE_OPS   (4 * COMM_KIND_COUNT)
 #define LIST_BYTES (2 * SIDE_OPS * sizeof(struct op))
 
-// The table of calls that ONNX Runtime makes; it reads as much of it as `version` says. An engine older than this
-// table is given its own number.
+// The functions that ONNX Runtime calls. It reads those of `version`; an older engine gets its own.
 static void op_init(struct op *op, int minor)
 {
     op->ort = (OrtCustomOp){
@@ -449,7 +440,7 @@ static void op_init(struct op *op, int minor)
     }
 }
 
-// One end of a collective, for all types and for float16, whose operators have names of their own: "SendF16".
+// One end of a collective, for all types and for float16 ("SendF16").
 static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const struct op *end)
 {
     for (int k = 0; k < 2; k++) {
@@ -462,8 +453,8 @@ static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const stru
     return NULL;
 }
 
-// list has 4 places for each collective: its operator and that for float16, then both of the other
-// end where there is one (Send, SendF16, Recv, RecvF16).
+// list has 4 entries per collective: for all types and for float16, then the same for the receiving
+// end.
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
@@ -482,7 +473,7 @@ static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_
     return NULL;
 }
 
-// A rank on a GPU has every operator twice, and the engine picks the side that it puts the node on.
+// A rank on a GPU has every operator twice; the engine picks one by where it places the node.
 static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options)
 {
     struct gpu_seat *seat = ops->endpoint ? tsr__device_seat(ops->endpoint) : NULL;
@@ -494,11 +485,12 @@ static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options
     return ops->api->AddCustomOpDomain(options, ops->domain);
 }
 
-// The engine keeps pointers into `list` and the domain until the session is gone.
+// The engine keeps pointers into `list` and the domain until the session ends.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out)
 {
-    tsr_session *session = tsr_session_new(NULL); // of its own: kernels live on the rank's thread
+    // its own session: kernels run on the rank's thread
+    tsr_session *session = tsr_session_new(NULL);
     struct ops *ops = session ? tsr__alloc(session, sizeof *ops) : NULL;
     struct op *list = ops ? tsr__alloc(session, LIST_BYTES) : NULL;
     if (!list) {
@@ -525,7 +517,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     return st;
 }
 
-// After the session: it may still destroy kernels, whose memory is this session's.
+// Call after the session ended, which destroys the kernels.
 void tsr__ops_free(struct ops *ops)
 {
     if (!ops)
@@ -553,7 +545,6 @@ const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n)
     return ops->events.at;
 }
 
-// In the order in which the kernels were made.
 bool tsr__ops_group_at(const struct ops *ops, size_t i, struct ops_group *out)
 {
     if (i >= ops->groups.n)

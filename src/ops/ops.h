@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// ops.h - our communication operators (domain ai.tessera) as custom operators of ONNX Runtime, on a
-// transport.
+// ops.h - the communication operators (domain ai.tessera) as custom operators of ONNX Runtime.
 //
-// Each rank's session gets operators of its own, bound to that rank's endpoint. Nodes are
-// untrusted: every attribute is checked when the kernel is made. All failures become an OrtStatus
-// that names the node.
+// Each rank's session has its own operators, bound to the rank's endpoint. Nodes are not trusted:
+// every attribute is checked when the kernel is created. All failures become an OrtStatus that
+// names the node.
 #ifndef TSR_OPS_H
 #define TSR_OPS_H
 
@@ -16,29 +15,30 @@
 // The operators of one rank, registered with the options of one session.
 struct ops;
 
-// Makes the operators and adds their domain to the options. minor is the runtime's (1.17: 17). With
-// endpoint NULL models can be loaded but not run: why says the reason, which every kernel then
-// gives. Must outlive the session; the endpoint must outlive it too. Returns NULL and *out, or ONNX
-// Runtime's word on what failed.
+// Creates the operators and adds their domain to the options. minor is that of the runtime (1.17:
+// 17). With endpoint NULL, models can be loaded but not run: every kernel fails with the reason
+// `why`. The operators and the endpoint must outlive the session. Returns NULL and *out, or the
+// error.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out);
-void tsr__ops_free(struct ops *ops); // NULL is fine
-// What stopped the last run, or NULL: says more than ONNX Runtime's status.
+void tsr__ops_free(struct ops *ops); // NULL is allowed
+// What stopped the last run, with more details than the OrtStatus; or NULL.
 const struct comm_trouble *tsr__ops_trouble(const struct ops *ops);
 
-// One communication of this rank, while traced. Texts belong to the kernels.
+// One communication of this rank in a trace. The kernels own the strings.
 struct ops_event {
     const char *op, *node;
     int64_t id;
-    uint64_t run, start_ns, end_ns; // of CLOCK_REALTIME, as ONNX Runtime's profile is
-    int64_t first;                  // rank of the group
+    uint64_t run, start_ns, end_ns; // CLOCK_REALTIME, like ONNX Runtime's profile
+    int64_t first;                  // first rank of the group
     int n_group;
     tsr_dtype type;
 };
-#define OPS_MAX_EVENTS (1 << 20) // later ones are not kept
+#define OPS_MAX_EVENTS (1 << 20) // later ones are dropped
 void tsr__ops_trace(struct ops *ops);
 const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n);
-// The groups that this rank's nodes communicate with, each once; false past the last. They live as long as the operators.
+// The groups of this rank's nodes, without duplicates; false past the last. They live as long as
+// the operators.
 struct ops_group {
     const int64_t *ranks;
     int n;

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_kernel.c - from any layout to any other, by intersection of pieces: the complete fallback.
+// reshard_kernel.c - Reshard, from any layout to any other, and HaloExchange.
 //
-// Every rank owns at most one shard of the source and one of the target. Whoever wants part of a
-// source shard that it does not have gets it from one of the shard's owners; which one follows from
-// the layouts alone, so both sides know without a word. What moves between two ranks is packed in
-// row-major order of the intersection. The moves depend on the shape and are kept until it changes.
-// HaloExchange is the same with another target: each member's piece of the source, but of some
-// axes the intervals that it asks for, which may overlap, or be none.
+// Every rank owns at most one shard of the source and one of the target. A rank that needs part of
+// a source shard gets it from one of its owners. The layouts alone determine which one, so both
+// sides know it without communication. Messages are packed in row-major order of the intersection.
+// The moves depend on the shape and are kept until it changes. HaloExchange has another target:
+// each member's shard of the source, but with windows along some axes, which may overlap or be
+// empty.
 //
-// [8, 6] from rows {2, 1} on ranks 0, 1 to columns {1, 2} on the same: rank 0 has rows 0..3 and
-// wants columns 0..2. Of its own it keeps [4, 3]; rank 1 sends it [4, 3] of rows 4..7, and gets
-// columns 3..5 of rows 0..3. Both know that from the two layouts and the shape, which is an input.
+// Example: [8, 6] from {2, 1} to {1, 2} on ranks 0 and 1. Rank 0 has rows 0..3 and needs columns
+// 0..2. It keeps [4, 3] of its shard; rank 1 sends it [4, 3] of rows 4..7 and gets columns 3..5 of
+// rows 0..3.
 #include "ops/internal.h"
 
 #include <stdio.h>
 
-// What this rank does for one shape; made anew when the shape changes. out and in are sizes at
-// first, places are set for each call (place_messages).
+// The transfers for one shape. Sizes of `out` and `in` are set once, addresses in each call
+// (place_messages).
 struct moves {
     int64_t shape[OPS_MAX_RANK];
     const struct tile_piece *have, *want; // of this rank, or NULL
-    const struct tile_piece **send,
-        **recv; // per member: its target piece, its source piece; NULL: nothing
+    // Per member: its target piece, its source piece; NULL: no transfer.
+    const struct tile_piece **send, **recv;
     struct comm_buffer *out, *in;
     size_t out_bytes, in_bytes;
 };
-// What one member asks for along one axis.
+// The window of one member along one axis.
 struct asked {
-    struct tile_interval *at; // ascending, none of them empty
+    struct tile_interval *at; // ascending, not empty
     int64_t n, size;
 };
-// Part of a kernel. asked[member * n_axes + axis] for windows; its lists live in the kernel's
-// arena, moves in the one here, which is emptied with each new shape.
+// Part of a kernel. asked[member * n_axes + axis] for windows, in the kernel's arena; moves are in
+// `arena`, which is reset for each new shape.
 struct reshard {
     struct tile_layout *source, *target; // target NULL: windows
     int64_t *axes;
     size_t n_axes;
-    struct asked *asked; // by member and axis
-    struct arena arena;  // of the moves
-    struct moves *moves; // NULL: none made yet
+    struct asked *asked;
+    struct arena arena;  // for the moves
+    struct moves *moves; // NULL: not computed yet
 };
 
-// Bytes that an element takes in a message; of a text, its length goes first.
+// Bytes per element in a message; for strings, of the length.
 static size_t unit_of(const struct kernel *kernel)
 {
     if (kernel->call.type == TSR_STRING)
@@ -51,7 +51,6 @@ static size_t unit_of(const struct kernel *kernel)
 
 // ---- creation ----------------------------------------------------------------------------------
 
-// Groups are short, and this is asked when kernels are made.
 static bool in_group(const struct kernel *kernel, int64_t rank)
 {
     for (int i = 0; i < kernel->call.n_group; i++)
@@ -60,7 +59,7 @@ static bool in_group(const struct kernel *kernel, int64_t rank)
     return false;
 }
 
-// Owners are in the group, and each has one shard.
+// True if all owners are in the group and each has one shard.
 static OrtStatus *check_layout(struct kernel *kernel, const char *name,
                                const struct tile_layout *layout, bool source)
 {
@@ -68,7 +67,7 @@ static OrtStatus *check_layout(struct kernel *kernel, const char *name,
         const int64_t *owners;
         size_t n = tsr__layout_owners(layout, s, &owners);
         if (n == 0 && source)
-            return tsr__kernel_error(kernel, "'%s': nobody owns shard %lld", name, (long long)s);
+            return tsr__kernel_error(kernel, "'%s': shard %lld has no owner", name, (long long)s);
         for (size_t i = 0; i < n; i++) {
             if (!in_group(kernel, owners[i]))
                 return tsr__kernel_error(kernel, "'%s': owner %lld is not in the group", name,
@@ -82,7 +81,7 @@ static OrtStatus *check_layout(struct kernel *kernel, const char *name,
     return NULL;
 }
 
-// Its numbers go into the fingerprint: all members must have the same.
+// The numbers go into the fingerprint: all members must have the same.
 static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                               struct tile_layout **out)
 {
@@ -111,7 +110,7 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// An empty interval is allowed and not kept. before: where the last one ended.
+// Empty intervals are dropped. before: end of the last one.
 static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
 {
     if (v[0] < before || v[1] < v[0])
@@ -123,7 +122,7 @@ static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
     return true;
 }
 
-// For each member, for each axis: a number of intervals, and their bounds.
+// For each member and axis: the number of intervals, and their bounds.
 static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n)
 {
     struct reshard *reshard = kernel->reshard;
@@ -150,8 +149,8 @@ static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n
     return tsr__kernel_error(kernel, "attribute 'windows' is too long");
 }
 
-// Axes and windows of all members go into `detail`, which the members of a call must agree about: ranks whose files
-// differ find out instead of waiting for bytes that nobody sends.
+// Axes and windows of all members go into `detail`, which the members of a call compare. So ranks
+// with different files fail instead of waiting for data.
 OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     int64_t *windows;
@@ -167,10 +166,10 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
     for (size_t i = 0; i < reshard->n_axes; i++)
         if (reshard->axes[i] < 0 || reshard->axes[i] >= reshard->source->rank ||
             (i && reshard->axes[i] <= reshard->axes[i - 1]))
-            return tsr__kernel_error(kernel, "attribute 'axes' is no ascending list of axes");
+            return tsr__kernel_error(kernel, "attribute 'axes' is not an ascending list of axes");
     for (int i = 0; i < kernel->call.n_group; i++)
         if (!tsr__layout_has_device(reshard->source, kernel->call.group[i]))
-            return tsr__kernel_error(kernel, "rank %lld owns nothing of the source",
+            return tsr__kernel_error(kernel, "rank %lld has no shard of the source",
                                      (long long)kernel->call.group[i]);
     TRY(tsr__kernel_ints(kernel, info, tsr__attribute_name(ATTRIBUTE_WINDOWS), &windows, &n));
     kernel->call.detail =
@@ -179,7 +178,7 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_windows(kernel, windows, n);
 }
 
-// The rest lies in the kernel's own arena.
+// The rest is in the kernel's arena.
 void tsr__reshard_free(struct kernel *kernel)
 {
     if (kernel->reshard)
@@ -188,7 +187,7 @@ void tsr__reshard_free(struct kernel *kernel)
 
 // ---- moves -------------------------------------------------------------------------------------
 
-// Both lists ascend, so that the interval that stops first is done with. 0..4 and 6..8 beside 2..7: 2 of the first, 1 of the second.
+// Both lists ascend. 0..4 and 6..8 beside 2..7: 2 elements of the first, 1 of the second.
 static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     int64_t sum = 0, i = 0, j = 0;
@@ -206,7 +205,7 @@ static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *
     return sum;
 }
 
-// Elements that two pieces have in common; never more than either has.
+// The number of elements that two pieces have in common.
 static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
 {
     int64_t n = 1;
@@ -215,8 +214,7 @@ static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
     return n;
 }
 
-// Who of a source shard's owners sends to a rank that wants part of it; the rank itself if it is
-// one.
+// The owner of a source shard that sends to the rank; the rank itself if it is an owner.
 static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_t rank)
 {
     const int64_t *owners;
@@ -224,12 +222,12 @@ static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_
     for (size_t i = 0; i < n; i++)
         if (owners[i] == rank)
             return rank;
-    // Different ranks ask different owners, so that no single one sends everything.
+    // Ranks ask different owners, so that no owner sends everything.
     return owners[(size_t)rank % n];
 }
 
 // NULL with *shard < 0: the rank has none. NULL with a shard: the layout does not fit the shape, or
-// no memory.
+// out of memory.
 static const struct tile_piece *piece_of(struct reshard *reshard, const struct tile_layout *layout,
                                          const int64_t *shape, int64_t rank, int64_t *shard)
 {
@@ -239,7 +237,6 @@ static const struct tile_piece *piece_of(struct reshard *reshard, const struct t
     return tsr__layout_piece(&reshard->arena, layout, shape, *shard);
 }
 
-// What member i wants.
 static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *shape, int i,
                                           int64_t *shard)
 {
@@ -254,7 +251,7 @@ static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *
         return NULL;
     for (size_t a = 0; a < reshard->n_axes; a++) {
         const struct asked *asked = &reshard->asked[(size_t)i * reshard->n_axes + a];
-        // The windows were made for another size: make_moves refuses the shape.
+        // The windows are for another size: make_moves refuses the shape.
         if (asked->n && asked->at[asked->n - 1].stop > shape[reshard->axes[a]])
             return NULL;
         piece->dims[reshard->axes[a]].at = asked->at;
@@ -264,15 +261,13 @@ static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *
     return piece;
 }
 
-// What this rank sends to member i and gets from it.
 static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64_t my_shard)
 {
     struct reshard *reshard = kernel->reshard;
     int64_t me = kernel->ops->endpoint->rank, them = kernel->call.group[i], shard;
     size_t bytes = unit_of(kernel);
     const struct tile_piece *theirs = wanted_by(kernel, moves->shape, i, &shard);
-    // I send if of all owners of my shard I am the one that this member asks; the other half
-    // mirrors it, so both sides agree.
+    // This rank sends if this member asks it, of all owners; the receiver computes the same.
     if (theirs && moves->have && them != me && sender_of(reshard->source, my_shard, them) == me) {
         moves->out[i].bytes = (size_t)overlap(moves->have, theirs) * bytes;
         moves->send[i] = theirs;
@@ -286,7 +281,7 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     }
 }
 
-// NULL: no memory (arena.failed), or the layouts do not fit; the old moves are gone in any case.
+// NULL: out of memory (arena.failed), or the layouts do not fit. The old moves are freed.
 static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 {
     struct reshard *reshard = kernel->reshard;
@@ -296,7 +291,7 @@ static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
     struct moves *moves = ARENA_NEW(&reshard->arena, struct moves);
     if (!moves)
         return NULL;
-    if (reshard->source->rank) // a scalar has no sizes, and NULL is no array
+    if (reshard->source->rank) // a scalar has no sizes
         memcpy(moves->shape, shape, (size_t)reshard->source->rank * sizeof *shape);
     moves->send = ARENA_ARRAY(&reshard->arena, const struct tile_piece *, n);
     moves->recv = ARENA_ARRAY(&reshard->arena, const struct tile_piece *, n);
@@ -316,7 +311,7 @@ static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 
 // ---- compute -----------------------------------------------------------------------------------
 
-// Moves are made once for a shape and kept: a decoder that calls with the same shape every time pays for them once.
+// Moves are kept while the shape is the same, as in a decoder.
 static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *shape,
                             struct moves **out)
 {
@@ -328,10 +323,10 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
                                  (long long)shape->elements, reshard->source->rank);
     for (int axis = 0; axis < reshard->source->rank; axis++)
         if (v[axis] < 0 || !mul_ok(n, v[axis], &n))
-            return tsr__kernel_error(kernel, "a shape that no tensor has");
+            return tsr__kernel_error(kernel, "an invalid shape");
     if (!mul_ok(n, (int64_t)unit_of(kernel), &n))
         return tsr__kernel_error(kernel, "a tensor that is too large");
-    // bytes 0: a scalar has one shape only.
+    // bytes 0: a scalar.
     *out = reshard->moves;
     size_t bytes = (size_t)reshard->source->rank * sizeof *v;
     if (*out && (bytes == 0 || memcmp((*out)->shape, v, bytes) == 0))
@@ -341,12 +336,11 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
         return NULL;
     if (reshard->arena.failed)
         return tsr__kernel_error(kernel, "out of memory");
-    return tsr__kernel_error(kernel,
-                             "the layouts do not fit the shape: a dimension is smaller than "
-                             "its number of shards, or than what is asked of it");
+    return tsr__kernel_error(kernel, "the layouts do not fit the shape: a dimension is smaller "
+                                     "than its number of shards or its windows");
 }
 
-// Sizes alone: where the piece lies in the whole is the partition's word.
+// Compares sizes only.
 static bool is_piece(const struct tensor_view *view, const struct tile_piece *piece)
 {
     if (view->rank != piece->rank)
@@ -357,7 +351,6 @@ static bool is_piece(const struct tensor_view *view, const struct tile_piece *pi
     return true;
 }
 
-// The tensor must be this rank's piece of the source.
 static OrtStatus *check_input(struct kernel *kernel, const struct moves *moves,
                               const struct tensor_view *view)
 {
@@ -365,7 +358,7 @@ static OrtStatus *check_input(struct kernel *kernel, const struct moves *moves,
         return NULL;
     if (!moves->have)
         return tsr__kernel_error(kernel,
-                                 "rank %d owns nothing of the source, but gives %lld elements",
+                                 "rank %d has no shard of the source but passes %lld elements",
                                  kernel->ops->endpoint->rank, (long long)view->elements);
     if (is_piece(view, moves->have))
         return NULL;
@@ -376,7 +369,7 @@ static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
                               const struct moves *moves, void **out)
 {
     int64_t dims[OPS_MAX_RANK] = {0};
-    int rank = 1; // nothing owned: an empty tensor
+    int rank = 1; // no shard: an empty tensor
     if (moves->want) {
         rank = moves->want->rank;
         for (int axis = 0; axis < rank; axis++)
@@ -385,8 +378,8 @@ static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
     return tsr__kernel_output(kernel, context, 0, dims, rank, out);
 }
 
-// Messages lie one after the other: what goes out, then room for what comes in.
-// Anew for each call: another kernel may have used, or grown, the scratch memory since.
+// Outgoing messages, then space for incoming ones. In each call, because other kernels use the
+// scratch memory too.
 static OrtStatus *place_messages(struct kernel *kernel, struct moves *moves)
 {
     char *at;
@@ -412,7 +405,7 @@ static OrtStatus *pack(struct kernel *kernel, struct moves *moves, const void *d
     return NULL;
 }
 
-// The same for the lengths of texts, which are the host's.
+// The same for lengths of strings, in host memory.
 static OrtStatus *pack_lengths(struct kernel *kernel, struct moves *moves, const int64_t *lengths)
 {
     TRY(place_messages(kernel, moves));
@@ -422,13 +415,13 @@ static OrtStatus *pack_lengths(struct kernel *kernel, struct moves *moves, const
     return NULL;
 }
 
-// All members agree on the shape too. round tells two exchanges of one communication apart.
+// All members compare the shape too. round distinguishes two exchanges of one communication.
 static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
                            struct comm_exchange *comm_exchange, uint64_t round,
                            struct comm_trouble *why)
 {
     uint64_t detail = kernel->call.detail;
-    // Set back afterwards: the kernel's own detail is what was read from the node.
+    // Restored below: the kernel's own detail comes from the node.
     kernel->call.detail = tsr__hash64(
         moves->shape, (size_t)kernel->reshard->source->rank * sizeof *moves->shape, detail + round);
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, comm_exchange, why);
@@ -436,7 +429,7 @@ static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
     return st;
 }
 
-// The characters of what goes to and comes from member i, whose lengths are in the messages already.
+// The characters for and from member i; the lengths were exchanged before.
 static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *moves, int i,
                                   struct arena *arena, const struct texts *texts,
                                   struct comm_buffer *send, struct comm_buffer *recv)
@@ -446,7 +439,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     char **at = ARENA_ARRAY(arena, char *, (size_t)n + 1);
     if (!at || !tsr__texts_total(lengths, n, &send->bytes))
         return tsr__kernel_error(kernel, "out of memory");
-    // Pointers are packed like numbers, so that they come in the order of the lengths.
+    // Pointers are packed like numbers, in the order of the lengths.
     if (n)
         tsr__piece_pack(moves->have, texts->at, moves->send[i], at, sizeof *at);
     char *to = send->p = arena_get(arena, send->bytes + 1, 1);
@@ -458,7 +451,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     }
     n = (int64_t)(moves->in[i].bytes / sizeof *lengths);
     if (!tsr__texts_total(moves->in[i].p, n, &recv->bytes))
-        return tsr__kernel_error(kernel, "rank %lld sent lengths of no texts",
+        return tsr__kernel_error(kernel, "rank %lld sent invalid string lengths",
                                  (long long)kernel->call.group[i]);
     recv->p = arena_get(arena, recv->bytes + 1, 1);
     if (arena->failed)
@@ -466,8 +459,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     return NULL;
 }
 
-// What came from member i goes to its places in out.
-// The texts stay in recv; out only points at them until they are written.
+// `out` points into recv.
 static OrtStatus *place_texts(struct kernel *kernel, const struct moves *moves, int i,
                               struct arena *arena, const struct comm_buffer *recv,
                               struct texts *out)
@@ -488,15 +480,15 @@ static OrtStatus *write_texts(struct kernel *kernel, OrtKernelContext *context,
                               const struct moves *moves, const struct texts *out)
 {
     int64_t dims[OPS_MAX_RANK] = {0};
-    if (!moves->want) // one dimension of no elements
+    if (!moves->want) // an empty tensor
         return tsr__texts_write(kernel, context, dims, 1, out);
     for (int axis = 0; axis < moves->want->rank; axis++)
         dims[axis] = moves->want->dims[axis].size;
     return tsr__texts_write(kernel, context, dims, moves->want->rank, out);
 }
 
-// Texts have no fixed size, so they go in two exchanges: first the length of each text, then all characters behind
-// each other. Receivers know from the lengths how many bytes come.
+// Strings need two exchanges: the lengths, then all characters. The lengths tell receivers the
+// number of bytes.
 static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context,
                                 struct arena *arena)
 {
@@ -535,8 +527,7 @@ static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context
     return tsr__pass_token(kernel, context);
 }
 
-// What this rank has and wants itself is copied; the rest is packed for each member, exchanged, and unpacked into
-// place.
+// Copies local elements; packs, exchanges and unpacks the others.
 OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x, shape;

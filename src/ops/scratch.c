@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch.c - scratch memory and copies of kernels, where their tensors are: on the host, or on the rank's GPU.
+// scratch.c - scratch memory and copies where the tensors are: on the host or on the rank's GPU.
 //
-// On a GPU every copy is a launch, so stretches that repeat at equal distances are gathered into rows first.
+// On a GPU every copy is a launch, so runs at equal distances are combined to rows first.
 #include "ops/internal.h"
 
-// Blocks of host memory only grow and stay for the next call; one byte more than asked for, so that also zero bytes
-// have an address. What a block held before is lost.
+// Host blocks only grow. One extra byte, so that 0 bytes have an address. The old content is lost.
 OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out)
 {
     struct ops *ops = kernel->ops;
@@ -30,7 +29,7 @@ OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, c
     return NULL;
 }
 
-// Packs and unpacks parts of tensors: row i goes from from + i * from_pitch to to + i * to_pitch.
+// Row i goes from from + i * from_pitch to to + i * to_pitch.
 OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows)
 {
     struct comm_trouble why;
@@ -49,27 +48,27 @@ OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *row
 
 // ---- pieces ------------------------------------------------------------------------------------
 
-// Stretches that the walk over the pieces has given and that are not copied yet.
-struct gathered {
+// Runs that are not copied yet.
+struct pending_rows {
     struct kernel *kernel;
     struct device_rows rows; // rows 0: none
     OrtStatus *status;
 };
 
 // The first failure stays; later rows are dropped.
-static void flush(struct gathered *gathered)
+static void flush(struct pending_rows *pending_rows)
 {
-    if (gathered->rows.rows && !gathered->status)
-        gathered->status = tsr__kernel_rows(gathered->kernel, &gathered->rows);
-    gathered->rows.rows = 0;
+    if (pending_rows->rows.rows && !pending_rows->status)
+        pending_rows->status = tsr__kernel_rows(pending_rows->kernel, &pending_rows->rows);
+    pending_rows->rows.rows = 0;
 }
 
-// True if the stretch is the next row of those gathered. The second row says how far rows are apart: from 0, 40 and to 0, 16
-// are rows 40 and 16 bytes apart, and the next is expected at 80 and 32.
-static bool continues(const struct gathered *gathered, const char *to, const char *from,
+// True if the run is the next row. The second row sets the pitches: from 0, 40 and to 0, 16 give 40
+// and 16, and the next row is expected at 80 and 32.
+static bool continues(const struct pending_rows *pending_rows, const char *to, const char *from,
                       size_t bytes)
 {
-    const struct device_rows *rows = &gathered->rows;
+    const struct device_rows *rows = &pending_rows->rows;
     const char *first_to = rows->to, *first_from = rows->from;
     if (rows->rows == 0 || bytes != rows->width || to < first_to || from < first_from)
         return false;
@@ -79,13 +78,11 @@ static bool continues(const struct gathered *gathered, const char *to, const cha
            from == first_from + rows->rows * rows->from_pitch;
 }
 
-// Called for each stretch in the order of the walk. The second row fixes the pitches, and later
-// ones must keep to them.
 static void gather(void *data, void *to, const void *from, size_t bytes)
 {
-    struct gathered *gathered = data;
-    struct device_rows *rows = &gathered->rows;
-    if (continues(gathered, to, from, bytes)) {
+    struct pending_rows *pending_rows = data;
+    struct device_rows *rows = &pending_rows->rows;
+    if (continues(pending_rows, to, from, bytes)) {
         if (rows->rows == 1) {
             rows->to_pitch = (size_t)((char *)to - (char *)rows->to);
             rows->from_pitch = (size_t)((const char *)from - (const char *)rows->from);
@@ -93,18 +90,18 @@ static void gather(void *data, void *to, const void *from, size_t bytes)
         rows->rows++;
         return;
     }
-    flush(gathered);
+    flush(pending_rows);
     *rows = (struct device_rows){.to = to, .from = from, .width = bytes, .rows = 1};
 }
 
-// On the host stretches are copied as they come (mover NULL).
+// On the host, runs are copied immediately (mover NULL).
 OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed)
 {
     size_t bytes = tsr__elem_bytes(kernel->call.type);
-    struct gathered gathered = {.kernel = kernel};
-    struct tile_mover mover = {gather, &gathered};
+    struct pending_rows pending_rows = {.kernel = kernel};
+    struct tile_mover mover = {gather, &pending_rows};
     tsr__piece_move(from, src, to, dst, bytes, packed, on_device(kernel) ? &mover : NULL);
-    flush(&gathered);
-    return gathered.status;
+    flush(&pending_rows);
+    return pending_rows.status;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// text_kernel.c - texts that travel. A tensor of texts has no bytes that could be sent as they lie: its elements go as their
-// lengths, then their characters. AllGather and Broadcast send both in one message; Reshard (in reshard_kernel.c) moves the lengths
-// first, by the same intersections as any number, and then what they say.
+// text_kernel.c - string tensors. Elements are sent as their lengths, then their characters.
+// AllGather and Broadcast send both in one message; Reshard (reshard_kernel.c) sends the lengths
+// first, like numbers, then the characters.
 #include "ops/internal.h"
 
 #include <stdio.h>
 
-// ONNX Runtime gives all characters behind each other and where each text starts: "ab", "", "c" is abc with starts
-// 0 2 2; a text ends where the next one starts.
+// ONNX Runtime returns all characters and the start of each string: "ab", "", "c" is abc with
+// starts 0 2 2.
 OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
                            struct tensor_view *view, struct texts *out)
 {
@@ -33,7 +33,7 @@ OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, str
     return NULL;
 }
 
-// The engine makes room for each text, and owns it. Lengths were checked when they arrived.
+// The engine allocates and owns each string. Lengths were checked on arrival.
 OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
                             int rank, const struct texts *texts)
 {
@@ -52,7 +52,7 @@ OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, co
     return NULL;
 }
 
-// Lengths of another rank: none below zero, and their sum stays far from overflow.
+// Lengths from another rank: not negative, no overflow.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out)
 {
     int64_t total = 0;
@@ -75,7 +75,7 @@ void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
 
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
 
-// One AllGather of texts. count and recv are by member; outer and inner count texts, not bytes.
+// An AllGather of strings. count and recv are by member; outer and inner count strings.
 struct gather {
     struct kernel *kernel;
     struct arena *arena;
@@ -85,7 +85,7 @@ struct gather {
     int64_t outer, inner;
 };
 
-// The message of each member: a length of 8 bytes for each element, then the characters.
+// Each message has a length of 8 bytes per element, then the characters.
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
@@ -95,14 +95,13 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         int rank = (int)gather->kernel->call.group[i];
         int64_t bytes;
         if (notes[i][NOTE_RANK] != mine[NOTE_RANK] || notes[i][NOTE_OTHERS] != mine[NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank, "brings a piece of another shape");
+            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard of another shape");
         if (notes[i][NOTE_LENGTH] < 0 || notes[i][NOTE_BYTES] < 0 ||
             !mul_ok(notes[i][NOTE_LENGTH], gather->outer * gather->inner, &gather->count[i]) ||
             !mul_ok(gather->count[i], (int64_t)sizeof(int64_t), &bytes) ||
             !add_ok(bytes, notes[i][NOTE_BYTES], &bytes) ||
             !add_ok(gather->total, notes[i][NOTE_LENGTH], &gather->total) || bytes > INT64_MAX / 4)
-            return tsr__gather_refuse(gather->kernel, why, rank,
-                                      "brings a piece that is too large");
+            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard that is too large");
         gather->recv[i].bytes = (size_t)bytes;
         gather->recv[i].p = arena_get(gather->arena, (size_t)bytes + 1, 8);
     }
@@ -112,7 +111,7 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// The message of a member, as n texts. It is as long as its sender said in the notes; its lengths must add up to just that.
+// Reads a message of n strings. Its lengths must add up to its size.
 static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int member,
                                const struct comm_buffer *message, int64_t n, struct texts *out)
 {
@@ -122,14 +121,15 @@ static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int m
     if (!out->at)
         return tsr__kernel_error(kernel, "out of memory");
     if (!tsr__texts_total(out->lengths, n, &total) || head + total != message->bytes)
-        return tsr__kernel_error(kernel, "rank %lld sent lengths that do not fit its texts",
+        return tsr__kernel_error(kernel,
+                                 "rank %lld sent string lengths that do not match its message",
                                  (long long)kernel->call.group[member]);
     tsr__texts_place(out->lengths, n, (char *)message->p + head, out->at);
     return NULL;
 }
 
-// Puts the elements of all members in the order of the whole.
-static OrtStatus *weave(struct gather *gather, struct texts *out)
+// Interleaves the elements of all members.
+static OrtStatus *interleave(struct gather *gather, struct texts *out)
 {
     int64_t n = 0, before = 0, row = gather->total * gather->inner;
     for (int i = 0; i < gather->kernel->call.n_group; i++)
@@ -155,7 +155,7 @@ static OrtStatus *weave(struct gather *gather, struct texts *out)
     return NULL;
 }
 
-// {"ab", "c"} is the numbers 2 and 1, 8 bytes each, then abc.
+// {"ab", "c"} is 2 and 1, 8 bytes each, then abc.
 static char *message_of(struct arena *arena, const struct texts *texts, int64_t n, size_t *bytes)
 {
     size_t head = (size_t)n * sizeof(int64_t);
@@ -171,9 +171,8 @@ static char *message_of(struct arena *arena, const struct texts *texts, int64_t 
     return message;
 }
 
-// Every member sends the same message, its lengths and characters, to all; the notes say how much comes. The tensor
-// is outer rows of length * inner texts, and rows of all members are woven together: [2,1] and [2,2] along axis 1
-// are [2,3].
+// All members send their message to all; the notes have the sizes. Rows of all members are
+// interleaved: [2,1] and [2,2] along axis 1 are [2,3].
 static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
                                struct arena *arena)
 {
@@ -209,7 +208,7 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
     struct comm_trouble why;
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
         return tsr__kernel_trouble(kernel, &why);
-    TRY(weave(&gather, &all));
+    TRY(interleave(&gather, &all));
     x.dims[axis] = gather.total;
     TRY(tsr__texts_write(kernel, context, x.dims, x.rank, &all));
     return tsr__pass_token(kernel, context);
@@ -226,18 +225,18 @@ OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context)
 
 // ---- Broadcast ---------------------------------------------------------------------------------
 
-#define NOTED_RANK (COMM_NOTES - 2) // the first note is the rank, the last how long the message is
+#define NOTED_RANK (COMM_NOTES - 2) // the first note is the rank, the last the message size
 
-// One Broadcast of texts, whose shape and message come from the root.
+// A Broadcast of strings; shape and message come from the root.
 struct spread {
     struct kernel *kernel;
     struct arena *arena;
     struct comm_buffer *recv;
     int64_t dims[NOTED_RANK], elements;
-    int rank, root; // of the tensor; place in the group
+    int rank, root; // of the tensor; index in the group
 };
 
-// The tensor that the root's notes tell; false: there is none.
+// The shape from the root's notes; false: invalid.
 static bool read_notes(struct spread *spread, const int64_t *notes, int64_t *bytes)
 {
     *bytes = notes[COMM_NOTES - 1];
@@ -264,16 +263,16 @@ static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         return TSR_OK;
     int rank = (int)spread->kernel->call.group[spread->root];
     if (!read_notes(spread, notes[spread->root], &bytes))
-        return tsr__gather_refuse(spread->kernel, why, rank, "brings a shape that no tensor has");
+        return tsr__gather_refuse(spread->kernel, why, rank, "has an invalid shape");
     struct comm_buffer *into = &spread->recv[spread->root];
     into->p = arena_get(spread->arena, (size_t)bytes + 1, 8);
     into->bytes = (size_t)bytes;
     if (!into->p)
-        return tsr__gather_refuse(spread->kernel, why, rank, "brings more than there is room for");
+        return tsr__gather_refuse(spread->kernel, why, rank, "has a message that is too large");
     return TSR_OK;
 }
 
-// What the root sends to each other member, and notes of it.
+// The message of the root and its notes.
 static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *view,
                                const struct texts *texts, struct comm_buffer *send, int64_t *notes)
 {

@@ -23,10 +23,7 @@ tsr_status tsr__model_digest(struct draft *draft)
     tsr__sha256_init(&d);
     const char *path = tsr_model_path(draft->model);
     tsr_status st;
-    if (path[0])
-        st = tsr__sha256_file(draft->session, path, &d);
-    else
-        st = digest_memory(draft, &d);
+    st = path[0] ? tsr__sha256_file(draft->session, path, &d) : digest_memory(draft, &d);
     tsr__sha256_hex(&d, draft->model_sha256);
     return st;
 }

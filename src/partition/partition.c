@@ -62,11 +62,9 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
                   tsr_config_name(tsr_model_config(model, 1)), n > 2 ? ", ..." : "");
         return TSR_INVALID;
     }
-    const tsr_config *config = NULL;
+    const tsr_config *config = n ? tsr_model_config(model, 0) : NULL;
     if (name)
         config = tsr_model_find_config(model, name);
-    else if (n)
-        config = tsr_model_config(model, 0);
     *out = config;
     if (config && tsr_config_devices(config) >= 1 &&
         tsr_config_devices(config) <= MANIFEST_MAX_RANKS)
@@ -104,8 +102,8 @@ static void refuse_node(void *data, const struct node_flow *nf)
         return;
     struct place at = tsr__place_node(nf->node);
     tsr__diag(refusal->session, DIAG_partition_strict, &at,
-              "take its sharding away, or leave --strict out",
-              "this node was meant to be cut and is not: %s", nf->replicated);
+              "remove its sharding, or leave out --strict",
+              "this node has a sharding but is replicated: %s", nf->replicated);
     refusal->status = TSR_UNSUPPORTED;
 }
 
@@ -153,7 +151,7 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
     return TSR_NOMEM;
 }
 
-// Copies the model and inlines its functions; *out stays NULL if there are none. *config becomes
+// Copies the model and inlines its functions; *out stays NULL without functions. *config becomes
 // that of the copy. The caller frees *out, also after a failure.
 static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
@@ -184,14 +182,13 @@ static tsr_status choose_transport(const struct request *request, struct draft *
 {
     const char *transport = request->options.transport;
     if (!request->options.layout)
-        return refuse_option(request,
-                             "with the layout wrapped, or give the transport to tessera run",
-                             "the files do not say how ranks communicate%s", "");
+        return refuse_option(request, "use --layout wrapped, or give the transport to tessera run",
+                             "a transport can only be stored with --layout wrapped%s", "");
     draft->processes = strcmp(transport, "shm") == 0;
     if (draft->processes || strcmp(transport, "threads") == 0)
         return TSR_OK;
-    return refuse_option(request, "threads or shm", "a wrapped partition does not run over '%s'",
-                         transport);
+    return refuse_option(request, "threads or shm",
+                         "a wrapped partition cannot use the transport '%s'", transport);
 }
 
 // Reads the options about files; unknown formats and layouts are refused.
@@ -200,18 +197,16 @@ static tsr_status choose_files(const struct request *request, struct draft *draf
     const tsr_partition_options *options = &request->options;
     draft->as_safetensors = options->weights && strcmp(options->weights, "safetensors") == 0;
     if (options->weights && !draft->as_safetensors && strcmp(options->weights, "data") != 0)
-        return refuse_option(request, "data or safetensors", "weights cannot be written as '%s'",
+        return refuse_option(request, "data or safetensors", "unknown format of weights '%s'",
                              options->weights);
-    tsr_status st = TSR_OK;
-    if (options->transport)
-        st = choose_transport(request, draft);
+    tsr_status st = options->transport ? choose_transport(request, draft) : TSR_OK;
     if (st != TSR_OK || !options->layout)
         return st;
     draft->wrapped = strcmp(options->layout, "wrapped") == 0;
     if (draft->wrapped)
         return TSR_OK;
-    return refuse_option(request, "wrapped is one, and genai of a generation folder",
-                         "no layout '%s' is known", options->layout);
+    return refuse_option(request, "use wrapped, or genai for a generation folder",
+                         "unknown layout '%s'", options->layout);
 }
 
 // ---- building and writing ----------------------------------------------------------------------
@@ -230,9 +225,7 @@ static tsr_status show_parts(const struct draft *draft, const struct part *parts
 
 static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *options)
 {
-    tsr_status st = TSR_OK;
-    if (!draft->look)
-        st = tsr__model_digest(draft);
+    tsr_status st = draft->look ? TSR_OK : tsr__model_digest(draft);
     if (st != TSR_OK)
         return st;
     st = tsr__draft_ports(draft, options);
@@ -276,9 +269,7 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
 {
-    tsr_status st = TSR_OK;
-    if (options->strict)
-        st = refuse_replicated(draft);
+    tsr_status st = options->strict ? refuse_replicated(draft) : TSR_OK;
     if (st != TSR_OK)
         return st;
     struct part *parts = ARENA_ARRAY(draft->arena, struct part, (size_t)draft->n_ranks);

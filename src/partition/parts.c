@@ -25,9 +25,7 @@ static tsr_status copy_opsets(struct part *part)
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = TSR_OK;
-    if (!onnx)
-        st = tsr_model_set_opset(part->model, "", part->draft->opset);
+    tsr_status st = onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->draft->opset);
     if (st != TSR_OK)
         return st;
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);

@@ -57,7 +57,7 @@ static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t ran
     at.value = st->inputs[0]->item->name;
     tsr__diag(sizes->draft->session, DIAG_partition_disagrees, &at,
               "please report this with the model",
-              "rank %lld: the members of %s %lld have parts of different sizes", (long long)rank,
+              "rank %lld: the members of %s %lld have shards of different sizes", (long long)rank,
               tsr__step_op(st), (long long)st->id);
     sizes->status = TSR_BUG;
 }
@@ -225,19 +225,19 @@ static tsr_status check_member(struct part *part, const tsr_node *node, struct m
     for (size_t i = 0; i < count; i++)
         member |= ranks[i] == part->rank;
     if (!member || id < 0 || id >= draft->n_comms)
-        return disagree(part, node, "a communication that this rank is no part of");
+        return disagree(part, node, "a communication of which this rank is not a member");
     if (draft->resealing && !as_resealed(draft, node, id))
-        return disagree(part, node, "a communication is not the one that was written");
+        return disagree(part, node, "a communication differs from the manifest");
     for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
         if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
             continue;
         meeting->seen++;
         if (node_equal(meeting->node, node) && same_place(meeting->node, node))
             return TSR_OK;
-        return disagree(part, node, "the members of a communication differ about it");
+        return disagree(part, node, "the members of a communication disagree on its attributes");
     }
     if (ranks[0] != part->rank)
-        return disagree(part, node, "a communication that its lowest rank does not have");
+        return disagree(part, node, "a communication is missing on its lowest rank");
     struct meeting *meeting = ARENA_NEW(draft->arena, struct meeting);
     if (!meeting)
         return TSR_NOMEM;
@@ -261,9 +261,9 @@ static tsr_status check_comm(struct rank_check *check, const tsr_node *node)
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     size_t last = tsr_node_input_count(node);
     if (id <= check->before)
-        return disagree(check->part, node, "communications do not ascend");
+        return disagree(check->part, node, "communications are not in ascending order");
     if (last == 0 || tsr_node_input(node, last - 1) != check->token)
-        return disagree(check->part, node, "a communication is not on the chain of tokens");
+        return disagree(check->part, node, "a communication is not in the chain of tokens");
     check->before = id;
     check->token = tsr_node_output(node, 1);
     return check_member(check->part, node, check->table);
@@ -308,7 +308,7 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
     const tsr_value *outside = check->token;
     if (at < 0 ||
         (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
-        return disagree(check->part, node, "a body communicates off the chain of tokens");
+        return disagree(check->part, node, "a body communicates outside of the chain of tokens");
     for (int k = 0; k < control.n_bodies; k++) {
         if (control.loops)
             check->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
@@ -320,7 +320,7 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
         const tsr_value *end =
             tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
         if (end != check->token && copied(end) != check->token)
-            return disagree(check->part, node, "a body does not give the last token");
+            return disagree(check->part, node, "a body does not return the last token");
     }
     check->token = tsr_node_output(node, (size_t)at);
     return TSR_OK;
@@ -364,8 +364,7 @@ static tsr_status check_none_lost(struct draft *draft, struct part *parts, struc
         if (met == collective->n_groups)
             continue;
         const char *what =
-            tsr__arena_printf(draft->arena, "%s %zu, which was written, is not there",
-                              collective->op, id)
+            tsr__arena_printf(draft->arena, "%s %zu of the manifest is missing", collective->op, id)
                 .p;
         if (!what)
             return TSR_NOMEM;
@@ -393,7 +392,7 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
             const int64_t *ranks;
             if (meeting->seen != group_of(meeting->node, &ranks))
                 return disagree(&parts[ranks[0]], meeting->node,
-                                "a member of a communication lacks it");
+                                "a communication is missing on one of its members");
         }
     return draft->resealing ? check_none_lost(draft, parts, table) : TSR_OK;
 }

@@ -81,19 +81,19 @@ static void check_value(struct reseal_context *context, int64_t rank, const tsr_
     if (!port)
         return; // the token, or a size that the runtime provides
     if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)
-        refuse_change(context, rank, name, "its element type is not the one that was written");
+        refuse_change(context, rank, name, "its element type differs from the manifest");
     else if (!sizes_fit(port, value))
-        refuse_change(context, rank, name, "its sizes are not those that were written");
+        refuse_change(context, rank, name, "its sizes differ from the manifest");
 }
 
 // All names, in order. If the manifest has x and y, a file with y and x is reported at y.
 static void check_ports(struct reseal_context *context, int64_t rank, enum side side)
 {
     static const char *const not_written[] = {
-        [SIDE_INPUTS] = "this input was not written, or not in this place",
-        [SIDE_OUTPUTS] = "this output was not written, or not in this place"};
-    static const char *const gone[] = {[SIDE_INPUTS] = "this input, which was written, is gone",
-                                       [SIDE_OUTPUTS] = "this output, which was written, is gone"};
+        [SIDE_INPUTS] = "this input is not in the manifest, or not at this position",
+        [SIDE_OUTPUTS] = "this output is not in the manifest, or not at this position"};
+    static const char *const gone[] = {[SIDE_INPUTS] = "this input of the manifest is missing",
+                                       [SIDE_OUTPUTS] = "this output of the manifest is missing"};
     const struct manifest_device *device = &context->bundle.manifest.devices[rank];
     const tsr_graph *graph = context->parts[rank].graph;
     const char **names = device->inputs;
@@ -152,7 +152,7 @@ static tsr_status add_data(struct reseal_context *context, int64_t rank)
     if (st != TSR_OK)
         return st;
     if (n > MAX_DATA) {
-        refuse_change(context, rank, NULL, "its weights lie in more than 2 files");
+        refuse_change(context, rank, NULL, "its weights are in more than 2 files");
         return TSR_OK;
     }
     device->data = ARENA_ARRAY(context->arena, const char *, n + 1);
@@ -161,7 +161,7 @@ static tsr_status add_data(struct reseal_context *context, int64_t rank)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
         if (!tsr__manifest_name_ok(names[i])) {
-            refuse_change(context, rank, NULL, "its weights do not lie in the folder itself");
+            refuse_change(context, rank, NULL, "its weights are outside of the folder");
             return TSR_OK;
         }
         const char *name = tsr__arena_str(context->arena, names[i]).p;
@@ -292,8 +292,8 @@ static tsr_status reseal_folder(struct reseal_context *context, const char *cons
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
         if (!manifest->devices[rank].has_ports)
             return refuse_folder(context, "partition the model again",
-                                 "an older release wrote this manifest, which does not list what "
-                                 "each file takes and gives");
+                                 "the manifest is of an older release and does not list the inputs "
+                                 "and outputs of each file");
     struct draft draft = {.session = context->session,
                           .arena = context->arena,
                           .n_ranks = manifest->n_ranks,

@@ -120,8 +120,8 @@ static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node,
     return tsr_graph_add_output(to, given);
 }
 
-// The operator fills outputs by index. So an output that is an input, or a duplicate, has an unused
-// name of its own.
+// The operator fills outputs by index. So an output that is an input, or a duplicate, gets a new name
+// that is not used.
 static tsr_status make_node(struct draft *draft, tsr_graph *to)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -139,9 +139,7 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to)
                                         n_inputs, names, n_outputs);
     if (!node)
         return TSR_NOMEM;
-    tsr_status st = TSR_OK;
-    if (draft->processes)
-        st = tsr_node_set_string(node, "transport", "shm");
+    tsr_status st = draft->processes ? tsr_node_set_string(node, "transport", "shm") : TSR_OK;
     if (st != TSR_OK)
         return st;
     for (size_t i = 0; i < n_outputs; i++) {

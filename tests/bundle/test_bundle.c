@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_bundle.c - the folder of a partition: written, read back, and every way to damage it.
+// test_bundle.c - writes and reads the folder of a partition, and damages it in every way.
 #include "bundle/internal.h"
 
 #include <setjmp.h>
@@ -177,7 +177,7 @@ static void written_is_read_back(void **state)
     tsr__bundle_close(&got);
 }
 
-// What tessera.h gives of a manifest: ranks, ports, states, devices with their stages; and false beyond the ends.
+// tsr_manifest: ranks, ports, states, devices with their stages; false past the end.
 static void the_public_reader(void **state)
 {
     struct bench *b = *state;
@@ -262,7 +262,7 @@ static void changed_files_are_named(void **state)
     struct bundle got;
     assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
     assert_int_equal(tsr__bundle_verify(&got, NULL, 0, false), TSR_MALFORMED);
-    assert_int_equal(tsr_finding_count(b->s), 2); // the common file is looked at once
+    assert_int_equal(tsr_finding_count(b->s), 2); // the common file is checked once
     assert_string_equal(code_at(b, 0), "partition-file-size");
     assert_non_null(strstr(tsr_finding_text(b->s, 0), "common.data"));
     assert_string_equal(code_at(b, 1), "partition-file-changed");
@@ -281,7 +281,7 @@ static void large_files_only_on_request(void **state)
     assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
     for (size_t i = 0; i < got.manifest.n_files; i++)
         if (strcmp(got.manifest.files[i].name, "rank1.data") == 0)
-            got.manifest.files[i].bytes = MANIFEST_SMALL_BYTES + 1; // as if it had been that large
+            got.manifest.files[i].bytes = MANIFEST_SMALL_BYTES + 1; // as if it were that large
     assert_int_equal(tsr__bundle_verify(&got, NULL, 0, false), TSR_OK);
     assert_int_equal(tsr__bundle_verify(&got, NULL, 0, true), TSR_MALFORMED);
     assert_string_equal(code_at(b, 0), "partition-file-changed");
@@ -309,8 +309,8 @@ static void an_absent_folder(void **state)
     struct bundle got;
     assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_IO);
     assert_int_equal(tsr_finding_count(b->s), 1);
-    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->base, &got),
-                     TSR_IO); // a folder without manifest
+    // A folder without a manifest.
+    assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->base, &got), TSR_IO);
     assert_int_equal(tsr_finding_count(b->s), 2);
     assert_non_null(strstr(tsr_finding_text(b->s, 1), "manifest.json"));
 }
@@ -400,10 +400,10 @@ static void damaged_manifests(void **state)
     tsr_finding_clear(b->s);
     assert_int_equal(read_edited(b, "\"version\": 1", "\"version\": 1, \"later\": {}"), TSR_OK);
     assert_int_equal(read_edited(b, "]", "]"), TSR_OK);
-    assert_int_equal(read_edited(b, "\"states\"", "\"unknown\""), TSR_OK); // as older ones are
+    assert_int_equal(read_edited(b, "\"states\"", "\"unknown\""), TSR_OK); // as in older manifests
 }
 
-// Every byte of a manifest lost, and every prefix: never a crash.
+// Every prefix of a manifest, and every single byte removed: never a crash.
 static void truncated_manifests(void **state)
 {
     struct bench *b = *state;

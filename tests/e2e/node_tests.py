@@ -95,8 +95,8 @@ def try_cut(f, edit, n):
         return ("replicated", reasons[0]) if reasons else ("ran", "")
     if rc == 1 and "ok" not in doc:
         return "refused", first_line(err)
-    if rc == 7 and "texts cannot travel between GPUs" in err:
-        return "refused", "texts cannot travel between GPUs"
+    if rc == 7 and "strings cannot be transferred between GPUs" in err:
+        return "refused", "strings cannot be transferred between GPUs"
     if rc == 7:
         return "engine", first_line(err)
     return "wrong", "exit %d: %s" % (rc, err.strip().replace("\n", " | ")[:400])

@@ -115,16 +115,16 @@ def drop_communication(m):
 
 BREACHES = {
     "an input by another name": (rename_input, "other"),
-    "an output is gone": (lambda m: m.graph.output.pop(0), "output was not written"),
+    "an output is gone": (lambda m: m.graph.output.pop(0), "output is not in the manifest"),
     "another type": (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", T.DOUBLE), "element type"),
     "another size": (lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 65), "sizes"),
     "one more input": (lambda m: m.graph.input.append(h.make_tensor_value_info("more", T.FLOAT, [1])), "more"),
-    "a communication is gone": (drop_communication, "lacks it"),
-    "another reduction": (lambda m: setattr(attribute(m, "reduce"), "s", b"max"), "differ about it"),
+    "a communication is gone": (drop_communication, "missing on one of its members"),
+    "another reduction": (lambda m: setattr(attribute(m, "reduce"), "s", b"max"), "disagree on its attributes"),
     "another number": (lambda m: setattr(attribute(m, "id"), "i", 7), "no part of"),
-    "another plan": (lambda m: setattr(attribute(m, "plan"), "s", b"0" * 16), "not the one that was written"),
+    "another plan": (lambda m: setattr(attribute(m, "plan"), "s", b"0" * 16), "differs from the manifest"),
     "off the chain of tokens": (lambda m: comm(m).input.__setitem__(len(comm(m).input) - 1, "token2") or m.graph.initializer.append(nh.from_array(np.zeros(1, "i8"), "token2")), "chain of tokens"),
-    "weights elsewhere": (lambda m: [setattr(e, "value", "below/w.data") for t in m.graph.initializer for e in t.external_data if e.key == "location"], "in the folder"),
+    "weights elsewhere": (lambda m: [setattr(e, "value", "below/w.data") for t in m.graph.initializer for e in t.external_data if e.key == "location"], "outside of the folder"),
 }
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// common.h - a session, a folder, small models made by calls.
+// common.h - a session, a folder, and small models.
 #ifndef TSR_TESTS_PARTITION_COMMON_H
 #define TSR_TESTS_PARTITION_COMMON_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_agree.c - the proof before publishing finds every way in which ranks can disagree, on graphs made wrong by hand.
+// test_agree.c - the proof before publishing finds every disagreement of ranks, on graphs with
+// deliberate errors.
 #include "common.h"
 
 struct pair {
@@ -59,7 +60,7 @@ static void end(struct bench *b, struct pair *p, tsr_status want)
     tsr_model_free(p->parts[1].model);
 }
 
-// One communication of a value [rows, 4], cut along its first dimension, among two ranks.
+// One communication of a value [rows, 4], sharded along its first dimension, between two ranks.
 static tsr_status sizes_of(struct bench *b, int kind, int64_t rows, int axis, tsr_dtype type)
 {
     static int64_t devices[2] = {0, 1};
@@ -110,9 +111,9 @@ static void sizes_differ(void **state)
 {
     struct bench *b = *state;
     assert_int_equal(sizes(b, COMM_ALL_REDUCE, 4, 0), TSR_OK);
-    assert_int_equal(sizes(b, COMM_ALL_REDUCE, 3, 0), TSR_BUG); // 1 row and 2
+    assert_int_equal(sizes(b, COMM_ALL_REDUCE, 3, 0), TSR_BUG); // 1 row and 2 rows
     assert_true(found(b, "partition-disagrees"));
-    assert_int_equal(sizes(b, COMM_ALL_REDUCE, -1, 0), TSR_BUG); // who knows
+    assert_int_equal(sizes(b, COMM_ALL_REDUCE, -1, 0), TSR_BUG); // unknown sizes
     assert_int_equal(sizes(b, COMM_ALL_GATHER, 3, 0), TSR_OK);
     assert_int_equal(sizes(b, COMM_ALL_GATHER, 3, 1), TSR_BUG);
     assert_int_equal(sizes(b, COMM_ALL_TO_ALL, 3, 0), TSR_OK);
@@ -127,7 +128,7 @@ static void agreement(void **state)
         add_comm(&p, r, "AllReduce", 0, both, 2);
         add_comm(&p, r, "AllGather", 2, both, 2);
     }
-    add_comm(&p, 1, "AllReduce", 3, both + 1, 1); // alone, but beyond the plan
+    add_comm(&p, 1, "AllReduce", 3, both + 1, 1); // its only member, but not in the plan
     p.draft.n_comms = 4;
     end(*state, &p, TSR_OK);
 }
@@ -206,7 +207,7 @@ static void off_the_chain(void **state)
 
 // ---- bodies --------------------------------------------------------------------------------------
 
-// A Loop on rank r that carries the token; its body is what the next communications go into.
+// A Loop on rank r that carries the token. The next communications are added to its body.
 static tsr_node *loop_begin(struct pair *p, int r)
 {
     struct part *t = &p->parts[r];
@@ -257,7 +258,7 @@ static void inside_and_outside(void **state)
     struct pair p;
     begin(*state, &p);
     tsr_node *n = loop_begin(&p, 0);
-    add_comm(&p, 0, "AllReduce", 0, both, 2); // in every turn
+    add_comm(&p, 0, "AllReduce", 0, both, 2); // in every iteration
     loop_end(&p, 0, n);
     add_comm(&p, 1, "AllReduce", 0, both, 2); // once
     end(*state, &p, TSR_BUG);
@@ -272,7 +273,7 @@ static void a_turn_forgets_the_token(void **state)
         tsr_value *first = p.parts[r].token;
         add_comm(&p, r, "AllReduce", 0, both, 2);
         if (r == 1)
-            p.parts[r].token = first; // the next turn need not wait for this one
+            p.parts[r].token = first; // the next iteration need not wait for this one
         loop_end(&p, r, n);
     }
     end(*state, &p, TSR_BUG);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_geometry.c - layouts seen from one device: slices, gathers, local sizes, against counting by hand.
+// test_geometry.c - layouts as seen from one device: slices, gathers, local sizes, compared with
+// values counted by hand.
 #include "common.h"
 
 static struct tile_layout *layout(struct bench *b, const char *text, int rank)
@@ -36,8 +37,8 @@ static void what_a_device_holds_suffices(void **state)
     assert_true(local(b, fixed, "{2,1:0,1}", "{4,1:0,(0,1),(0,1),1}", &same) ==
                 false); // two shards need more
     assert_true(local(b, fixed, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same) && !same);
-    assert_false(local(b, open, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}",
-                       &same)); // not sure where sizes are open
+    // Not known for unknown sizes.
+    assert_false(local(b, open, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same));
     assert_true(local(b, fixed, "{1,2:(0,1),(2,3)}", "{2,2:0,2,1,3}", &same) && !same);
     assert_false(local(b, fixed, "{2,1:0,1}", "{1,1:(0,1)}", &same));
     assert_false(local(b, fixed, "{1,1:0}", "{1,1:(0,1)}", &same));
@@ -83,13 +84,14 @@ static void gathers(void **state)
     assert_true(tsr__layout_same(l, layout(b, "{1,1:0,1,2,3}", 2)));
     assert_int_equal(n, 2);
     assert_int_equal(g[1].devices[0], 1);
-    assert_null(tsr__gathered(&b->arena, layout(b, "{2,1:1,0}", 2), 0, &g, &n)); // order of ranks
+    // wrong order of ranks
+    assert_null(tsr__gathered(&b->arena, layout(b, "{2,1:1,0}", 2), 0, &g, &n));
     assert_null(tsr__gathered(&b->arena, layout(b, "{2*4/2,1:0,1}", 2), 0, &g, &n)); // strided
     assert_null(
         tsr__gathered(&b->arena, layout(b, "{2,1:(0,1),2}", 2), 0, &g, &n)); // unequal copies
 }
 
-// The formula that runs inside the graphs equals the sum of the intervals, for every small case.
+// The formula in the graphs equals the sum of the intervals, for every small case.
 static void local_sizes(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_partition.c - tsr_partition from outside: what is refused and how, what lies in the folder, same input same
-// bytes, failures that leave nothing behind.
+// test_partition.c - tsr_partition: refusals, content of the folder, same input same bytes,
+// failures that leave nothing behind.
 #include "common.h"
 
 #include <sys/stat.h>
@@ -77,7 +77,7 @@ static void strict_wants_all_cut(void **state)
     struct bench *b = *state;
     static const tsr_dim places[] = {{2, ""}, {-1, "found"}};
     tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, batch_by_8);
-    tsr_node *n = add_node(b, "NonZero", "find", x, NULL, "y"); // it counts through all of x
+    tsr_node *n = add_node(b, "NonZero", "find", x, NULL, "y"); // needs all of x
     add_output(b, tsr_node_output(n, 0), TSR_INT64, 2, places);
     configure(b, 2);
     shard(b, n, x, "{1,2:0,1}");
@@ -93,7 +93,7 @@ static void strict_wants_all_cut(void **state)
     assert_int_equal(s.cut_nodes, 0);
 }
 
-// x is taken in on device 1 alone, y is wanted on device 0.
+// x is on device 1 only, y is needed on device 0.
 static void from_one_to_zero(struct bench *b, tsr_dtype type)
 {
     static const tsr_dim two[1] = {{2, ""}};
@@ -142,10 +142,11 @@ static void sizes_that_nobody_knows(void **state)
     assert_int_equal(tsr_value_set_type(tsr_node_output(nonzero, 0), TSR_INT64, 2, y_dims), TSR_OK);
     add_output(b, tsr_node_output(neg, 0), TSR_INT64, 2, y_dims);
     configure(b, 2);
-    shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:1,0}"); // a gather joins in the order of ranks
+    // a gather concatenates in the order of ranks
+    shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:1,0}");
     tsr_partition_summary s = {.size = sizeof(s)};
     assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 2); // the sizes are summed up, then the pieces go round
+    assert_int_equal(s.n_collectives, 2); // the sizes are summed, then the shards are sent
     assert_string_equal(s.collectives[0].op, "AllReduce");
     assert_string_equal(s.collectives[1].op, "Reshard");
     shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:0,1}");
@@ -165,14 +166,14 @@ static void ranks_that_nobody_knows(void **state)
     assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, -1, NULL), TSR_OK);
     assert_int_equal(tsr_graph_add_output(b->g, y), TSR_OK);
     configure(b, 2);
-    shard(b, n, x, "{1:1}"); // and rank 0 gives the output: it travels with its shape
+    shard(b, n, x, "{1:1}"); // rank 0 has the output: it is sent with its shape
     tsr_partition_summary s = {.size = sizeof(s)};
     assert_int_equal(tsr_partition(b->m, b->folder, NULL, &s), TSR_OK);
     assert_int_equal(s.n_collectives, 1);
     assert_string_equal(s.collectives[0].op, "Broadcast");
 }
 
-// More dimensions than layouts have: a constant and what is computed from it lie whole.
+// More dimensions than layouts support: such tensors are not sharded.
 static void more_dimensions_than_are_followed(void **state)
 {
     struct bench *b = *state;
@@ -217,7 +218,7 @@ static void parts_are_not_cut_again(void **state)
     assert_true(nothing_left(b));
 }
 
-// ---- what comes out ----------------------------------------------------------------------------
+// ---- content of the folder ---------------------------------------------------------------------
 
 static void weights_are_really_cut(void **state)
 {
@@ -236,7 +237,7 @@ static void weights_are_really_cut(void **state)
     assert_int_equal(s.nodes, 2);
     assert_int_equal(s.cut_nodes, 2);
     assert_int_equal(s.n_collectives, 1);
-    assert_string_equal(s.collectives[0].op, "Reduce"); // rank 0 alone gives the result
+    assert_string_equal(s.collectives[0].op, "Reduce"); // only rank 0 has the result
     assert_int_equal(s.collectives[0].count, 1);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(s.weights[r], 64 * 24 + 24 * 32);
@@ -310,13 +311,13 @@ static void ranks_without_work_have_a_token(void **state)
     assert_int_equal(tsr_graph_output_count(g), 1);
     assert_string_equal(tsr_value_name(tsr_graph_output(g, 0)), TOKEN_OUT);
     assert_int_equal(tsr_graph_node_count(g), 1);
-    assert_int_equal(tsr_graph_initializer_count(g), 1); // no weight that nobody uses
+    assert_int_equal(tsr_graph_initializer_count(g), 1); // no unused weight
     tsr_model_free(part);
 }
 
 // ---- failures ----------------------------------------------------------------------------------
 
-// Returns false once the n-th is beyond all there are.
+// False if there are fewer than n such operations.
 static bool cut_and_fail(struct bench *b, int kind, uint64_t n)
 {
     tsr_finding_clear(b->s);
@@ -343,13 +344,13 @@ static void nothing_is_left_behind(void **state)
     add_output(b, tsr_node_output(mm, 0), TSR_FLOAT, 2, (tsr_dim[]){{-1, "batch"}, {600, ""}});
     configure(b, 2);
     shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}");
-    for (int kind = 0; kind <= 2;
-         kind++) // a torture build has thousands of allocations: not each of them
+    // A torture build has thousands of allocations: only some of them.
+    for (int kind = 0; kind <= 2; kind++)
         for (uint64_t n = 1; cut_and_fail(b, kind, n);)
             n += 1 + n / 50;
 }
 
-// Sizes of a tensor that is cut are those of the whole one, and nothing moves for them.
+// Shape and Size of a sharded tensor return the full sizes without communication.
 static void sizes_stay_global(void **state)
 {
     struct bench *b = *state;
@@ -370,7 +371,7 @@ static void sizes_stay_global(void **state)
     tsr_model *rank;
     assert_int_equal(tsr_model_load(b->s, path, &rank), TSR_OK);
     for (tsr_node *n = tsr_graph_first(tsr_model_graph(rank)); n; n = tsr_node_next(n)) {
-        assert_string_not_equal(tsr_node_op(n), "MatMul"); // nobody needs its result
+        assert_string_not_equal(tsr_node_op(n), "MatMul"); // its result is not needed
         assert_string_not_equal(tsr_node_op(n), "Size");
     }
     tsr_model_free(rank);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_weights.c - weights as streams: in bounded memory, at aligned offsets, whole ones once; and the folder that is
-// replaced is the old one or the new one, whatever happens meanwhile.
+// test_weights.c - weights are written in limited memory, at aligned offsets, unsharded ones once.
+// A folder that is replaced is the old one or the new one, whatever happens.
 #include "common.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ static const char *in_base(const struct bench *b, const char *name)
     return path;
 }
 
-// y = (x + v) w over 4 devices: w (LARGE bytes outside, mostly zeros) is cut, v is whole and used by all.
+// y = (x + v) w over 4 devices. w (LARGE bytes outside, mostly zeros) is sharded, v is used by all.
 static void make(struct bench *b, tsr_session *s, const char *sharding)
 {
     int fd = open(in_base(b, "w.bin"), O_RDWR | O_CREAT, 0666);
@@ -51,7 +51,7 @@ static const tsr_tensor *tensor_of(const tsr_model *m, const char *name)
     return tsr_value_initializer(v);
 }
 
-// Every rank's piece of w is the source's, and lies as promised.
+// Compares every rank's shard of w with the source, and checks its offset.
 static void compare(const struct bench *b, bool by_rows)
 {
     const void *whole, *part;
@@ -88,7 +88,7 @@ static tsr_status cut(tsr_model *m, const char *folder)
     return tsr_partition(m, folder, &o, NULL);
 }
 
-// Memory has nothing to do with the size of the weights.
+// Memory does not depend on the size of the weights.
 static void bounded_memory(void **state)
 {
     struct bench *b = *state;
@@ -107,7 +107,7 @@ static void bounded_memory(void **state)
         const struct manifest_file *common =
             tsr__manifest_find(&bundle.manifest, STR(MANIFEST_COMMON));
         assert_non_null(common);
-        assert_int_equal(common->bytes, ROWS * 4); // once for all
+        assert_int_equal(common->bytes, ROWS * 4); // stored once
         tsr__bundle_close(&bundle);
         tsr__arena_free(&a);
         tsr_model_free(b->m);
@@ -133,7 +133,7 @@ static bool whole_folder(const struct bench *b, const char *folder)
     return ok;
 }
 
-// In a process of its own, with files of at most so many bytes; its exit status.
+// Runs in a child process with a limit of `most` bytes per file. Returns its exit status.
 static int cut_limited(struct bench *b, int64_t most)
 {
     pid_t child = fork();
@@ -155,12 +155,12 @@ static void disk_full(void **state)
     assert_int_equal(cut_limited(b, 4 << 20), TSR_WRITE);
     assert_int_not_equal(access(b->folder, F_OK), 0);
     assert_int_equal(cut(b->m, b->folder), TSR_OK);
-    assert_int_equal(cut_limited(b, 4 << 20), TSR_WRITE); // over an old one
+    assert_int_equal(cut_limited(b, 4 << 20), TSR_WRITE); // replaces an old folder
     assert_true(whole_folder(b, b->folder));
     unlink(in_base(b, "w.bin"));
 }
 
-// Killed at any time while it replaces a folder: what stands there is complete.
+// Killed at any time while it replaces a folder: the folder is complete.
 static void killed(void **state)
 {
     struct bench *b = *state;
@@ -175,13 +175,13 @@ static void killed(void **state)
         waitpid(child, NULL, 0);
         assert_true(whole_folder(b, b->folder));
     }
-    char command[128]; // what a killed process leaves beside it
+    char command[128]; // left behind by a killed process
     snprintf(command, sizeof command, "rm -rf %s/.tessera-*", b->base);
     assert_int_equal(system(command), 0);
     unlink(in_base(b, "w.bin"));
 }
 
-// The source is cut short while it is read.
+// The source is truncated while it is read.
 static void source_cut_short(void **state)
 {
     struct bench *b = *state;

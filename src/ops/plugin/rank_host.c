@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_host.c - tessera-ranks: the program that has the ranks of a wrapped partition as its children. libtessera_ops.so starts it
-// beside the program that loaded the model, with the partition's folder and the library of ONNX Runtime; it is not for people, and
-// says nothing.
+// rank_host.c - tessera-ranks, the parent of the rank processes of a wrapped partition.
+// libtessera_ops.so starts it with the partition's folder and the library of ONNX Runtime. It is
+// not a user command and prints nothing.
 #include "runtime/runtime.h"
 
 #include <stdlib.h>
@@ -11,6 +11,6 @@ int main(int n, char **words)
     if (n != 3)
         return 2;
     setenv("ORT_DISABLE_TELEMETRY", "1",
-           0); // as the command does; a value of the host program is kept
+           0); // as the command does; an existing value is kept
     return tsr__served_work(words[1], words[2]);
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// register.c - libtessera_ops.so: the communication operators for a stock ONNX Runtime, in a process that knows nothing
-// of Tessera: SessionOptions.register_custom_ops_library(path), then one rank's file as the model.
+// register.c - libtessera_ops.so: the communication operators for a stock ONNX Runtime, in a
+// process without Tessera: SessionOptions.register_custom_ops_library(path), then load a rank file.
 //
-// Which rank a session is, comes from the launcher (mpirun), or from the session's configuration entries `tessera.rank`
-// and `tessera.size` for several ranks as threads of one process (`tessera.job` tells jobs apart). The process has one
-// place in an MPI job, so this file, alone of all, has state: made at the first registration, kept to the end.
+// The rank of a session comes from the launcher (mpirun), or from the session's configuration
+// entries `tessera.rank` and `tessera.size` if several ranks are threads of one process
+// (`tessera.job` distinguishes jobs). A process has one place in an MPI job, so this file has
+// global state, created at the first registration and never freed.
 //
-// Every registration gives the session operators of its own. Without a place in a job they are
-// there too, so that the model can be loaded and looked at; its kernels then refuse to be made,
-// with the reason.
+// Every registration creates operators for that session. Without a rank the model can still be
+// loaded for inspection; its kernels then fail with the reason.
 #include "ops/ops.h"
 #include "runtime/runtime.h"
 
@@ -22,12 +22,12 @@ __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOp
 #define MAX_JOBS 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-// All under the lock. mpi is this process's endpoint among processes, whichever network it is. A
-// job of threads stays for ever: sessions come and go without a word.
+// Protected by the lock. mpi is the endpoint of this process for any network. Thread jobs are never
+// freed, because the end of a session is not reported.
 static struct process {
     tsr_session *session;
     struct endpoint *mpi;
-    char mpi_error[256]; // not empty: MPI was tried and does not work
+    char mpi_error[256]; // not empty: joining MPI failed
     struct thread_jobs {
         char name[64];
         int size;
@@ -36,7 +36,7 @@ static struct process {
     int n_jobs;
 } process;
 
-// A configuration entry of the session; false: not given.
+// False: not given.
 static bool entry(const OrtApi *api, const OrtSessionOptions *options, const char *key, char *out,
                   size_t n)
 {
@@ -51,7 +51,7 @@ static bool entry(const OrtApi *api, const OrtSessionOptions *options, const cha
     return has;
 }
 
-// False: not given, or no number.
+// False: not given, or not a number.
 static bool entry_int(const OrtApi *api, const OrtSessionOptions *options, const char *key,
                       int64_t *out)
 {
@@ -66,7 +66,7 @@ static tsr_status join(const char *family)
     return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
-// Tried once. What went wrong the first time is what every later session is told.
+// Tried once; later sessions get the first error.
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
@@ -78,9 +78,8 @@ static struct endpoint *join_mpi(const char *family, char *why, size_t n)
     return process.mpi;
 }
 
-// The job of that name and size that has not failed, made if there is none.
-// A job that has failed is not joined again: a program that makes its sessions anew after a failure
-// gets a new one.
+// The job of that name and size, created if necessary. A failed job is not joined again, so a
+// program can create its sessions anew after a failure.
 static struct endpoint *join_threads(const char *name, int64_t rank, int64_t size, char *why,
                                      size_t n)
 {
@@ -91,7 +90,7 @@ static struct endpoint *join_threads(const char *name, int64_t rank, int64_t siz
             jobs = &process.jobs[i];
     if (rank < 0 || size < 1 || size > 1024 || rank >= size ||
         (!jobs && process.n_jobs == MAX_JOBS)) {
-        snprintf(why, n, "tessera.rank and tessera.size do not fit, or there are too many jobs");
+        snprintf(why, n, "tessera.rank and tessera.size do not match, or there are too many jobs");
         return NULL;
     }
     if (!jobs) {
@@ -108,7 +107,7 @@ static struct endpoint *join_threads(const char *name, int64_t rank, int64_t siz
     return tsr__threads_endpoint(jobs->job, (int)rank);
 }
 
-// This session's place in a job; NULL: why says what is missing.
+// The session's endpoint. NULL: `why` has the reason.
 static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *options, char *why,
                                    size_t n)
 {
@@ -120,11 +119,11 @@ static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *o
         snprintf(why, n, "out of memory");
         return NULL;
     }
-    // What the session says comes before what a launcher says.
-    bool told = entry_int(api, options, "tessera.rank", &rank) &&
-                entry_int(api, options, "tessera.size", &size);
+    // The session's entries come before the launcher.
+    bool configured = entry_int(api, options, "tessera.rank", &rank) &&
+                      entry_int(api, options, "tessera.size", &size);
     entry(api, options, "tessera.job", name, sizeof name);
-    if (told)
+    if (configured)
         return join_threads(name, rank, size, why, n);
     if (tsr_launcher(&launched_rank, &launched_size, &family))
         return join_mpi(family, why, n);
@@ -140,11 +139,11 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
     int minor = tsr__ort_minor(base->GetVersionString());
     const OrtApi *api = base->GetApi(minor < ORT_API ? (uint32_t)minor : ORT_API);
     if (!api)
-        return NULL; // nobody to tell
+        return NULL; // cannot report an error
     if (minor < ORT_API)
         return api->CreateStatus(ORT_FAIL, "Tessera's operators need ONNX Runtime 1.17 or later");
     char why[256] = "";
-    struct ops *ops; // lives as long as the process: nobody says when the session ends
+    struct ops *ops; // never freed: the end of the session is not reported
     pthread_mutex_lock(&lock);
     struct endpoint *endpoint = find_place(api, options, why, sizeof why);
     pthread_mutex_unlock(&lock);

@@ -29,9 +29,8 @@ struct guard {
     struct open_factor open[RULE_MAX_FACTORS];
     int n_open;
     bool reduces; // one of them is reduced
-    tsr_value *
-        // By input of the node: the value before a copy for the branches replaced it.
-        *own;
+    // By input of the node: the value before a copy for the branches replaced it.
+    tsr_value **own;
     tsr_node *choice; // the If
     tsr_graph *outer;
 };

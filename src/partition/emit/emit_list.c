@@ -141,9 +141,7 @@ tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group)
 {
     struct form *to = st->outputs[0];
     bool has = st->roots[group] == part->rank;
-    tsr_value *source_list = NULL;
-    if (has)
-        source_list = local_of(part, st->inputs[0]);
+    tsr_value *source_list = has ? local_of(part, st->inputs[0]) : NULL;
     if (has && !source_list)
         return TSR_NOMEM;
     if (has && tsr__layout_has_device(to->layout, part->rank))

@@ -151,10 +151,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
         *x = local_index(&table, *x);
     if (rewrite->kind == REWRITE_SCATTER)
         inputs[0] = with_spare(part, inputs[0], rewrite->last);
-    if (*here)
-        *here = tsr__part_node(part, "And", (struct str){0}, 2, *here, table.here);
-    else
-        *here = table.here;
+    *here = *here ? tsr__part_node(part, "And", (struct str){0}, 2, *here, table.here) : table.here;
     if (!*x || !inputs[0] || !*here)
         return TSR_NOMEM;
     return TSR_OK;

@@ -234,7 +234,7 @@ static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const cha
     int64_t local[MAX_COUNTS];
     size_t n = tsr_attr_ints(attr, &whole);
     if (n > MAX_COUNTS)
-        return TSR_BUG; // no operator has so many
+        return TSR_BUG; // too many for any operator
     if (!n)
         return tsr_node_set_int(node, name, local_count(factor, part, tsr_attr_int(attr, 0)));
     for (size_t i = 0; i < n; i++)
@@ -419,10 +419,7 @@ static tsr_status make_node(struct local_copy *copy)
         if (loaded != TSR_OK)
             return loaded;
     }
-    if (copy->flow->pending)
-        copy->node = sum_parts(copy);
-    else
-        copy->node = copy_node(copy, copy->n_inputs);
+    copy->node = copy->flow->pending ? sum_parts(copy) : copy_node(copy, copy->n_inputs);
     if (!copy->node)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)

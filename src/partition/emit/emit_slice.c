@@ -122,9 +122,7 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
 {
     if (part->draft->opset < 9)
         return join_runs(part, x, axis, cut, out);
-    int64_t length = 0;
-    if (cut->n)
-        length = cut->at[cut->n - 1].stop;
+    int64_t length = cut->n ? cut->at[cut->n - 1].stop : 0;
     char *marks = arena_get(part->draft->arena, (size_t)length + 1, 1);
     struct str name = tsr__part_new_name(part);
     if (!marks || !name.p)

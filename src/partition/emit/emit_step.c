@@ -67,10 +67,7 @@ static tsr_status shield(struct part *part, struct form *form)
 static tsr_status emit_taken(struct part *part, struct step *st)
 {
     tsr_status status;
-    if (st->kind == STEP_SLICE)
-        status = tsr__emit_slice(part, st);
-    else
-        status = tsr__emit_crop(part, st);
+    status = st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
     return status != TSR_OK ? status : shield(part, st->outputs[0]);
 }
 

@@ -45,9 +45,7 @@ const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value 
     if (layout)
         return layout;
     int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
-    size_t n = 1;
-    if (side == SIDE_INPUTS)
-        n = (size_t)draft->n_ranks;
+    size_t n = side == SIDE_INPUTS ? (size_t)draft->n_ranks : 1;
     return tsr__layout_whole(draft->arena, rank, draft->all_devices, n);
 }
 

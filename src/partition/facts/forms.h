@@ -134,9 +134,8 @@ struct step {
     // of `unit` elements.
     int axis, split_axis;
     int64_t unit;
-    const int64_t **
-        // By group: each member's share of the split axis. NULL: equal shares.
-        shares;
+    // By group: each member's share of the split axis. NULL: equal shares.
+    const int64_t **shares;
     int64_t *roots; // by group: the root or sender
     int64_t id;     // number of the communication; -1: not needed
 };

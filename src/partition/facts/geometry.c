@@ -139,7 +139,7 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
     return at;
 }
 
-// `b` in indices of what `a` keeps, if every interval of `b` is within one of `a`. Both ascend.
+// `b` in indices relative to `a`, if every interval of `b` is within one of `a`. Both ascend.
 static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
                                          int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {

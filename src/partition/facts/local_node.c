@@ -198,7 +198,7 @@ const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
     return NULL;
 }
 
-// True if every device of the layout gets a constant of its own (local_shape.c).
+// True if every device of the layout has its own constant (local_shape.c).
 static bool is_shape_constant(struct draft *draft, const tsr_value *source,
                               const struct tile_layout *layout)
 {

@@ -26,15 +26,11 @@
 static struct form *fail(struct draft *draft, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
-    struct place at = PLACE_NONE;
-    if (reader)
-        at = tsr__place_node(reader);
+    struct place at = reader ? tsr__place_node(reader) : PLACE_NONE;
     at.value = it->name;
     at.configuration = str_of(tsr_config_name(draft->flow->config));
     tsr__diag(draft->session, code, &at, hint, "%s", what);
-    tsr_status status = TSR_UNSUPPORTED;
-    if (code == DIAG_partition_refused)
-        status = TSR_INVALID;
+    tsr_status status = code == DIAG_partition_refused ? TSR_INVALID : TSR_UNSUPPORTED;
     if (draft->status == TSR_OK)
         draft->status = status;
     return NULL;
@@ -164,9 +160,7 @@ static struct form *lowered_form(struct draft *draft, struct item *it,
 {
     struct form *last = it->last; // forms created below are not tried
     for (struct form *from = it->first; from; from = from->next) {
-        struct form *form = NULL;
-        if (!from->partial)
-            form = tsr__draft_lower(draft, from, NULL, want);
+        struct form *form = from->partial ? NULL : tsr__draft_lower(draft, from, NULL, want);
         if (form || from == last)
             return form;
     }
@@ -200,10 +194,7 @@ static const struct tile_layout *whole_on_both(struct draft *draft, int rank,
         return NULL;
     for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
         int64_t device;
-        if (k == n_y || (i < n_x && x[i] <= y[k]))
-            device = x[i++];
-        else
-            device = y[k++];
+        device = k == n_y || (i < n_x && x[i] <= y[k]) ? x[i++] : y[k++];
         if (n == 0 || both[n - 1] != device)
             both[n++] = device;
     }
@@ -223,7 +214,7 @@ static struct form *reshard(struct draft *draft, struct form *from, const struct
     return tsr__step_set_groups(draft, st, group, 1);
 }
 
-// The shape of an unsharded value as a value of its own.
+// The shape of an unsharded value as a separate item.
 static struct form *shape_form(struct draft *draft, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {
@@ -274,8 +265,8 @@ static struct form *broadcast_unknown(struct draft *draft, struct form *from,
 {
     if (!tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
         return fail(draft, DIAG_partition_no_tensor, from->item, reader,
-                    "give it the same sharding at both ends, or keep it whole",
-                    "its sharding must change here, and its number of dimensions is not known");
+                    "give it the same sharding at both ends, or do not shard it",
+                    "its sharding must change here, but its rank is unknown");
     struct step *st = hand_over(draft, from, want, COMM_BROADCAST);
     return st ? st->outputs[0] : NULL;
 }
@@ -310,7 +301,7 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
         from = from->next;
     if (!from)
         return fail(draft, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
-                    "this value is read before anything makes it");
+                    "this value is read before it is produced");
     if (!tsr__owns_once(want))
         return fail(draft, DIAG_partition_no_tensor, it, reader, "give each device one shard",
                     "a device owns several shards of this value");
@@ -422,9 +413,9 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
     }
     if (whole && it->way != LIST_STAYS)
         return move_list(draft, whole, want, reader);
-    return fail(draft, DIAG_partition_no_tensor, it, reader,
-                "keep it on the devices where it is made",
-                "this value must move between devices and is no tensor of numbers");
+    return fail(
+        draft, DIAG_partition_no_tensor, it, reader, "keep it on the devices that produce it",
+        "this value must be transferred between devices, but it is not a tensor of numbers");
 }
 
 static bool can_travel(const struct item *it)
@@ -495,10 +486,11 @@ static struct form *convert_cheapest(struct draft *draft, struct item *it,
     if (is_settled(draft, form))
         return form;
     if (!can_travel(it))
-        return fail(draft, DIAG_partition_no_tensor, it, reader,
-                    "declare its type in the model's value_info, or keep it where it is made",
-                    "this value must move between devices and is no tensor of numbers, or its type "
-                    "is not known");
+        return fail(
+            draft, DIAG_partition_no_tensor, it, reader,
+            "declare its type in the model's value_info, or keep it on the devices that produce it",
+            "this value must be transferred between devices, but it is not a tensor of numbers or "
+            "its type is unknown");
     form = gather_form(draft, it, want);
     if (is_settled(draft, form))
         return form;

@@ -40,7 +40,7 @@ struct form *tsr__draft_count(struct draft *draft, struct form *from, const stru
 // turns. NULL: out of memory.
 const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_flow *nf, size_t turn,
                                        bool *done);
-// The shards that the turns produced, each as an item of its own, in the order of `sharding`.
+// The shards that the turns produced, each as a separate item, in the order of `sharding`.
 // NULL: no turn produced the item, or out of memory.
 struct item **tsr__turn_shards(struct draft *draft, struct item *it,
                                const struct tile_layout **sharding);

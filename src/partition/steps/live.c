@@ -48,9 +48,7 @@ static void live_groups(struct step *st)
 
 static void live_local(struct draft *draft, struct step *st)
 {
-    size_t n = 1;
-    if (st->kind == STEP_JOIN)
-        n = st->n_inputs;
+    size_t n = st->kind == STEP_JOIN ? st->n_inputs : 1;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         for (size_t i = 0; i < n; i++)
             if (form_wanted(st->outputs[0], rank) &&

@@ -68,7 +68,7 @@ static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, 
     return true;
 }
 
-// True if elements [from, to) of what `a` keeps are exactly those of `b`. If a has [0,4) and
+// True if elements [from, to) of `a` are exactly those of `b`. If a has [0,4) and
 // [8,12), its elements [2,6) are [2,4) and [8,10) of the full tensor.
 static bool is_stretch(const struct tile_piece *a, const struct tile_piece *b, int axis,
                        int64_t from, int64_t to)

@@ -17,9 +17,8 @@
 
 struct ports {
     struct draft *draft;
-    const struct tile_layout *
-        // By value id: the layout in which readers need an input. NULL until asked for.
-        *needed;
+    // By value id: the layout in which readers need an input. NULL until asked for.
+    const struct tile_layout **needed;
     struct map outputs; // name -> output of the model
     size_t n_mapped;    // outputs that are in the map
 };
@@ -137,13 +136,13 @@ static void warn_unsharded(struct draft *draft, const tsr_value *value,
     at.configuration = str_of(tsr_config_name(draft->flow->config));
     if (cut)
         tsr__diag(draft->session, DIAG_partition_port_whole, &at,
-                  "give each device one piece, of adjacent tiles",
-                  "it was to be kept cut, but a device would have several pieces of it, or of "
-                  "elements that are packed");
+                  "give each device one contiguous shard",
+                  "cannot stay sharded: a device would have several shards of it, or its elements "
+                  "are packed");
     else
         tsr__diag(draft->session, DIAG_partition_port_whole, &at,
-                  "shard it at the nodes that read or make it",
-                  "it was to be kept cut, but no node has it cut");
+                  "shard it at the nodes that read or produce it",
+                  "cannot stay sharded: no node has it sharded");
 }
 
 // ---- options ------------------------------------------------------------------------------------
@@ -211,8 +210,8 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
                  b = tsr__shapes_of(draft->flow->shapes, present);
     if (a.dtype != b.dtype || (a.rank >= 0 && b.rank >= 0 && a.rank != b.rank))
         return refuse(draft, tsr__value_str(present),
-                      "name the output that takes the input's place",
-                      "an output of another type or rank cannot become the input of the next run");
+                      "name the output that becomes the input of the next run",
+                      "the output has another type or rank than the input");
     const struct tile_layout *layout = needed_layout(ports, past);
     if (!layout) // no reader: where outputs are by default
         layout = tsr__layout_whole(draft->arena, a.rank, draft->all_devices, 1);
@@ -261,8 +260,7 @@ static tsr_status keep_state(struct ports *ports, struct str text)
         if (st != TSR_OK || found)
             return st;
     }
-    return refuse(ports->draft, text,
-                  "give INPUT=OUTPUT; one * on each side stands for the same text",
+    return refuse(ports->draft, text, "give INPUT=OUTPUT; one * on each side matches the same text",
                   "the model has no such input and output");
 }
 
@@ -345,9 +343,7 @@ static tsr_status each_line(struct ports *ports, const char *key,
     const char *text = tsr_model_metadata(ports->draft->model, key);
     while (text && *text) {
         size_t n = strcspn(text, "\n");
-        tsr_status st = TSR_OK;
-        if (n)
-            st = take(ports, (struct str){text, n});
+        tsr_status st = n ? take(ports, (struct str){text, n}) : TSR_OK;
         if (st != TSR_OK)
             return st;
         text += n + (text[n] == '\n');

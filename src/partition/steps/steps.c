@@ -410,8 +410,8 @@ static tsr_status refuse_reserved(struct draft *draft)
         struct place at = PLACE_NONE;
         at.file = str_of(tsr_model_path(draft->model));
         at.value = str_of(reserved[i]);
-        tsr__diag(draft->session, DIAG_partition_refused, &at, "partition the whole model",
-                  "this model is a part of a partition");
+        tsr__diag(draft->session, DIAG_partition_refused, &at, "partition the original model",
+                  "this model is already a rank file of a partition");
         return TSR_INVALID;
     }
     return TSR_OK;

@@ -63,7 +63,7 @@ static tsr_dim shard_size(const struct item *it, const struct tile_layout *layou
     return (tsr_dim){tsr__local_size_of(&size, it->dims[axis].value), ""};
 }
 
-// One shard as a value of its own.
+// One shard as a separate item.
 static struct item *shard_item(struct draft *draft, struct form *form, int64_t shard)
 {
     const struct item *it = form->item;

@@ -13,9 +13,8 @@ struct runs {
     int last;                      // dimension whose intervals are the runs; -1: one run
     int64_t inner;                 // elements below it
     int64_t stride[TILE_MAX_RANK]; // elements per index of each dimension
-    int64_t at[TILE_MAX_RANK],
-        // Index and interval of the outer dimensions.
-        in[TILE_MAX_RANK];
+    // Index and interval of the outer dimensions.
+    int64_t at[TILE_MAX_RANK], in[TILE_MAX_RANK];
     int64_t start, stop; // the current run, in elements
     bool done;
 };

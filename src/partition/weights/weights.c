@@ -132,7 +132,7 @@ static tsr_status refuse_size(struct part *part, const struct form *form)
     struct place at = tsr__place_value(form->item->value);
     at.file = str_of(tsr_model_path(part->draft->model));
     tsr__diag(part->draft->session, DIAG_tensor_size, &at, "export the model again",
-              "the dimensions of this constant multiply to more than can be counted");
+              "the number of elements of this constant overflows");
     return TSR_INVALID;
 }
 

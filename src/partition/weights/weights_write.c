@@ -37,9 +37,8 @@ static tsr_status source_open(struct draft *draft, const struct item *it, struct
     *out = (struct source){
         .session = draft->session, .name = it->name, .bytes = tsr_tensor_bytes(tensor)};
     uint64_t length;
-    bool packed =
-        // Packed elements are taken from memory bit by bit.
-        tsr_dtype_bits(it->dtype) % 8 != 0;
+    // Packed elements are taken from memory bit by bit.
+    bool packed = tsr_dtype_bits(it->dtype) % 8 != 0;
     if (!packed && tsr__tensor_window(tensor, &out->fd, &out->offset, &length) &&
         length == (uint64_t)out->bytes)
         return TSR_OK;
@@ -396,10 +395,7 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
         st = tsr__cancel_check(batch->draft->session);
         if (st != TSR_OK)
             return st;
-        if (batch->n)
-            st = batch_form(batch, form);
-        else
-            st = common_form(batch, form);
+        st = batch->n ? batch_form(batch, form) : common_form(batch, form);
         if (st != TSR_OK)
             return st;
     }
