@@ -121,7 +121,7 @@ BREACHES = {
     "one more input": (lambda m: m.graph.input.append(h.make_tensor_value_info("more", T.FLOAT, [1])), "more"),
     "a communication is gone": (drop_communication, "missing on one of its members"),
     "another reduction": (lambda m: setattr(attribute(m, "reduce"), "s", b"max"), "disagree on its attributes"),
-    "another number": (lambda m: setattr(attribute(m, "id"), "i", 7), "no part of"),
+    "another number": (lambda m: setattr(attribute(m, "id"), "i", 7), "not a member"),
     "another plan": (lambda m: setattr(attribute(m, "plan"), "s", b"0" * 16), "differs from the manifest"),
     "off the chain of tokens": (lambda m: comm(m).input.__setitem__(len(comm(m).input) - 1, "token2") or m.graph.initializer.append(nh.from_array(np.zeros(1, "i8"), "token2")), "chain of tokens"),
     "weights elsewhere": (lambda m: [setattr(e, "value", "below/w.data") for t in m.graph.initializer for e in t.external_data if e.key == "location"], "outside of the folder"),
