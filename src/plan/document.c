@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// document.c - a plan as a JSON document (docs/formats.md): what it was made for, what it comes to,
-// and each node's shardings as the edits that write them. Read again to replay it on the model, or
-// to compare two of them.
+// document.c - saves a plan as a JSON document (docs/formats.md), reads the edits that replay it,
+// and compares two documents.
 //
-// Documents are read with suspicion: the first thing that is wrong is the finding. What an edit
-// means is not known here.
-#include "plan/costs/planner.h"
+// Documents may come from anywhere, so every field is checked, and the first mistake is reported.
+// The edits themselves are not interpreted here.
+#include "plan/plan_once.h"
+#include "plan/write/write.h"
 
 #include "tessera_json.h"
 
@@ -18,8 +18,8 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// Name and digest of the file, so that a replay can say that it is another model. A model made in
-// memory has no digest.
+// Name and digest of the file, so that a replay can report that the model is another one. A model
+// made in memory has no digest.
 static tsr_status add_model(tsr_json *json, tsr_model *model)
 {
     const char *path = tsr_model_path(model);
@@ -40,7 +40,7 @@ static tsr_status add_model(tsr_json *json, tsr_model *model)
     return st;
 }
 
-// What the plan holds for: another topology, limit or size would have another plan.
+// The request that the plan answers.
 static void add_made_for(tsr_json *json, const tsr_plan_options *options,
                          const tsr_plan_summary *summary)
 {
@@ -60,7 +60,7 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
     tsr_json_end(json);
 }
 
-// Times are picoseconds, memory is bytes by device, as everywhere in the interface.
+// Times are picoseconds; memory is bytes by device.
 static void add_result(tsr_json *json, const tsr_plan_summary *summary)
 {
     static const tsr_json_field fields[] = {
@@ -99,7 +99,7 @@ void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
         tsr_json_fields(json, fields, summary);
 }
 
-// The document is written at once, when all of it is there: what fails leaves no file behind.
+// The document is written when it is complete: a failure leaves no file.
 tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                          const tsr_plan_summary *summary, const char *path)
 {
@@ -113,7 +113,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
     if (st != TSR_OK)
         return st;
-    // A summary without a plan cannot be saved: the caller's mistake, not the document's.
+    // A summary without a plan is the caller's mistake.
     if (!summary->config)
         return TSR_USAGE;
     const tsr_config *config = tsr_model_find_config(model, summary->config);
@@ -145,18 +145,17 @@ free_json:
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// A document while it is read. `failed` is set by the first thing that is wrong; the finding is
-// added then, and no other.
+// A document while it is read. `failed` is set at the first mistake, which alone is reported.
 struct document {
     tsr_session *session;
-    struct arena *arena; // of what is handed out
+    struct arena *arena; // of the returned texts
     const char *path;
     json_t *root;
     const json_t *nodes;
     bool failed;
 };
 
-// Adds the finding for the first mistake only: later ones may follow from it.
+// Reports the first mistake only: others may follow from it.
 static tsr_status wrong(struct document *document, const char *field, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -168,7 +167,7 @@ static tsr_status wrong(struct document *document, const char *field, const char
     return TSR_MALFORMED;
 }
 
-// NULL: missing or of another type, which has been said.
+// NULL: missing or of the wrong type, which is reported.
 static const json_t *member(struct document *document, const json_t *object, const char *key,
                             json_type type)
 {
@@ -184,8 +183,8 @@ static const json_t *member(struct document *document, const json_t *object, con
     return value;
 }
 
-// A copy in the arena, "" for what is no text. Edits are joined by line ends later, so none may
-// hold one; a 0 would end it early.
+// A copy in the arena; "" if the value is no string. Edits are joined by line breaks later, so a
+// text must contain neither a line break nor a 0.
 static const char *text_of(struct document *document, const json_t *value)
 {
     struct str text = STR("");
@@ -197,7 +196,7 @@ static const char *text_of(struct document *document, const json_t *value)
     return copy ? copy : "";
 }
 
-// Looks at all members before it gives up, but says one thing.
+// Checks all members, but reports one mistake.
 static tsr_status check_node(struct document *document, size_t i)
 {
     const json_t *n = json_array_get(document->nodes, i);
@@ -214,7 +213,7 @@ static tsr_status check_node(struct document *document, size_t i)
     return TSR_OK;
 }
 
-// Kind and version before anything else; then every node, up to the first that is wrong.
+// Format and version first, then the nodes up to the first mistake.
 static tsr_status check_document(struct document *document)
 {
     const json_t *kind = member(document, document->root, "kind", JSON_STRING);
@@ -235,7 +234,7 @@ static tsr_status check_document(struct document *document)
     return TSR_OK;
 }
 
-// To be closed in every case.
+// To be closed in any case.
 static tsr_status open_document(struct document *document, tsr_session *session,
                                 struct arena *arena, const char *path)
 {
@@ -273,7 +272,8 @@ static void add_edits(struct document *document, struct text *text)
     }
 }
 
-// All lines that replay the plan: the one that declares the configuration, then those of each node.
+// The lines that replay the plan: the declaration of the configuration, then the edits of each
+// node.
 tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out)
 {
     if (!out)
@@ -312,7 +312,7 @@ static int64_t int_of(struct document *document, const char *key)
     return (int64_t)json_integer_value(member(document, document->root, key, JSON_INTEGER));
 }
 
-// At most PLAN_MAX_LISTED_OP of them, each with a count of at least 0.
+// At most PLAN_MAX_LISTED_OP entries, each with a count of at least 0.
 static void read_collectives(struct document *document, tsr_plan_side *out)
 {
     const json_t *all = member(document, document->root, "collectives", JSON_OBJECT);
@@ -335,7 +335,7 @@ static void read_collectives(struct document *document, tsr_plan_side *out)
     }
 }
 
-// What one document says of the whole. Of the memory the fullest device counts.
+// The figures of one document. Memory is that of the fullest device.
 static void read_side(struct document *document, tsr_plan_side *out)
 {
     const json_t *model = member(document, document->root, "model", JSON_OBJECT);
@@ -363,7 +363,7 @@ static const char *choice_of(struct document *document, size_t i)
             edit = value + 2;
         all = tsr__arena_printf(document->arena, STR_FMT "%s%s", STR_ARG(all), before, edit);
         if (!all.p)
-            return ""; // the arena has failed: whoever compares says so
+            return ""; // out of memory, which the caller reports
         before = "; ";
     }
     return all.p;
@@ -374,7 +374,7 @@ static const char *name_of(struct document *document, size_t i)
     return text_of(document, json_object_get(json_array_get(document->nodes, i), "name"));
 }
 
-// What a node of one document is called and does; nothing where the document has fewer.
+// Name and shardings of a node; empty if the document has fewer nodes.
 struct node_text {
     const char *name, *choice;
 };
@@ -386,7 +386,7 @@ static struct node_text node_text(struct document *document, size_t i)
     return (struct node_text){name_of(document, i), choice_of(document, i)};
 }
 
-// Nodes at the same place that differ in name or shardings, and those that only one document has.
+// Nodes at the same index that differ in name or shardings, and nodes that only one document has.
 static bool list_differences(struct document *a, struct document *b, tsr_plan_comparison *out)
 {
     size_t n_a = json_array_size(a->nodes), n_b = json_array_size(b->nodes);
@@ -406,7 +406,7 @@ static bool list_differences(struct document *a, struct document *b, tsr_plan_co
     return !a->arena->failed;
 }
 
-// Reads both documents, which are to be closed in every case, and compares them.
+// Reads both documents and compares them. Both must be closed in any case.
 static tsr_status compare(struct document documents[2], tsr_session *session,
                           const char *const paths[2], tsr_plan_comparison *out)
 {
@@ -430,7 +430,7 @@ static tsr_status compare(struct document documents[2], tsr_session *session,
     return TSR_OK;
 }
 
-// *out is written on success only, and no further than its size says.
+// *out is written on success only, up to its size.
 tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
                             tsr_plan_comparison *out)
 {

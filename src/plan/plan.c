@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.c - tsr_plan: values, candidates, the program, its answer, and the shardings that say it.
+// plan.c - tsr_plan: checks the options and plans on the best choice of devices (choices.c).
 //
-// A matrix product on two devices, told in numbers. X is [8, 6], W is [6, 4], and the only node Y = X W has the factors
-// m = 8, k = 6 and n = 4. Its candidates (strategies.c) are the columns of one variable of the program:
+// The whole path in numbers, for a matrix product on two devices. X is [8, 6], W is [6, 4], and the
+// only node Y = X W has the factors m = 8, k = 6 and n = 4. Its candidates (candidates/) are the
+// choices of one variable of the program:
 //
-//     "whole"  both devices do all of it                         192 multiplications each    nothing is sent
-//     "m/2"    device 1 has rows 4..7 of X and all of W           96                          nothing is sent
-//     "k/2"    device 1 has columns 3..5 of X and rows 3..5 of W  96                          the sum: AllReduce of 32 numbers
-//     "n/2"    device 1 has columns 2..3 of W                     96                          nothing is sent
+//     "whole"  both devices compute all of Y            192 multiplications  nothing is sent
+//     "m/2"    device 1 has rows 4..7 of X, all of W     96                  nothing is sent
+//     "k/2"    device 1 has half of each sum             96                  AllReduce of 32 sums
+//     "n/2"    device 1 has columns 2..3 of W            96                  nothing is sent
 //
-// Y is an output, so its reader is the caller, who wants it whole on device 0: an edge adds to each column what it costs to
-// bring it there (edges.c). W lies in half of the memory with "k/2" and "n/2": a row of the program (uses.c, stored.c)
-// forbids the others where the devices have no room. The least sum that keeps the rows is the plan (solver/solver.h).
-#include "plan/costs/planner.h"
+// Y is an output, so its reader is the caller, who needs the full tensor on device 0. An edge adds
+// the cost of bringing it there to each choice (program/edges.c). "k/2" and "n/2" store half of W
+// on each device: where memory is short, a row of the program forbids the other two
+// (program/stored_weights.c). The cheapest choice that keeps all rows is the plan
+// (solver/solver.h).
+#include "plan/plan_once.h"
+#include "rules/rules.h"
+#include "topology/topology.h"
 
 tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options *options)
 {
@@ -34,7 +39,7 @@ static tsr_status check_limits(tsr_session *session, const tsr_plan_options *opt
     return TSR_INVALID;
 }
 
-// Either model may have the dimension: both are often planned with the same sizes.
+// The dimension may belong to either model: both are often planned with the same sizes.
 static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 {
     tsr_model *models[] = {model, options->with};
@@ -45,7 +50,7 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
     return st;
 }
 
-// The solver counts in 64 bits and says no more than that the numbers do not fit.
+// The solver computes in 64 bits and returns TSR_INVALID on overflow.
 static void say_too_large(tsr_session *session)
 {
     tsr__diag(session, DIAG_argument_invalid, NULL,

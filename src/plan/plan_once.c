@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan_once.c - plans a list of models on one topology: reads the options, then searches without
 // (search/) or with pipeline stages (stages/).
+#include "plan/plan_once.h"
 #include "plan/stages/stages.h"
 
 // The planners of one call, with what the caller asks for.
@@ -53,7 +54,7 @@ static tsr_status refuse_config(struct planner *planner, const tsr_config *confi
     return TSR_INVALID;
 }
 
-// What nodes may have in a configuration already.
+// What nodes may already have in a configuration.
 enum had { HAD_STAGE, HAD_SPEC };
 
 static bool has(const tsr_node_config *config, enum had what)
@@ -75,7 +76,7 @@ static bool some_node_has(const struct planner *planner, const tsr_config *confi
     return false;
 }
 
-// The configuration of that name; without a name the only one for as many devices. NULL: none.
+// The configuration of that name; without a name, the only one for as many devices. NULL: none.
 static tsr_config *choose_config(const struct planner *planner, const char *name)
 {
     tsr_config *chosen = NULL;
@@ -93,7 +94,7 @@ static tsr_config *choose_config(const struct planner *planner, const char *name
     return chosen;
 }
 
-// Shardings that the model has for as many devices are kept, and completed.
+// Shardings that the model has for as many devices are kept and completed.
 static tsr_status find_config(struct planner *planner, const char *name, bool stages)
 {
     planner->config = choose_config(planner, name);
@@ -103,8 +104,8 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
         return refuse_config(planner, planner->config,
                              "the configuration is for another number of devices");
     planner->hand_staged = some_node_has(planner, planner->config, HAD_STAGE);
-    // Stages plan all nodes anew. A configuration that was named, or that has stages by hand,
-    // cannot be left aside.
+    // Stages plan all nodes anew. A configuration that the caller named, or that has stages, must
+    // not be ignored.
     if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
         if (name || planner->hand_staged)
             return refuse_config(planner, planner->config,
@@ -222,7 +223,8 @@ static void set_bound(tsr_plan_summary *out, int64_t bound)
 }
 
 // Any number of stages, or none: first a plan without stages, which stages must beat. That plan has
-// candidates that stages lack, such as delayed partial sums, and on unlike devices it is found sooner.
+// candidates that stages lack, such as delayed partial sums, and on unlike devices it is found
+// sooner.
 static tsr_status plan_auto(struct request *request, struct request *plain, bool write,
                             tsr_plan_summary *out)
 {
@@ -255,7 +257,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     return st;
 }
 
-// Exported programs and explained nodes are those of stages, so there is no plan without stages then.
+// Exported programs and explained nodes are those of stages, so there is no plan without stages
+// then.
 static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summary *out)
 {
     const tsr_plan_options *options = &request->options;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_shares.c - unlike devices have unequal parts of the work, and of the weights; devices that are alike have equal ones.
 #include "nets.h"
-#include "plan/costs/planner.h"
+#include "plan/candidates/strategies.h"
 
 // Two layers of a network that is much wider than what goes in and comes out; what is between them.
 static tsr_value *two_layers(struct net *t, int64_t rows)

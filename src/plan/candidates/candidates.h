@@ -1,58 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// candidates.h - between the files that make candidates.
+// candidates.h - shared by the files that make candidates.
 #ifndef TSR_PLAN_CANDIDATES_H
 #define TSR_PLAN_CANDIDATES_H
 
-#include "plan/costs/planner.h"
+#include "plan/candidates/strategies.h"
 
-// One candidate in the making.
-struct making {
+// One candidate while it is made.
+struct candidate_builder {
     struct planner *planner;
     struct strategy *strategy;
-    const struct rule *rule; // of the strategy's two
+    const struct rule *rule; // one of the strategy's two
     const tsr_node *node;
-    struct arena *arena; // gone afterwards
+    struct arena *arena; // of temporary data
     struct placement place;
     struct tile_layout **in, **out; // by slot; NULL: absent
     size_t n_in, n_out;
     struct device_group *groups;
     size_t n_groups;
     enum combine combine;
-    bool stat; // a factor is cut that statistics are taken of: the node is replaced by simpler ones
-    bool spread; // there are fewer pieces than devices: neighbours are told of its layouts
-    const uint32_t *pending; // by input: number of the layout if it comes in parts; NULL: none does
+    bool stat;   // a factor of statistics is sharded: the node is replaced by simpler ones
+    bool spread; // fewer shards than devices: its layouts are offered to neighbours
+    // by input: number of the layout if it is a partial sum; NULL: none is
+    const uint32_t *pending;
 };
 
-static inline const struct plan_value *value_at(const struct making *making, enum slot_side side,
-                                                size_t i)
+static inline const struct plan_value *value_at(const struct candidate_builder *builder,
+                                                enum slot_side side, size_t i)
 {
-    return &making->planner->values[tsr__value_id(node_value(making->node, side, i))];
+    return &builder->planner->values[tsr__value_id(node_value(builder->node, side, i))];
 }
 
 // candidates.c
-struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
-                          struct arena *arena);
-// Takes the placement of the making as candidates if it holds: reduced on all, in shares, or not at all.
-bool tsr__making_take(struct making *making);
-// The same for a node that is given parts of sums (making->pending).
-bool tsr__making_take_parts(struct making *making, const struct parts *parts);
-bool tsr__making_number(struct making *making, struct tile_layout *const *out,
-                        struct candidate *candidate);
-void tsr__making_cost(struct making *making, struct candidate *candidate);
+struct candidate_builder tsr__builder_init(struct planner *planner, struct strategy *strategy,
+                                           const tsr_node *node, struct arena *arena);
+// Adds the candidates of the placement, if it is valid: with an all-reduce, a reduce-scatter, or
+// none.
+bool tsr__builder_take(struct candidate_builder *builder);
+// The same for a node that reads partial sums (builder->pending).
+bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts);
+bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
+                         struct candidate *candidate);
+void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate);
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts);
 
 // expansions.c
-// The node can be replaced by simpler ones if its factors are cut so.
-bool tsr__making_expands(struct making *making);
-// What the simpler nodes take on the slowest device, and the sums that devices add up among them, all for the largest part.
+// True if the node can be replaced by simpler ones when its factors are sharded so.
+bool tsr__builder_expands(struct candidate_builder *builder);
+// Time of the simpler nodes on the slowest device, and the sums over devices among them.
 struct expanded_price {
     int64_t compute, comm; // picoseconds
     int sums;
 };
-struct expanded_price tsr__making_expanded(struct making *making);
+struct expanded_price tsr__builder_expanded(struct candidate_builder *builder);
 
 // grids.c
-// Every candidate that a rule gives on lines and grids of devices.
-void tsr__making_grids(struct making *making);
+// Adds every candidate that a rule gives on lines and grids of devices.
+void tsr__builder_grids(struct candidate_builder *builder);
 
 #endif

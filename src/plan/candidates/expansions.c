@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// expansions.c - whether a node that cuts what its operator takes statistics of can be replaced by
-// simpler nodes: it is tried in a copy of the model, which is thrown away. Once for nodes that are
-// alike.
+// expansions.c - finds out whether a node with a sharded factor of statistics can be replaced by
+// simpler nodes, by trying it in a copy of the model. Once for nodes that are alike.
 //
-//     Softmax over 1000 classes cut in 4: exp(x - max) / sum needs the greatest of all and the sum of all. tsr__rule_expand
-//     makes ReduceMax, Sub, Exp, ReduceSum and Div of it, which can be cut, or says that it cannot. They are priced one by one:
-//     each reads and makes parts of 250 classes, and the two reductions give one number for each row, which all add up.
+//     Softmax over 1000 classes sharded in 4 needs the maximum and the sum over all classes.
+//     tsr__rule_expand makes ReduceMax, Sub, Exp, ReduceSum and Div, which can be sharded, or
+//     fails. Each is charged for its 250 classes; the two reductions give one number per row, which
+//     all devices add.
 #include "plan/candidates/candidates.h"
 
-// The copy is made when it is first needed; its nodes stand in the same order as the model's.
+// The copy is made when it is first needed; its nodes are in the order of the model's.
 static bool make_copy(struct planner *planner)
 {
     if (planner->trial.model)
@@ -29,42 +29,42 @@ static bool make_copy(struct planner *planner)
     return planner->trial.shapes != NULL;
 }
 
-// The twin is gone or changed afterwards, so it cannot be tried again.
-static bool try_it(struct making *making)
+// The copied node is changed afterwards, so it cannot be tried again.
+static bool try_it(struct candidate_builder *builder)
 {
-    struct planner *planner = making->planner;
+    struct planner *planner = builder->planner;
     struct planner_trial *trial = &planner->trial;
     struct expanded *nodes = ARENA_NEW(&planner->arena, struct expanded);
-    int64_t at = planner->node_at[tsr__node_id(making->node)];
+    int64_t at = planner->node_at[tsr__node_id(builder->node)];
     if (!nodes || at < 0 || !make_copy(planner) || !trial->twins[at])
         return false;
     tsr_node *twin = trial->twins[at];
     trial->twins[at] = NULL;
-    making->strategy->nodes = nodes;
-    return tsr__rule_expand(&planner->arena, twin, making->node, planner->shapes.model,
-                            making->place.rule, making->place.cuts, nodes) == TSR_OK &&
+    builder->strategy->nodes = nodes;
+    return tsr__rule_expand(&planner->arena, twin, builder->node, planner->shapes.model,
+                            builder->place.rule, builder->place.cuts, nodes) == TSR_OK &&
            tsr__shapes_add(trial->shapes, nodes->nodes, nodes->n_nodes);
 }
 
-bool tsr__making_expands(struct making *making)
+bool tsr__builder_expands(struct candidate_builder *builder)
 {
-    if (!making->strategy->asked)
-        making->strategy->expands = try_it(making);
-    making->strategy->asked = true;
-    return making->strategy->expands;
+    if (!builder->strategy->asked)
+        builder->strategy->expands = try_it(builder);
+    builder->strategy->asked = true;
+    return builder->strategy->expands;
 }
 
 // ---- prices ------------------------------------------------------------------------------------
 
-// How often each dimension of a value of the copy is cut.
+// Number of parts of each dimension of a value of the copy.
 struct value_cuts {
     const tsr_value *value;
     int64_t cuts[RULE_MAX_RANK];
 };
 struct pricing {
-    struct making *making;
+    struct candidate_builder *builder;
     const struct shapes *shapes;
-    VEC(struct value_cuts) values; // others are whole
+    VEC(struct value_cuts) values; // other values are unsharded
     struct expanded_price price;
 };
 
@@ -76,13 +76,13 @@ static const struct value_cuts *cuts_of(const struct pricing *pricing, const tsr
     return NULL;
 }
 
-// The value is cut as those factors are that its dimensions are made of; `cuts` by factor.
+// A value is sharded like the factors of its dimensions; `cuts` is indexed by factor.
 static void note_cuts(struct pricing *pricing, const tsr_value *value,
                       const struct rule_tensor *tensor, const int64_t *cuts)
 {
     if (tensor->host || tensor->absent || tensor->rank > RULE_MAX_RANK || cuts_of(pricing, value))
         return;
-    struct value_cuts *at = vec_push(pricing->making->arena, &pricing->values);
+    struct value_cuts *at = vec_push(pricing->builder->arena, &pricing->values);
     if (!at)
         return;
     at->value = value;
@@ -93,10 +93,11 @@ static void note_cuts(struct pricing *pricing, const tsr_value *value,
     }
 }
 
-// What the simpler nodes read of the old one's inputs, and tensors that the expansion made, are cut as the old node's factors.
+// Inputs of the old node, and tensors that the expansion made, are sharded like the old node's
+// factors.
 static void note_reads(struct pricing *pricing, const struct expanded *list)
 {
-    const struct placement *place = &pricing->making->place;
+    const struct placement *place = &pricing->builder->place;
     for (size_t i = 0; i < list->n_reads; i++)
         if (list->reads[i].of < place->rule->n_inputs)
             note_cuts(pricing, list->reads[i].value, &place->rule->inputs[list->reads[i].of],
@@ -105,7 +106,7 @@ static void note_reads(struct pricing *pricing, const struct expanded *list)
         note_cuts(pricing, list->places[i].value, &list->places[i].tensor, place->cuts);
 }
 
-// Bytes of the largest part of a value.
+// Bytes of the largest shard of a value.
 static double part_bytes(const struct pricing *pricing, const tsr_value *value)
 {
     struct shape shape = tsr__shapes_of(pricing->shapes, value);
@@ -119,7 +120,7 @@ static double part_bytes(const struct pricing *pricing, const tsr_value *value)
     return elements * (bits ? bits : 8) / 8;
 }
 
-// How often the node's factors are cut, as the dimensions of what it reads are.
+// Number of parts of the node's factors, from the dimensions of its inputs.
 static void factor_cuts(const struct pricing *pricing, const tsr_node *node,
                         const struct rule *rule, int64_t *cuts)
 {
@@ -150,10 +151,10 @@ static double bytes_of_node(const struct pricing *pricing, const tsr_node *node,
     return bytes;
 }
 
-// All devices add up what the node gives.
+// All devices add up the node's output.
 static void add_sum(struct pricing *pricing, const tsr_node *node)
 {
-    struct planner *planner = pricing->making->planner;
+    struct planner *planner = pricing->builder->planner;
     struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         if (!tsr_node_output(node, i))
@@ -164,7 +165,7 @@ static void add_sum(struct pricing *pricing, const tsr_node *node)
     }
 }
 
-// The engine runs what reads constants alone when it loads the model.
+// The engine runs nodes that read only constants once, when it loads the model.
 static bool reads_something(const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
@@ -173,12 +174,12 @@ static bool reads_something(const tsr_node *node)
     return false;
 }
 
-// One of the simpler nodes on the slowest device, after those that it reads.
+// Adds the time of a simpler node on the slowest device, after the nodes that it reads.
 static void price_node(struct pricing *pricing, const tsr_node *node)
 {
-    const struct planner *planner = pricing->making->planner;
+    const struct planner *planner = pricing->builder->planner;
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS], cuts[RULE_MAX_FACTORS];
-    const struct rule *rule = tsr__rule_of(pricing->making->arena, node, pricing->shapes);
+    const struct rule *rule = tsr__rule_of(pricing->builder->arena, node, pricing->shapes);
     bool sums = false;
     if (!rule || !reads_something(node))
         return;
@@ -200,10 +201,10 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
         add_sum(pricing, node);
 }
 
-struct expanded_price tsr__making_expanded(struct making *making)
+struct expanded_price tsr__builder_expanded(struct candidate_builder *builder)
 {
-    const struct expanded *nodes = making->strategy->nodes;
-    struct pricing pricing = {.making = making, .shapes = making->planner->trial.shapes};
+    const struct expanded *nodes = builder->strategy->nodes;
+    struct pricing pricing = {.builder = builder, .shapes = builder->planner->trial.shapes};
     note_reads(&pricing, nodes);
     for (size_t i = 0; i < nodes->n_nodes; i++)
         price_node(&pricing, nodes->nodes[i]);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// partial_sums.c - where sums may stay in parts: only where two of them are added before anybody
-// needs the sum, which then takes one communication in place of two. Elsewhere it gains nothing,
-// and the candidates are spared.
+// partial_sums.c - where sums may stay partial: only if two of them are added before the sum is
+// needed, which then takes one reduction instead of two. Elsewhere it gains nothing.
 //
-//     A = MatMul(X, W)     cut along the sum: each device has a summand of A      may stay in parts: its reader Add can take them
-//     B = MatMul(Y, V)     the same                                               may stay in parts
-//     C = Add(A, B)        adds summand to summand: what it makes is in parts too, and takes one AllReduce in place of two
-//     D = MatMul(Z, U)     read by Relu, which must not be given a summand        its sum is done at once
+//     A = MatMul(X, W)   sharded along the sum: partial on each device  may stay partial
+//     B = MatMul(Y, V)   the same                                       may stay partial
+//     C = Add(A, B)      adds partial sums: one AllReduce instead of two
+//     D = MatMul(Z, U)   read by Relu, which needs the full sum         is reduced at once
 //
-// Forward: which nodes could give parts (they make sums, or pass parts on, and every reader can
-// take them). Backward, from the nodes that add two of them: who is wanted to.
-#include "plan/costs/planner.h"
+// A forward pass finds the nodes that can give partial sums: they make sums or pass them on, and
+// every reader can add them. A backward pass, from the nodes that add two of them, finds those that
+// should.
+#include "plan/candidates/strategies.h"
 
-struct delaying {
+struct partial_sums {
     struct planner *planner;
-    bool *can;    // by node: what it gives may be in parts, and its readers could take them
-    bool *wanted; // by node: somebody adds it to another such value
-    bool passes;  // all readers, so far
+    bool *can;    // by node: its output may be partial, and its readers could add it
+    bool *wanted; // by node: a reader adds it to another partial sum
+    bool passes;  // all readers so far
 };
 
 static int64_t producer_of(const struct planner *planner, const tsr_value *value)
@@ -27,14 +27,13 @@ static int64_t producer_of(const struct planner *planner, const tsr_value *value
     return planner->node_at[tsr__node_id(node)];
 }
 
-// Called for each reader of a value; false ends the walk. What a body reads must be done.
+// Called for each reader of a value; false ends the iteration. Subgraphs need full sums.
 static bool takes(void *data, tsr_node *node, size_t input)
 {
-    struct delaying *delaying = data;
-    bool here = tsr_node_graph(node) == tsr_model_graph(delaying->planner->model);
-    delaying->passes =
-        here && tsr__sum_fits(delaying->planner->shapes.model, node, input) != SUM_STOPS;
-    return delaying->passes;
+    struct partial_sums *sums = data;
+    bool here = tsr_node_graph(node) == tsr_model_graph(sums->planner->model);
+    sums->passes = here && tsr__sum_fits(sums->planner->shapes.model, node, input) != SUM_STOPS;
+    return sums->passes;
 }
 
 static bool makes_sums(const struct rule *rule)
@@ -46,50 +45,50 @@ static bool makes_sums(const struct rule *rule)
     return false;
 }
 
-// The input comes from a node that can give parts, and the node can take them.
-static bool passes_input(const struct delaying *delaying, const tsr_node *node, size_t i)
+// The input comes from a node that can give partial sums, and this node can take them.
+static bool passes_input(const struct partial_sums *sums, const tsr_node *node, size_t i)
 {
-    int64_t from = producer_of(delaying->planner, tsr_node_input(node, i));
-    return from >= 0 && delaying->can[from] &&
-           tsr__sum_fits(delaying->planner->shapes.model, node, i) != SUM_STOPS;
+    int64_t from = producer_of(sums->planner, tsr_node_input(node, i));
+    return from >= 0 && sums->can[from] &&
+           tsr__sum_fits(sums->planner->shapes.model, node, i) != SUM_STOPS;
 }
 
-// The node has summands to give: it makes a sum, or an input comes in parts.
-static bool has_parts(const struct delaying *delaying, const struct plan_node *node)
+// The node makes a sum, or an input is a partial sum.
+static bool has_parts(const struct partial_sums *sums, const struct plan_node *node)
 {
     if (!node->rule || node->rule->whole)
         return false;
     if (makes_sums(node->rule))
         return true;
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++)
-        if (passes_input(delaying, node->node, i))
+        if (passes_input(sums, node->node, i))
             return true;
     return false;
 }
 
-// Its only output may be in parts, and all who read it can take them.
-static bool can_give(struct delaying *delaying, size_t i)
+// Its only output may be partial, and all readers can take it.
+static bool can_give(struct partial_sums *sums, size_t i)
 {
-    const struct plan_node *node = &delaying->planner->nodes[i];
-    if (tsr_node_output_count(node->node) != 1 || !has_parts(delaying, node))
+    const struct plan_node *node = &sums->planner->nodes[i];
+    if (tsr_node_output_count(node->node) != 1 || !has_parts(sums, node))
         return false;
     const tsr_value *value = tsr_node_output(node->node, 0);
     if (!value || tsr_value_is_output(value))
         return false;
-    // False stays where nobody reads it.
-    delaying->passes = false;
-    tsr_value_uses(value, takes, delaying);
-    return delaying->passes;
+    // Stays false if there is no reader.
+    sums->passes = false;
+    tsr_value_uses(value, takes, sums);
+    return sums->passes;
 }
 
-// Two different inputs in parts are added here.
-static bool merges(const struct delaying *delaying, const tsr_node *node)
+// Two different partial sums are added here.
+static bool merges(const struct partial_sums *sums, const tsr_node *node)
 {
     const tsr_value *first = NULL;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        if (!value || tsr__sum_fits(delaying->planner->shapes.model, node, i) != SUM_ADDS ||
-            !passes_input(delaying, node, i))
+        if (!value || tsr__sum_fits(sums->planner->shapes.model, node, i) != SUM_ADDS ||
+            !passes_input(sums, node, i))
             continue;
         if (first && first != value)
             return true;
@@ -98,26 +97,25 @@ static bool merges(const struct delaying *delaying, const tsr_node *node)
     return false;
 }
 
-// Backward: a node is wanted to give parts if a reader adds two of them, or is itself wanted to
-// give what it makes of them.
-bool tsr__planner_delays(struct planner *planner)
+// Backward: a node should give partial sums if a reader adds two of them, or passes them on.
+bool tsr__partial_sums_mark(struct planner *planner)
 {
-    struct delaying delaying = {.planner = planner};
-    delaying.can = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
-    delaying.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
-    if (!delaying.can || !delaying.wanted || planner->machine.n < 2 || planner->scope.sums_done)
+    struct partial_sums sums = {.planner = planner};
+    sums.can = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
+    sums.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
+    if (!sums.can || !sums.wanted || planner->machine.n < 2 || planner->scope.sums_done)
         return !planner->arena.failed;
-    // Forward: a node that passes parts on can give them only if some input of it can.
+    // Forward: a node passes partial sums on only if an input can be one.
     for (size_t i = 0; i < planner->n_nodes; i++)
-        delaying.can[i] = planner->nodes[i].rule && can_give(&delaying, i);
+        sums.can[i] = planner->nodes[i].rule && can_give(&sums, i);
     for (size_t i = planner->n_nodes; i-- > 0;) {
         struct plan_node *node = &planner->nodes[i];
-        node->delays = delaying.wanted[i] && delaying.can[i];
-        if (!node->rule || !(node->delays || merges(&delaying, node->node)))
+        node->delays = sums.wanted[i] && sums.can[i];
+        if (!node->rule || !(node->delays || merges(&sums, node->node)))
             continue;
         for (size_t k = 0; k < tsr_node_input_count(node->node); k++)
-            if (passes_input(&delaying, node->node, k)) {
-                delaying.wanted[producer_of(planner, tsr_node_input(node->node, k))] = true;
+            if (passes_input(&sums, node->node, k)) {
+                sums.wanted[producer_of(planner, tsr_node_input(node->node, k))] = true;
                 node->takes = true;
             }
     }

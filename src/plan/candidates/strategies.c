@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// strategies.c - the candidates of a node: whole, on grids, as its neighbours have its values, or
-// as it was annotated. Nodes that are alike share one list.
+// strategies.c - the list of candidates of a node: replicated, on grids, with its neighbours'
+// layouts, or as annotated. Nodes that are alike share one list.
 //
-//     24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32: one key, one strategy, 24 nodes that point to it.
-//     Its candidates on 4 devices: "whole", "m/4", "k/4", "k/4 > m", "k/4 > n", "n/4" (candidates.c, grids.c). A 25th MatMul
-//     that has a sharding in the model has a strategy of its own, with those of its candidates that conform to it.
+//     24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32: one key, one strategy,
+//     24 nodes. Its candidates on 4 devices: "whole", "m/4", "k/4", "k/4 > m", "k/4 > n", "n/4". A
+//     25th MatMul with a sharding in the model has its own strategy, with the candidates that match
+//     it.
 //
 // build.c asks for the strategy of each node in order, then offers layouts of its neighbours, which
 // may add candidates.
@@ -12,42 +13,42 @@
 
 // ---- whole nodes -------------------------------------------------------------------------------
 
-// Layouts of all tensors on one side of the node, whole on the first n devices.
-static void lay_whole(struct making *making, enum slot_side side, size_t n,
+// Replicates all tensors on one side of the node on the first n devices.
+static void lay_whole(struct candidate_builder *builder, enum slot_side side, size_t n,
                       struct tile_layout **layouts)
 {
-    size_t n_slots = side == SIDE_OUTPUT ? making->n_out : making->n_in;
+    size_t n_slots = side == SIDE_OUTPUT ? builder->n_out : builder->n_in;
     for (size_t i = 0; i < n_slots; i++)
-        if (node_value(making->node, side, i))
-            layouts[i] = tsr__layout_whole(making->arena, value_at(making, side, i)->rank,
-                                           making->planner->machine.all, n);
+        if (node_value(builder->node, side, i))
+            layouts[i] = tsr__layout_whole(builder->arena, value_at(builder, side, i)->rank,
+                                           builder->planner->machine.all, n);
 }
 
-// Whole on all devices, or on the first where each run gives something else.
-static bool take_whole(struct making *making, bool single)
+// Replicated on all devices, or on the first if each run gives another result.
+static bool take_whole(struct candidate_builder *builder, bool single)
 {
     struct candidate candidate = {.name = STR("whole")};
-    size_t n_devices = (size_t)making->planner->machine.n;
+    size_t n_devices = (size_t)builder->planner->machine.n;
     if (single) {
         candidate.name = STR("first device");
         n_devices = 1;
     }
-    making->in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
-    making->out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-    if (!making->in || !making->out)
+    builder->in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);
+    builder->out = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_out + 1);
+    if (!builder->in || !builder->out)
         return false;
-    lay_whole(making, SIDE_INPUT, n_devices, making->in);
-    lay_whole(making, SIDE_OUTPUT, n_devices, making->out);
-    if (making->arena->failed || !tsr__making_number(making, making->out, &candidate))
+    lay_whole(builder, SIDE_INPUT, n_devices, builder->in);
+    lay_whole(builder, SIDE_OUTPUT, n_devices, builder->out);
+    if (builder->arena->failed || !tsr__builder_number(builder, builder->out, &candidate))
         return false;
-    tsr__making_cost(making, &candidate);
-    struct candidate *at = vec_push(&making->planner->arena, &making->strategy->at);
+    tsr__builder_cost(builder, &candidate);
+    struct candidate *at = vec_push(&builder->planner->arena, &builder->strategy->at);
     if (at)
         *at = candidate;
     return at != NULL;
 }
 
-// A placement that cuts nothing. NULL: out of memory.
+// A placement that shards nothing. NULL: out of memory.
 static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
 {
     int64_t *ones = ARENA_ARRAY(arena, int64_t, (size_t)rule->n_factors + 1);
@@ -58,32 +59,32 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
     return ones;
 }
 
-// The first candidate is always the whole node; then, where it may be cut, what its rules give on
-// grids.
+// The replicated node first; then, unless it must be replicated, what its rules give on grids.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
     struct arena scratch;
     tsr__arena_init(&scratch, planner->session);
-    // The scratch arena serves the whole node only; grids have one for each try.
-    struct making making = tsr__making(planner, strategy, strategy->node, &scratch);
-    making.place = (struct placement){.rule = strategy->rule};
-    making.place.cuts = no_cuts(&scratch, strategy->rule);
-    bool ok = making.place.cuts && take_whole(&making, single);
+    // This scratch arena serves the replicated candidate only; grids have one for each try.
+    struct candidate_builder builder =
+        tsr__builder_init(planner, strategy, strategy->node, &scratch);
+    builder.place = (struct placement){.rule = strategy->rule};
+    builder.place.cuts = no_cuts(&scratch, strategy->rule);
+    bool ok = builder.place.cuts && take_whole(&builder, single);
     tsr__arena_free(&scratch);
     if (!ok)
         return false;
     if (strategy->whole || planner->machine.n < 2)
         return !planner->arena.failed;
-    tsr__making_grids(&making);
-    making.rule = strategy->other;
+    tsr__builder_grids(&builder);
+    builder.rule = strategy->other;
     if (strategy->other)
-        tsr__making_grids(&making);
+        tsr__builder_grids(&builder);
     return !planner->arena.failed;
 }
 
 // ---- shardings that were given -----------------------------------------------------------------
 
-// The configuration that is completed has a sharding for some tensor of the node.
+// The kept configuration has a sharding for some tensor of the node.
 static bool is_annotated(const struct planner *planner, const tsr_node *node)
 {
     if (!planner->config)
@@ -96,23 +97,23 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
     return false;
 }
 
-// The candidate as the given shardings have it: false if it needs an input otherwise. Outputs that
-// are wanted otherwise are moved by the node itself.
-static bool conform(struct making *making, struct candidate *candidate)
+// Adapts the candidate to the given shardings: false if it needs another input layout. Other output
+// layouts are made by the node itself.
+static bool conform(struct candidate_builder *builder, struct candidate *candidate)
 {
-    for (size_t i = 0; i < making->n_in; i++)
-        if (making->in[i] &&
-            candidate->in[i] != tsr__planner_layout(making->planner, making->in[i]))
+    for (size_t i = 0; i < builder->n_in; i++)
+        if (builder->in[i] &&
+            candidate->in[i] != tsr__planner_layout(builder->planner, builder->in[i]))
             return false;
-    for (size_t i = 0; i < making->n_out; i++) {
-        if (!making->out[i] || candidate->out[i] == PLAN_NO_LAYOUT)
+    for (size_t i = 0; i < builder->n_out; i++) {
+        if (!builder->out[i] || candidate->out[i] == PLAN_NO_LAYOUT)
             continue;
-        uint32_t wanted = tsr__planner_layout(making->planner, making->out[i]);
+        uint32_t wanted = tsr__planner_layout(builder->planner, builder->out[i]);
         if (candidate->out[i] == wanted)
             continue;
-        candidate->comm += tsr__planner_price(making->planner, candidate->out[i], wanted,
-                                              value_at(making, SIDE_OUTPUT, i));
-        // The move is made after the node runs, like a reduction: both layouts are there meanwhile.
+        candidate->comm += tsr__resharding_time(builder->planner, candidate->out[i], wanted,
+                                                value_at(builder, SIDE_OUTPUT, i));
+        // The move follows the node, like a reduction: both layouts exist meanwhile.
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -128,54 +129,55 @@ static bool cuts_statistics(const struct placement *placement)
     return false;
 }
 
-// Candidates of the placement that the given shardings mean, by the rule, by the other rule, and by
-// the rule with statistics cut, which the others do not find.
-static void take_annotated(struct making *making, struct tile_layout *const *in,
+// Candidates for the given shardings: by the rule, by the other rule, and by the rule with sharded
+// statistics.
+static void take_annotated(struct candidate_builder *builder, struct tile_layout *const *in,
                            struct tile_layout *const *out)
 {
-    const struct strategy *strategy = making->strategy;
+    const struct strategy *strategy = builder->strategy;
     const struct {
         const struct rule *rule;
         bool stat;
     } tries[] = {{strategy->rule, false}, {strategy->other, false}, {strategy->rule, true}};
     for (size_t i = 0; i < TSR_COUNT(tries); i++) {
-        making->rule = tries[i].rule;
-        making->stat = tries[i].stat;
-        if (making->rule &&
-            tsr__placement_explicit(
-                making->arena, making->arena, strategy->node, making->planner->shapes.model,
-                making->rule, making->planner->machine.n, in, out, !making->stat, &making->place) &&
-            making->stat == cuts_statistics(&making->place))
-            (void)tsr__making_take(making);
+        builder->rule = tries[i].rule;
+        builder->stat = tries[i].stat;
+        if (builder->rule &&
+            tsr__placement_explicit(builder->arena, builder->arena, strategy->node,
+                                    builder->planner->shapes.model, builder->rule,
+                                    builder->planner->machine.n, in, out, !builder->stat,
+                                    &builder->place) &&
+            builder->stat == cuts_statistics(&builder->place))
+            (void)tsr__builder_take(builder);
     }
 }
 
-// Keeps what conforms to the shardings of the node. Where the operator cannot be cut that way it
-// runs whole.
+// Keeps candidates that match the node's shardings. If the operator cannot be sharded that way, it
+// is replicated.
 static bool constrain(struct planner *planner, struct strategy *strategy)
 {
     struct arena arena;
     tsr__arena_init(&arena, planner->session);
-    struct making making = tsr__making(planner, strategy, strategy->node, &arena);
-    struct tile_layout **in = ARENA_ARRAY(&arena, struct tile_layout *, making.n_in + 1);
-    struct tile_layout **out = ARENA_ARRAY(&arena, struct tile_layout *, making.n_out + 1);
+    struct candidate_builder builder = tsr__builder_init(planner, strategy, strategy->node, &arena);
+    struct tile_layout **in = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_in + 1);
+    struct tile_layout **out = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_out + 1);
     bool ok =
         in && out &&
         tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, in, out);
     if (!ok)
         goto free_arena;
     if (!strategy->whole)
-        take_annotated(&making, in, out);
-    making.in = in;
-    making.out = out;
+        take_annotated(&builder, in, out);
+    builder.in = in;
+    builder.out = out;
     size_t kept = 0;
     for (size_t i = 0; i < strategy->at.n; i++)
-        if (conform(&making, &strategy->at.at[i]))
+        if (conform(&builder, &strategy->at.at[i]))
             strategy->at.at[kept++] = strategy->at.at[i];
     if (kept)
         strategy->at.n = kept;
     else if (strategy->at.n)
-        strategy->at.n = 1; // whole
+        strategy->at.n = 1; // replicated
     ok = !arena.failed;
 free_arena:
     tsr__arena_free(&arena);
@@ -198,15 +200,15 @@ static void key_tensor(struct text *text, const struct rule_tensor *tensor)
     }
 }
 
-// An input before the i-th that is the same value, or i: inputs that are one value must stay one.
+// The first input that is the same value as input i: equal inputs must stay equal.
 static size_t same_input(const tsr_node *node, size_t i)
 {
     int64_t earlier = tsr__earlier_reading(node, i);
     return earlier < 0 ? i : (size_t)earlier;
 }
 
-// Type, whether it is constant, the input that it is the same value as, and its sizes:
-// ";1:0:0:8,6," is a float32 [8, 6].
+// Type, whether it is constant, the input with the same value, and its sizes: ";1:0:0:8,6," is a
+// float32 [8, 6].
 static void key_value(struct text *text, const struct planner *planner, const tsr_node *node,
                       enum slot_side side, size_t i)
 {
@@ -238,8 +240,7 @@ static void key_window(struct text *text, const struct rule_window *window)
                      (long long)window->per);
 }
 
-// Names of factors do not matter: two operators with the same factors, windows and rewrites are cut
-// alike.
+// Names of factors are left out: operators with the same factors, windows and rewrites are alike.
 static void key_rule(struct text *text, const struct rule *rule)
 {
     for (int i = 0; i < rule->n_factors; i++)
@@ -255,8 +256,7 @@ static void key_rule(struct text *text, const struct rule *rule)
         key_tensor(text, &rule->outputs[i]);
 }
 
-// All that the candidates of a node depend on: its rule, unless it runs whole in any case, and
-// types and sizes of its values.
+// Everything that the candidates depend on: rule (unless replicated), types and sizes.
 static void key_of(struct text *text, const struct planner *planner, const tsr_node *node,
                    const struct rule *rule, const char *whole)
 {
@@ -276,7 +276,7 @@ static bool gives_output(const tsr_node *node)
     return first && tsr_value_is_output(first);
 }
 
-// whole: why nothing of the node may be cut, or NULL.
+// whole: why the node must be replicated, or NULL.
 static struct strategy *strategy_new(struct planner *planner, const struct plan_node *pn,
                                      const char *whole)
 {
@@ -315,8 +315,7 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
     return at ? *at : NULL;
 }
 
-// Nodes with shardings of their own are like no other: their place in the graph belongs to their
-// key.
+// A node with shardings of its own is unique: its index is part of the key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     struct text key;
@@ -329,12 +328,12 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     key_of(&key, planner, node, rule, whole);
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
                      tsr__node_count(node, planner->shapes.full));
-    // An Identity and a Relu have one rule, yet the one moves nothing.
+    // Identity and Relu have one rule, but Identity moves nothing.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     tsr__text_printf(&key, " %d %d %d", kind.type, kind.rate, kind.move);
-    if (kind.sizes) // and of two transposes one takes each element apart
+    if (kind.sizes) // two transposes may move memory differently
         tsr__text_printf(&key, " %s", kind.sizes->op);
-    if (kind.seen) // and of two that do the same one was seen to be slower
+    if (kind.seen) // two equal nodes may have different measurements
         tsr__text_printf(&key, " %s %s", kind.seen->op, kind.seen->type);
     if (is_annotated(planner, node))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(node));
@@ -346,22 +345,23 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
 
 // ---- layouts that neighbours bring -------------------------------------------------------------
 
-// A candidate by that rule in which the tensor has the layout, if its placement follows from it.
-static bool try_rule(struct making *making, const struct rule *rule, enum slot_side side, size_t i,
-                     uint32_t layout)
+// A candidate by that rule in which the tensor has the layout, if a placement follows from it.
+static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
+                     enum slot_side side, size_t i, uint32_t layout)
 {
-    const struct planner *planner = making->planner;
-    struct tile_layout **in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
-    struct tile_layout **outs = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-    making->rule = rule;
+    const struct planner *planner = builder->planner;
+    struct tile_layout **in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);
+    struct tile_layout **outs =
+        ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_out + 1);
+    builder->rule = rule;
     if (!rule || !in || !outs)
         return false;
     struct tile_layout **wanted = side == SIDE_OUTPUT ? &outs[i] : &in[i];
-    *wanted = tsr__layout_copy(making->arena, planner->layouts.at[layout].tiles);
-    return tsr__placement_explicit(making->arena, making->arena, making->node,
+    *wanted = tsr__layout_copy(builder->arena, planner->layouts.at[layout].tiles);
+    return tsr__placement_explicit(builder->arena, builder->arena, builder->node,
                                    planner->shapes.model, rule, planner->machine.n, in, outs, true,
-                                   &making->place) &&
-           tsr__making_take(making);
+                                   &builder->place) &&
+           tsr__builder_take(builder);
 }
 
 // What was tried with a slot and a layout: the first number of the key.
@@ -379,7 +379,7 @@ static bool is_first_try(struct strategy *strategy, const uint32_t key[3])
     return true;
 }
 
-// Both rules of the strategy are tried; one candidate that is new is enough.
+// Tries both rules of the strategy; one new candidate is enough.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
                              const tsr_node *node, enum slot_side side, size_t i, uint32_t layout)
 {
@@ -388,59 +388,61 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
     if (!is_first_try(strategy, key))
         return false;
     tsr__arena_init(&scratch, planner->session);
-    struct making making = tsr__making(planner, strategy, node, &scratch);
-    making.spread = planner->layouts.at[layout].spread;
-    bool ok = try_rule(&making, strategy->rule, side, i, layout);
-    ok = try_rule(&making, strategy->other, side, i, layout) || ok;
+    struct candidate_builder builder = tsr__builder_init(planner, strategy, node, &scratch);
+    builder.spread = planner->layouts.at[layout].spread;
+    bool ok = try_rule(&builder, strategy->rule, side, i, layout);
+    ok = try_rule(&builder, strategy->other, side, i, layout) || ok;
     tsr__arena_free(&scratch);
     return ok;
 }
 
 // ---- parts of sums -----------------------------------------------------------------------------
 
-// Who of the inputs comes in parts besides the one at hand.
+// Which inputs are partial sums besides the one at hand.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
-// Inputs that come in parts: those of the value, and with PENDING_ALL every one that can and lies
-// so.
-static uint32_t *pending_of(struct making *making, const struct candidate *candidate, size_t i,
-                            uint32_t layout, enum pending_inputs inputs)
+// Marks inputs that are partial sums: those of the value, and with PENDING_ALL all that can be and
+// have the same layout.
+static uint32_t *pending_of(struct candidate_builder *builder, const struct candidate *candidate,
+                            size_t i, uint32_t layout, enum pending_inputs inputs)
 {
-    uint32_t *pending = ARENA_ARRAY(making->arena, uint32_t, making->n_in + 1);
+    uint32_t *pending = ARENA_ARRAY(builder->arena, uint32_t, builder->n_in + 1);
     if (!pending)
         return NULL;
-    for (size_t k = 0; k < making->n_in; k++) {
-        const tsr_value *value = tsr_node_input(making->node, k);
-        bool same = value == tsr_node_input(making->node, i);
+    for (size_t k = 0; k < builder->n_in; k++) {
+        const tsr_value *value = tsr_node_input(builder->node, k);
+        bool same = value == tsr_node_input(builder->node, i);
         bool can = inputs == PENDING_ALL && value && candidate->in[k] == candidate->in[i] &&
-                   !value_at(making, SIDE_INPUT, k)->constant &&
-                   tsr__sum_fits(making->planner->shapes.model, making->node, k) == SUM_ADDS;
+                   !value_at(builder, SIDE_INPUT, k)->constant &&
+                   tsr__sum_fits(builder->planner->shapes.model, builder->node, k) == SUM_ADDS;
         pending[k] = same || can ? layout : PLAN_NO_LAYOUT;
     }
     return pending;
 }
 
-// The candidate with those inputs (numbers of layouts), of which the pending ones come in parts.
-static void try_parts(struct making *making, const uint32_t *in, const uint32_t *pending,
-                      const struct parts *parts)
+// The candidate with those inputs, of which the pending ones are partial sums.
+static void try_parts(struct candidate_builder *builder, const uint32_t *in,
+                      const uint32_t *pending, const struct parts *parts)
 {
-    struct planner *planner = making->planner;
-    struct tile_layout **ins = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
-    struct tile_layout **outs = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
+    struct planner *planner = builder->planner;
+    struct tile_layout **ins = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);
+    struct tile_layout **outs =
+        ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_out + 1);
     if (!ins || !outs || !pending)
         return;
-    for (size_t k = 0; k < making->n_in; k++)
+    for (size_t k = 0; k < builder->n_in; k++)
         if (in[k] != PLAN_NO_LAYOUT)
-            ins[k] = tsr__layout_copy(making->arena, planner->layouts.at[in[k]].tiles);
-    making->pending = pending;
-    if (tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes.model,
-                                making->rule, planner->machine.n, ins, outs, true, &making->place))
-        (void)tsr__making_take_parts(making, parts);
+            ins[k] = tsr__layout_copy(builder->arena, planner->layouts.at[in[k]].tiles);
+    builder->pending = pending;
+    if (tsr__placement_explicit(builder->arena, builder->arena, builder->node,
+                                planner->shapes.model, builder->rule, planner->machine.n, ins, outs,
+                                true, &builder->place))
+        (void)tsr__builder_take_parts(builder, parts);
 }
 
-// For every candidate that takes the input done and makes no sum itself, one that takes it in
-// parts; and where the node adds its inputs, one that takes all that lie alike in parts. Candidates
-// that are added meanwhile are not visited.
+// For every candidate that reads the input reduced and makes no sum: one that reads it as a partial
+// sum; if the node adds its inputs, also one that reads all with the same layout as partial sums.
+// Candidates added meanwhile are not visited.
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t i, uint32_t layout)
 {
@@ -456,13 +458,13 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
     for (size_t c = 0, end = strategy->at.n; c < end; c++) {
         if (strategy->at.at[c].in[i] != parts->layout || strategy->at.at[c].reduction)
             continue;
-        struct candidate candidate = strategy->at.at[c]; // the list may move
-        struct making making = tsr__making(planner, strategy, node, &scratch);
-        try_parts(&making, candidate.in, pending_of(&making, &candidate, i, layout, PENDING_ONE),
+        struct candidate candidate = strategy->at.at[c]; // a copy: the list may be reallocated
+        struct candidate_builder builder = tsr__builder_init(planner, strategy, node, &scratch);
+        try_parts(&builder, candidate.in, pending_of(&builder, &candidate, i, layout, PENDING_ONE),
                   parts);
         if (way == SUM_ADDS)
-            try_parts(&making, candidate.in,
-                      pending_of(&making, &candidate, i, layout, PENDING_ALL), parts);
+            try_parts(&builder, candidate.in,
+                      pending_of(&builder, &candidate, i, layout, PENDING_ALL), parts);
     }
     planner->arena.failed = planner->arena.failed || scratch.failed;
     tsr__arena_free(&scratch);

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// unlike.c - in which unequal parts a dimension is cut among devices that are not alike: few units, so that heads, channels
-// and rows are cut between them, and the same for all nodes, so that layouts agree.
+// unequal_shares.c - proportions in which a dimension is sharded over unlike devices. Few units, so
+// that heads, channels and rows divide; the same for all nodes, so that layouts agree.
 //
-//     speeds 3 and 1: of 4 units 3 and 1. Each ends after the same time, where halves would wait for the slow one
-//     speeds 312 and 91: of 4 units 3 and 1 (the slow one takes 1.1 times what is best), of 9 units 7 and 2 (1.005 times)
-//     memories of 13 and 7 GiB: of 8 units 5 and 3
-//     weights of 15 GiB, speeds 3 1 1 and memories of 8, 16 and 32 GiB: by speed alone the first would have 9 GiB; it gets 8 of
-//     16 units, as much as it has room for, and the others 4 each
-#include "plan/costs/planner.h"
+//     Speeds 3 and 1: of 4 units 3 and 1. Both finish at the same time. Speeds 312 and 91: of 4
+//     units 3 and 1 (1.1 times the ideal), of 9 units 7 and 2 (1.005 times). Memories of 13 and 7
+//     GiB: of 8 units 5 and 3. Weights of 15 GiB, speeds 3 1 1, memories 8, 16 and 32 GiB: by speed
+//     the first would get 9 GiB; it gets 8 of 16 units, which fit, and the others 4 each.
+#include "plan/candidates/strategies.h"
 
 #include <math.h>
 
-#define FEW_UNITS   16   // of up to four devices; of more, 4 for each
-#define FOR_WEIGHTS 0.95 // of a memory; the rest is for what nodes make
-#define WORTH_WHILE 0.97 // another way to share must be as much faster than those that there are
+#define FEW_UNITS   16   // for up to four devices; 4 per device beyond
+#define FOR_WEIGHTS 0.95 // of a memory; the rest is for activations
+#define WORTH_WHILE 0.97 // a new proportion must be faster than the others by this factor
 
-// What a device can do more of than another, in the order in which ways to share by it are listed. ROOMY_SPEED is the speed at this
-// model where no device gets more than it has room for.
+// What devices differ in, in the order in which proportions are listed. ROOMY_SPEED is the speed at
+// this model, with no device getting more than fits.
 enum ability {
     ABILITY_ROOMY_SPEED,
     ABILITY_SPEED,
@@ -42,14 +41,15 @@ static double ability_of(const struct planner *planner, enum ability ability, in
     }
 }
 
-// What devices have of an ability, and the most that each may get of the whole.
+// What devices have of an ability, and the largest share of each.
 struct wishes {
     double *able, *room;
     int64_t n;
 };
 
-// Who would end first with one more unit, of those that have room for it, gets the next: no other way to give them all away
-// ends earlier. Gives how long the last one takes, 1 being what would be best if units could be divided; INFINITY: no room.
+// Gives unit after unit to the device that would finish first with it, among those with memory
+// left: no other division finishes earlier. Returns the time of the last device relative to the
+// ideal; INFINITY: it does not fit.
 static double share_out(const struct wishes *wishes, int64_t total, int64_t *units)
 {
     double sum = 0, longest = 0;
@@ -80,7 +80,7 @@ static double share_out(const struct wishes *wishes, int64_t total, int64_t *uni
     return longest;
 }
 
-// Adds the way to share, if it is new and there is room.
+// Adds a proportion, if it is new and there is space.
 static void add_shares(struct planner_machine *machine, tile_shares shares)
 {
     for (int i = 0; i < machine->n_shares; i++)
@@ -90,8 +90,8 @@ static void add_shares(struct planner_machine *machine, tile_shares shares)
         machine->shares[machine->n_shares++] = shares;
 }
 
-// The first of the powers of 2, since most dimensions divide by them, and the best number of units that there is, if either is
-// worth while.
+// Adds the smallest sufficient power of 2, since most dimensions divide by it, and the best number
+// of units, if they are worth it.
 static void share_by(struct planner *planner, const struct wishes *wishes, int64_t *units)
 {
     int64_t n = wishes->n, most = FEW_UNITS;
@@ -115,7 +115,7 @@ static void share_by(struct planner *planner, const struct wishes *wishes, int64
     add_shares(&planner->machine, best_shares);
 }
 
-// False: a device does not say how much it has.
+// False: the figure of a device is unknown.
 static bool fill_wishes(const struct planner *planner, enum ability ability, struct wishes *out)
 {
     for (int64_t device = 0; device < out->n; device++) {
@@ -130,15 +130,15 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     return true;
 }
 
-// Devices that are alike have none, and so have more of them than units.
+// Devices that are alike have none, nor do more devices than units.
 bool tsr__planner_shares(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
     int64_t n = machine->n;
     machine->n_shares = 0;
-    if (machine->one_way)
-        add_shares(machine, machine->only);
-    if (n < 2 || 2 * n > TILE_MAX_UNITS || tsr__planner_alike(planner) || machine->one_way)
+    if (machine->fixed_shares)
+        add_shares(machine, machine->only_shares);
+    if (n < 2 || 2 * n > TILE_MAX_UNITS || tsr__planner_alike(planner) || machine->fixed_shares)
         return true;
     if (!tsr__planner_speed_up(planner))
         return false;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// budget.c - what making a plan may take: seconds where the caller gave some, else work, which is the same on every
-// machine. All solves of one plan draw on one budget, and cancelling the session spends what is left.
+// budget.c - limits the effort of a plan: seconds if the caller gave some, else work, which is the
+// same on every machine. All solves of one plan share one budget. Cancelling the session ends it.
 #include "plan/costs/planner.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
 
-#define TOTAL_WORK UINT64_C(8000000000) // cells of all solves together: some twenty seconds
-#define SOLVE_WORK UINT64_C(4000000000) // of one of them
-#define LEAST_WORK UINT64_C(20000000)   // what a solve gets even if nothing is left
-#define RESERVE    0.05                 // of the seconds: for writing what was found
+#define TOTAL_WORK UINT64_C(8000000000) // cells of all solves: about twenty seconds
+#define SOLVE_WORK UINT64_C(4000000000) // of one solve
+#define LEAST_WORK UINT64_C(20000000)   // that a solve gets even if nothing is left
+#define RESERVE    0.05                 // of the seconds, for writing the plan
 
 double tsr__clock(void)
 {
@@ -37,7 +37,7 @@ bool tsr__budget_over(const struct budget *budget)
 void tsr__budget_spend(struct budget *budget, uint64_t work)
 {
     if (budget->end > 0)
-        return; // seconds count
+        return; // seconds are the limit
     if (work > budget->work)
         work = budget->work;
     budget->work -= work;
@@ -69,15 +69,14 @@ static void tell(void *context, const struct program_progress *told)
     tsr__progress(budget->session, text, (uint64_t)seconds, (uint64_t)all);
 }
 
-void tsr__budget_told(const struct budget *budget)
+void tsr__budget_clear_progress(const struct budget *budget)
 {
     tsr__progress(budget->session, "plan", 1, 1);
 }
 
 // ---- shares ------------------------------------------------------------------------------------
 
-// Work that the part spends is not taken off the whole by itself: the caller does that
-// (tsr__budget_spend).
+// The caller charges the work that the part spends (tsr__budget_spend).
 struct budget tsr__budget_part(const struct budget *budget, double fraction)
 {
     struct budget part = *budget;
@@ -88,7 +87,7 @@ struct budget tsr__budget_part(const struct budget *budget, double fraction)
     return part;
 }
 
-// Options of the next solve: `fraction` of what is left, at least a little.
+// Options of the next solve: `fraction` of the rest, but at least LEAST_WORK.
 struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
     struct program_options options = {.progress = tell, .context = budget};

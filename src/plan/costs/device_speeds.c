@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// speeds.c - how fast each device is at the model at hand, and how much of it each has room for. Numbers of a device alone do not
-// tell: of an A100 and an L4 the one has more float16, the other more float32, and decoding asks for neither.
+// device_speeds.c - how fast each device runs the model, and how much of it fits. Data sheet
+// figures do not tell: an A100 has more float16 throughput than an L4 and less float32, and
+// decoding is bound by neither.
 //
-//     weights of 15 GB in bfloat16, one token: 1555 GB/s take 9.6 ms and 300 GB/s 50 ms, so the speeds are 104 and 20 runs a second
+//     Weights of 15 GB in bfloat16, one token: 9.6 ms at 1555 GB/s and 50 ms at 300 GB/s, so the
+//     speeds are 104 and 20 runs per second.
 #include "plan/costs/planner.h"
 
 static double bytes_of(const struct planner *planner, const tsr_value *value)
@@ -16,7 +18,8 @@ static double bytes_of(const struct planner *planner, const tsr_value *value)
     return elements * at->bits / 8;
 }
 
-// Bytes that the whole node reads and writes; of tables that are looked up in as many as come out of them.
+// Bytes that the unsharded node reads and writes. A table that is looked up counts as much as its
+// output.
 static double bytes_touched(const struct planner *planner, const struct plan_node *node)
 {
     double outputs = 0, inputs = 0;
@@ -35,7 +38,8 @@ static double bytes_touched(const struct planner *planner, const struct plan_nod
     return inputs + outputs;
 }
 
-// What every device takes for the whole node, without what the engine takes besides: no cut makes that shorter.
+// Adds the time of the unsharded node on every device, without the engine's overhead, which
+// sharding does not reduce.
 static void add_times(struct planner *planner, const struct plan_node *node, double *times)
 {
     const struct shapes *shapes = planner->shapes.full;
@@ -55,7 +59,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
     }
 }
 
-// Constants, and what stays on the devices between runs.
+// Constants and states.
 static double kept_bytes(const struct planner *planner)
 {
     double bytes = 0;

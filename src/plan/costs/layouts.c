@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// layouts.c - numbers for layouts, and sizes of their pieces.
+// layouts.c - numbers layouts, and computes the sizes of their shards.
 //
-//     {2, 1} on devices 0 1 is number 3, the same with parts of a sum in the group {0 1} is number 4: two numbers, one tiling.
-//     Of a value [9, 6] in floats, number 3 has 5 rows in its largest piece: 5 x 6 x 4 = 120 bytes; device 1 holds 4 rows: 96
+//     {2, 1} on devices 0 1 is number 3; the same tiling with partial sums in the group {0 1} is 4.
+//     A float32 value [9, 6] with layout 3 has 5 rows in its largest shard: 5 x 6 x 4 = 120 bytes;
+//     device 1 stores 4 rows: 96 bytes.
 #include "plan/costs/planner.h"
 
 #define KEY_INTS 512
@@ -17,7 +18,7 @@ static uint32_t add_number(struct planner *planner, const struct tile_layout *la
     return (uint32_t)(planner->layouts.n - 1);
 }
 
-// Found by all that it says, written as numbers; few layouts need more than KEY_INTS of them.
+// Layouts are found by a key that contains everything; few keys need more than KEY_INTS numbers.
 uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
 {
     int64_t inline_key[KEY_INTS], *key = inline_key;
@@ -40,7 +41,7 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
     return number;
 }
 
-// The number of the layout, as a negative one, then each group: its size and its devices.
+// The layout as a negative number, then each group: its size and its devices.
 static struct str key_of_parts(struct planner *planner, uint32_t layout,
                                const struct device_group *groups, size_t n)
 {
@@ -51,7 +52,7 @@ static struct str key_of_parts(struct planner *planner, uint32_t layout,
     if (!key)
         return (struct str){0};
     n_key = 0;
-    key[n_key++] = -1 - (int64_t)layout; // no layout begins so
+    key[n_key++] = -1 - (int64_t)layout; // no layout begins with a negative number
     for (size_t g = 0; g < n; g++) {
         key[n_key++] = (int64_t)groups[g].n;
         for (size_t i = 0; i < groups[g].n; i++)
@@ -76,8 +77,8 @@ static struct device_group *copy_groups(struct planner *planner, const struct de
     return copy;
 }
 
-// Parts share the tiles of the layout that they sum up to; the groups are copied, as callers' are
-// of a scratch arena.
+// Partial sums share the tiles of their layout. Groups are copied: callers have them in a scratch
+// arena.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n)
 {
@@ -98,7 +99,8 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
     return number;
 }
 
-uint32_t tsr__planner_whole_on(struct planner *planner, int rank, const int64_t *devices, size_t n)
+uint32_t tsr__planner_replicated_on(struct planner *planner, int rank, const int64_t *devices,
+                                    size_t n)
 {
     const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
     if (layout)
@@ -106,13 +108,15 @@ uint32_t tsr__planner_whole_on(struct planner *planner, int rank, const int64_t 
     return PLAN_NO_LAYOUT;
 }
 
-uint32_t tsr__planner_whole(struct planner *planner, int rank)
+uint32_t tsr__planner_replicated(struct planner *planner, int rank)
 {
     rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
-    return tsr__planner_whole_on(planner, rank, planner->machine.all, (size_t)planner->machine.n);
+    return tsr__planner_replicated_on(planner, rank, planner->machine.all,
+                                      (size_t)planner->machine.n);
 }
 
-// Of a factor's largest part: 10 elements in 4 parts have one of 3, in parts of 3 units and 1 one of 7.
+// Size of the largest part of a factor: 10 elements in 4 parts give 3; in parts of 3 units and 1,
+// 7.
 static int64_t largest_part(const struct tile_factor *factor, int64_t size)
 {
     int64_t most = 0;
@@ -123,7 +127,7 @@ static int64_t largest_part(const struct tile_factor *factor, int64_t size)
     return most;
 }
 
-// Of the largest part of a dimension.
+// Size of the largest part of a dimension.
 static int64_t part_size(const struct tile_dim *dim, int64_t size)
 {
     int64_t sizes[TILE_MAX_FACTORS], part = 1;
@@ -134,13 +138,12 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
     return int64_min(part, size);
 }
 
-// A layout of another rank than the value's (made up where the rank is not known) is taken for
-// whole.
+// A layout whose rank differs from the value's (invented for an unknown rank) counts as replicated.
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
                               const struct plan_value *value)
 {
     if (layout == PLAN_NO_LAYOUT)
-        return 0; // no memory for it: the arena has failed, and whoever ends the stage says so
+        return 0; // out of memory, which the arena remembers
     const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
     int64_t n = 1;
     for (int d = 0; d < value->rank; d++) {
@@ -153,7 +156,7 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
     return n;
 }
 
-// Elements of less than a byte are packed: 5 of 4 bits are 3 bytes.
+// Elements of less than a byte are packed: 5 elements of 4 bits take 3 bytes.
 static int64_t bytes_of(int64_t elements, int bits)
 {
     if (elements > PLAN_NEVER / 64)
@@ -167,8 +170,7 @@ int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
     return bytes_of(tsr__planner_elements(planner, layout, value), value->bits);
 }
 
-// Exact for this device, where tsr__planner_bytes takes the largest piece: a device may own several
-// shards, or none.
+// Exact for this device, which may own several shards or none; tsr__planner_bytes uses the largest.
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// memory_classes.c - devices with the same memory are one class, with one limit in the program; of a value the fullest device
-// of a class counts.
+// memory_classes.c - groups devices of the same memory into classes, with one limit of the program
+// each. A value counts with the bytes of the fullest device of the class.
 //
-//     four devices with 8, 16, 16 and 8 GiB: class_of = {0, 1, 1, 0}, bytes = {8 GiB, 16 GiB}, two limits
+//     Four devices with 8, 16, 16 and 8 GiB: class_of = {0, 1, 1, 0}, bytes = {8 GiB, 16 GiB}.
 #include "plan/costs/planner.h"
 
-// The class of that memory, added if there is none yet.
+// The class of that memory, added if it is new.
 static size_t class_with(struct planner *planner, int64_t memory)
 {
     size_t c = 0;
@@ -16,17 +16,17 @@ static size_t class_with(struct planner *planner, int64_t memory)
     return c;
 }
 
-// What a device has for tensors: its memory without the engine's own, so that the process fits too.
+// Memory for tensors: that of the device without the engine's own.
 static int64_t free_memory(const struct planner *planner, int64_t device)
 {
     int64_t bytes = planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
-    // Devices of a few megabytes are for tests and for tensors alone.
+    // Devices of a few megabytes occur in tests only.
     if (bytes > 64 * PLAN_ENGINE_BYTES)
         return bytes - PLAN_ENGINE_BYTES;
     return bytes;
 }
 
-// memory: of every device, as the caller says; 0: each has its own. PLAN_NO_LIMIT: any.
+// memory: of every device, given by the caller; 0: each has its own. PLAN_NO_LIMIT: none.
 static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t device)
 {
     if (memory <= 0)
@@ -36,7 +36,7 @@ static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t 
     return int64_min(memory, PLAN_NO_LIMIT);
 }
 
-// Without a device that has a limit there are no classes, and the program has no rows.
+// Without any limit there are no classes, and the program has no rows.
 bool tsr__planner_classes(struct planner *planner, int64_t memory)
 {
     bool limited = false;
@@ -56,7 +56,7 @@ bool tsr__planner_classes(struct planner *planner, int64_t memory)
     return true;
 }
 
-// A limit for each class, named after its first device.
+// One limit for each class, named after its first device.
 bool tsr__planner_limits(struct planner *planner)
 {
     struct planner_memory *memory = &planner->memory;
@@ -89,7 +89,7 @@ int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t
     return as_kept(tsr__planner_held(planner, arena, layout, value, device), value);
 }
 
-// Looks at every device of the class: pieces of unlike devices differ.
+// Checks every device of the class: shards of unlike devices differ.
 static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
                          const struct plan_value *value)
 {
@@ -105,8 +105,8 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     return most;
 }
 
-// With one class the largest piece counts, which needs no look at devices; with several, results
-// are kept.
+// With one class the largest shard counts, without a look at devices. With several, results are
+// cached.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {

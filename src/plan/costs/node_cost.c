@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// node.c - prices that need no plan: of a node as it stands in a graph, and of a collective with the copies that it takes.
+// node_cost.c - costs that need no plan: of a node in a graph, and of a collective with its copies.
 //
-//     a node of 2e9 operations that touches 1 GB, on a device of 1e12 operations and 100 GB a second, with 5 us for each node:
-//     2 ms of arithmetic and 10 ms of moving overlap but for a quarter of the shorter: 10 + 0.5 + 0.005 = 10.505 ms
+//     A node of 2e9 operations and 1 GB, on a device of 1e12 operations and 100 GB per second with
+//     an overhead of 5 us: 2 ms of arithmetic and 10 ms of memory traffic overlap except for a
+//     quarter of the shorter: 10 + 0.5 + 0.005 = 10.505 ms.
 #include "plan/costs/planner.h"
 
 #include <math.h>
 
-// Arithmetic hides what is moved meanwhile, or the other way round, but for this share.
+// Share of the shorter of arithmetic and memory traffic that the longer does not hide.
 #define UNHIDDEN 0.25
 
-// A node with so many bytes was measured for `near`, one with so many for `moves` and bandwidth.
+// Sizes at which `near` and `moves` (and bandwidth) were measured.
 #define NEAR_BYTES (2.0 * (1 << 20))
 #define FAR_BYTES  (128.0 * (1 << 20))
 
@@ -24,7 +25,7 @@ static tsr_dtype type_of(const tsr_node *node, const struct shapes *shapes)
     return TSR_FLOAT;
 }
 
-// float32 and all types without a row have the rate of flops (-1).
+// float32 and all types without a row use flops (-1).
 static int type_rate(tsr_dtype type)
 {
     static const struct {
@@ -50,7 +51,7 @@ const char *tsr__size_word(struct node_kind kind)
     return tsr__kind_word(kind.rate, kind.move);
 }
 
-// The type of the first input decides.
+// Decided by the type of the first input.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology)
 {
@@ -66,7 +67,8 @@ struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shape
     return work;
 }
 
-// Slices were seen by type; a plan knows the bits of an element, and takes the first type that has as many.
+// Slices were measured by type. A plan knows the bits of an element, and uses the first type of
+// that size.
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value)
 {
     struct work_kind kind = {.type = -1, .rate = -1, .move = RULE_SLICE_MOVE};
@@ -83,10 +85,9 @@ struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan
     return kind;
 }
 
-// Speed of a kind of work that was not measured, as a share of flops. Walking a tree waits for
-// memory at every node, and ONNX Runtime computes kernels of support vectors one number at a time.
-// Both were measured in ONNX Runtime 1.31 on one core of 50 GFLOP/s: 7 ns for a node of a tree,
-// 0.18 ns for an operation of a kernel.
+// Speed of an unmeasured kind of work, as a share of flops. A tree walk waits for memory at every
+// node; ONNX Runtime computes kernels of support vectors one number at a time. Measured with ONNX
+// Runtime 1.31 on one core of 50 GFLOP/s: 7 ns per tree node, 0.18 ns per kernel operation.
 static double unmeasured_share(int rate)
 {
     switch (rate) {
@@ -99,8 +100,9 @@ static double unmeasured_share(int rate)
     }
 }
 
-// Where the device has no own speed for the type or the kind, flops counts. A kind's speed is that of float32; in another type
-// it is as much faster as plain products are: convolutions 2e12, float32 1e12, float16 8e12 give 16e12 for float16.
+// Without a speed for the type or kind, flops counts. A kind's speed is that of float32; another
+// type scales it as it scales plain products: convolutions 2e12, float32 1e12, float16 8e12 give
+// 16e12.
 static double rate_of(struct work_kind kind, const tsr_topology_device *device)
 {
     double flops = device->flops, of_type = flops;
@@ -111,7 +113,7 @@ static double rate_of(struct work_kind kind, const tsr_topology_device *device)
     return device->rates[kind.rate] * (of_type / flops);
 }
 
-// Ways that came later were measured as others were: without a speed of its own a way has that one's.
+// Newer kinds of memory traffic use the speed of the older kind with which they were measured.
 static int older_way(int move)
 {
     if (move == TSR_MOVE_ERROR)
@@ -137,8 +139,8 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
     return tsr__far_speed(device, move);
 }
 
-// Bytes per second. Between the two sizes that were measured it is that on the line of both, in logarithms: of 16 MiB with 40 GB/s
-// near and 10 far, half way between 2 and 128 MiB, 20 GB/s.
+// Bytes per second, interpolated between the two measured sizes in logarithms: 16 MiB, half way
+// between 2 and 128 MiB, with 40 GB/s near and 10 GB/s far, gives 20 GB/s.
 static double move_rate(int move, double bytes, const tsr_topology_device *device)
 {
     double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);
@@ -149,7 +151,8 @@ static double move_rate(int move, double bytes, const tsr_topology_device *devic
     return near * pow(far / near, log(bytes / NEAR_BYTES) / log(FAR_BYTES / NEAR_BYTES));
 }
 
-// What was measured at other sizes, and seen of such nodes in a model, counts: half as long again makes 3 ms of 2.
+// Corrects a time by measurements at other sizes and of such nodes in a model: 1.5 times as long
+// makes 3 ms of 2.
 static int64_t as_seen(double seconds, struct work_kind kind, double work, double bytes)
 {
     double times = 1;
@@ -160,8 +163,8 @@ static int64_t as_seen(double seconds, struct work_kind kind, double work, doubl
     return whole_number(seconds * times * 1e12);
 }
 
-// work: operations. What only changes a shape costs its overhead. Where nodes are queued, the overhead of one passes while those
-// before it are at work, and it is seen only where it is longer.
+// work: operations. A node that only changes a shape costs its overhead. On a device that queues
+// nodes, overhead is hidden by the nodes before and counts only if it is longer.
 int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device)
 {
@@ -172,7 +175,7 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     double most = fmax(seconds, moving), least = seconds + moving - most;
     double busy = most + least * UNHIDDEN;
     if (kind.rate >= 0 && device->rates[kind.rate] > 0)
-        busy = most; // the speed of the kind was measured with what it moves
+        busy = most; // the kind was measured with its memory traffic
     if (device->queued)
         return as_seen(fmax(busy, device->overhead), kind, work, bytes);
     return as_seen(busy + device->overhead, kind, work, bytes);
@@ -190,7 +193,7 @@ int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, doub
     return tsr__price_work(work, of, bytes, device);
 }
 
-// *sized is only ever cleared, so that one flag serves many values.
+// *sized is only cleared, so that one flag serves many values.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
@@ -208,8 +211,7 @@ int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bo
     return (n * bits + 7) / 8;
 }
 
-// Everything that the node reads and writes, once each; what steers it (sizes, axes) is nothing to
-// speak of.
+// Everything that the node reads and writes, once; small inputs such as axes do not count.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
                             const struct rule *rule, bool *sized)
 {
@@ -230,8 +232,7 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
     return bytes + outputs;
 }
 
-// Used by the simulation, on graphs of single devices: nothing is cut here, so all sizes are the
-// local ones.
+// Used by the simulation on graphs of single devices, where all sizes are local.
 struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
                                   const struct shapes *shapes, const tsr_topology *seen,
                                   const tsr_topology_device *device)
@@ -243,7 +244,7 @@ struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
         return price;
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
-        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
+        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown
     price.bytes = bytes_touched(node, shapes, rule, &price.sized);
     price.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
     price.ps = tsr__price_work(price.work, tsr__work_kind(node, shapes, seen), price.bytes, device);
@@ -252,8 +253,8 @@ struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
 
 // ---- collectives -------------------------------------------------------------------------------
 
-// What a device takes in goes through its memory, however many links bring it: read and written. (What is
-// folded is read as it comes, which the topology counts.)
+// Bytes that pass through the memory of a device: received data is written and read. Reduced data
+// is read as it arrives, which the topology counts.
 static double copied(enum tsr_collective what, double bytes, double n)
 {
     const double shares[] = {[COPIES_ALL] = 1,
@@ -263,7 +264,7 @@ static double copied(enum tsr_collective what, double bytes, double n)
     return 2 * shares[tsr__collective((int)what)->copies] * bytes;
 }
 
-// Links, the memory of the slowest device (what was measured has both), and what ranks were seen to lose where they meet.
+// Links, memory of the slowest device, and measured synchronization overhead.
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes)
 {
@@ -274,7 +275,7 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
         return PLAN_NEVER;
     ps += whole_number(topology->wait * 1e12);
     if (tsr__topology_measured(topology, what, groups->size))
-        return ps; // with its copies
+        return ps; // measured with its copies
     double slowest = 0;
     for (int i = 0; i < groups->count * groups->size; i++) {
         slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
@@ -285,8 +286,8 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
     return PLAN_NEVER;
 }
 
-// An all-to-all of n devices with B bytes in all gives each device B / n of which (n - 1) / n come
-// from others: for `bytes` received B must be bytes * n * n / (n - 1).
+// In an all-to-all of n devices with B bytes in total, each device receives B / n * (n - 1) / n
+// bytes. To receive `bytes`, B is bytes * n * n / (n - 1).
 int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
                             int64_t bytes)
 {
@@ -294,8 +295,8 @@ int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups
     return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
 }
 
-// All shares but its own come in through what links the first device with the last copy: the slowest way there is on
-// machines that are numbered host by host.
+// All other shares pass the link between the first device and the last copy, which is the slowest
+// on machines that are numbered host by host.
 int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
 {
     if (copies < 2)

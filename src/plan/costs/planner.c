@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner.c - a planner before it knows anything: its arena, its devices, and the configuration that it writes.
+// planner.c - starts and ends a planner: its arena, its devices, and the configuration that it
+// writes.
 #include "plan/costs/planner.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 
 void tsr__planner_end(struct planner *planner)
 {
-    // The chosen nodes view rules and names of the block's planner, so it has lived until now.
+    // The chosen nodes refer to rules and names of the set's planner.
     if (planner->block)
         tsr__planner_end(planner->block);
     tsr_model_free(planner->trial.model);
@@ -37,8 +38,8 @@ static void keep_less(double *at, double other, bool first)
         *at = other;
 }
 
-// A device that names no speed for a type has that of flops. For a kind of work it stays without one (0): a speed that was
-// measured is priced in another way.
+// The speed for a type; flops if there is none. A kind of work without a speed stays 0, since
+// measured kinds are charged differently.
 static double rate_of(const tsr_topology_device *device, int rate)
 {
     if (rate >= TSR_RATE_CONVOLUTION)
@@ -46,7 +47,7 @@ static double rate_of(const tsr_topology_device *device, int rate)
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 
-// A node that all devices share ends with the slowest: in each number the worst of both.
+// A node that runs on all devices ends with the slowest: the worst of both in each figure.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
     keep_less(&at->flops, device->flops, first);
@@ -73,7 +74,7 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// Some device takes another time for the same node.
+// True if some device needs another time for the same node.
 static bool are_unlike(const struct planner *planner)
 {
     const tsr_topology_device *first =
@@ -89,7 +90,7 @@ static bool are_unlike(const struct planner *planner)
     return false;
 }
 
-// machine.n and, for a block, machine.numbers are set; this fills `all`, `slowest` and `unlike`.
+// machine.n and, for a device set, machine.numbers are set; fills `all`, `slowest` and `unlike`.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
@@ -105,8 +106,8 @@ bool tsr__planner_devices(struct planner *planner)
 
 // ---- the configuration -------------------------------------------------------------------------
 
-// Names of the devices, by which ranks choose their providers. NULL: all are "CPU", which a rank takes anyway, or one of them
-// cannot be written (it holds a comma or a line's end).
+// Names by which ranks choose their providers. NULL: all are "CPU", the default, or one cannot be
+// written because it contains a comma or a line break.
 static const char **device_names(struct planner *planner)
 {
     const char **names = ARENA_ARRAY(&planner->arena, const char *, (size_t)planner->machine.n);
@@ -126,7 +127,7 @@ static const char **device_names(struct planner *planner)
     return NULL;
 }
 
-// "plan4", or the first of "plan4_2", "plan4_3" ... that no configuration of the model has.
+// "plan4", or the first unused one of "plan4_2", "plan4_3" ...
 static struct str free_name(struct planner *planner)
 {
     long long n = (long long)planner->machine.n;
@@ -137,7 +138,7 @@ static struct str free_name(struct planner *planner)
     return name;
 }
 
-// name NULL: one is found.
+// name NULL: choose an unused one.
 static tsr_status make_config(struct planner *planner, const char *name)
 {
     const char **names = device_names(planner);
@@ -159,7 +160,7 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name)
     return tsr__model_allow_configs(planner->model);
 }
 
-// How many times as fast a device is as the slowest of the machine, in what it does best.
+// Speed relative to the slowest device, in the figure in which this one is best.
 static double times_as_fast(const struct planner *planner, int64_t device)
 {
     const tsr_topology_device *fast =

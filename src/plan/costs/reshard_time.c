@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_time.c - the time of the way from one sharding to another, without a model: tsr_reshard_plan's steps on a topology.
+// reshard_time.c - tsr_reshard_time: the time of resharding without a model.
 #include "plan/costs/planner.h"
 
 static bool is_on(const struct planner *planner, const struct tile_layout *layout)
@@ -10,7 +10,7 @@ static bool is_on(const struct planner *planner, const struct tile_layout *layou
     return true;
 }
 
-// The steps are those of tsr_reshard_plan; every layout on the way must lie on devices of the topology.
+// The steps are those of tsr_reshard_plan. Every layout must be on devices of the topology.
 static tsr_status time_of(struct planner *planner, const struct connecting *connecting,
                           int64_t *out)
 {
@@ -40,7 +40,7 @@ static tsr_status time_of(struct planner *planner, const struct connecting *conn
     return TSR_OK;
 }
 
-// A planner without a model: only its devices, layouts and prices are used.
+// A planner without a model: only its devices, layouts and costs are used.
 tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             tsr_topology *topology, int64_t *out)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// conversion_price.c - what it costs to bring a value from one layout to another: the steps of the
-// resharding planner, each priced by the topology, and the copying that slices cost. Prices are
-// kept by layouts and shape.
+// resharding_cost.c - the time of bringing a value from one layout to another: the steps of the
+// resharding planner, each with its cost on the topology, and the copying of slices. Times are
+// cached by layouts and shape.
 //
-//     [8, 6] in float32 on two devices, from {2, 1} (4 rows each, 96 bytes) to {1, 2} (3 columns each, 96 bytes): one
-//     AllToAll, priced by what all hold before it: 192 bytes. From {2, 1} to whole: one AllGather, priced by what each has
-//     after it: 192 bytes. From whole to {2, 1}: nobody sends; each device slices its 96 bytes out of its copy.
+//     float32 [8, 6] on two devices. {2, 1} (4 rows, 96 bytes each) to {1, 2} (3 columns each): one
+//     AllToAll, charged by what all devices hold before: 192 bytes. {2, 1} to replicated: one
+//     AllGather, charged by what each has afterwards: 192 bytes. Replicated to {2, 1}: nothing is
+//     sent, each device slices 96 bytes out of its copy.
 #include "plan/costs/planner.h"
 
 #define KEY_BYTES 1024
@@ -16,7 +17,7 @@ int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
     return whole_number(ps);
 }
 
-// All groups do it at the same time. Groups of another size than the first are left out.
+// All groups run at the same time. Groups of another size than the first are ignored.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes)
 {
@@ -36,7 +37,7 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     return tsr__price_collective(planner->machine.topology, what, &all, bytes);
 }
 
-// The devices that hold something before or after a move, in order; the number. They are those that have its node.
+// Lists the devices that hold something before or after the move, and returns their number.
 static size_t takers_of(const struct planner *planner, const struct tile_layout *before,
                         const struct tile_layout *after, int64_t *out)
 {
@@ -47,7 +48,7 @@ static size_t takers_of(const struct planner *planner, const struct tile_layout 
     return n;
 }
 
-// Each of those that take part with each other, until the fullest device has its bytes.
+// All-to-all among those devices, until the fullest has its bytes.
 static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
                              const struct tile_layout *after, int64_t bytes)
 {
@@ -67,7 +68,7 @@ free_scratch:
     return ps;
 }
 
-// Of unequal parts, each device takes its own; the last to end counts.
+// With unequal parts, each device slices its own; the last one counts.
 static int64_t shared_slice_time(struct planner *planner, const struct plan_value *value,
                                  uint32_t layout)
 {
@@ -88,7 +89,7 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
     return longest;
 }
 
-// A Slice is a node like any other: one thing done to every element, which is read and written.
+// A Slice is a node that reads and writes every element.
 static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t layout)
 {
     const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
@@ -103,8 +104,9 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
                            2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 
-// The bytes that a collective is priced by, of a device that has so many before and after it. Of 4 devices with 6 bytes each
-// an all-to-all moves parts of 24, and an all-gather ends with 24 on each. A reduce-scatter in unequal parts takes as long as if all were as large as the largest.
+// The bytes by which a collective is charged, from those of one device before and after. With 4
+// devices of 6 bytes, an all-to-all moves parts of 24 and an all-gather ends with 24 on each. A
+// reduce-scatter in unequal parts counts as if all parts were as large as the largest.
 static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
     enum comm_pricing by = tsr__collective(step->op)->priced_by;
@@ -120,7 +122,7 @@ static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int
     return before;
 }
 
-// Each move is a message of its own, and all go at the same time.
+// Each move is one message; all are sent at the same time.
 static int64_t messages_time(struct planner *planner, const struct reshard_step *step,
                              int64_t bytes)
 {
@@ -141,12 +143,12 @@ free_scratch:
     return ps;
 }
 
-// from: where the value lies before the step; before and after: bytes on a device.
+// from: the layout before the step; before and after: bytes on a device.
 static int64_t step_time(struct planner *planner, const struct reshard_step *step,
                          const struct tile_layout *from, int64_t before, int64_t after)
 {
     if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
-        return 0; // whoever calls prices a slice
+        return 0; // the caller charges the slice
     if (step->op == RESHARD_PERMUTE)
         return messages_time(planner, step, before);
     if (step->op < TSR_COLLECTIVE_COUNT)
@@ -155,7 +157,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     return exchange_time(planner, from, step->layout, int64_max(step->received, step->sent));
 }
 
-// Everything that `to` needs is cut out of a whole copy that is there.
+// True if every device slices what it needs out of a full copy that it has.
 static bool only_slices(const struct tile_layout *from, const struct tile_layout *to)
 {
     if (!tsr__layout_is_whole(from))
@@ -166,8 +168,8 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
     return true;
 }
 
-// False: there is no way, or it is too large to be planned; the planner rejects such
-// a candidate, and its diagnostics are discarded unless memory has run out.
+// False: there is no path, or it is too large to be planned. The planner rejects such a candidate,
+// and its diagnostics are discarded unless memory has run out.
 static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
                       const struct plan_value *value, struct reshard **out)
 {
@@ -193,7 +195,7 @@ static bool is_ascending(const struct device_group *group)
     return true;
 }
 
-// Every device is in one move at most, and keeps nothing of what it gave: the moves are messages.
+// True if every device takes part in one move at most and keeps nothing of what it sends.
 static bool are_messages(const struct reshard_step *step)
 {
     for (size_t i = 0; i < step->n_moves; i++) {
@@ -208,7 +210,7 @@ static bool are_messages(const struct reshard_step *step)
     return true;
 }
 
-// Everybody in the groups has the value afterwards: a broadcast leaves nobody out, not even who had it before.
+// True if every device of the groups has the value afterwards, as a broadcast requires.
 static bool all_get(const struct reshard_step *step)
 {
     for (size_t g = 0; g < step->n_groups; g++)
@@ -218,8 +220,8 @@ static bool all_get(const struct reshard_step *step)
     return true;
 }
 
-// Partition has an operator for the step (partition/steps/lower.c): a gather joins pieces along one axis in the order of ranks, an
-// all-to-all divides an axis in equal parts.
+// True if partition has an operator for the step (partition/steps/lower.c): a gather joins shards
+// along one axis in rank order; an all-to-all divides an axis into equal parts.
 static bool has_operator(const struct reshard_step *step, const struct tile_layout *from)
 {
     if (step->combines || step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
@@ -238,8 +240,8 @@ static bool has_operator(const struct reshard_step *step, const struct tile_layo
     return step->axis >= 0;
 }
 
-// Where one step has no operator, the whole way is one Reshard. Gives the bytes that its busiest device takes in or gives out; -1: all
-// steps have operators.
+// If one step has no operator, all steps become one Reshard. Returns the bytes that its busiest
+// device sends or receives; -1: all steps have operators.
 static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_layout *from)
 {
     int64_t bytes = 0;
@@ -253,7 +255,7 @@ static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_
     return all ? -1 : bytes;
 }
 
-// An exchange takes at least as long as what one device gives one other.
+// An exchange takes at least as long as its largest message.
 static int64_t largest_message(struct planner *planner, const struct reshard_step *step,
                                const struct plan_value *value)
 {
@@ -267,7 +269,7 @@ static int64_t largest_message(struct planner *planner, const struct reshard_ste
     return tsr__planner_combine(planner, TSR_SEND, &(struct device_group){ends, 2}, 1, pair.bytes);
 }
 
-// `before` and `at` walk along: bytes and layout at the begin of each step. A way that becomes one Reshard is priced as that.
+// `before` and `at` are bytes and layout at the beginning of each step.
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value)
 {
@@ -278,7 +280,6 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
         return int64_max(
             exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded),
             largest_message(planner, &reshard->direct, value));
-    // Each step begins where the one before ended.
     for (int i = 0; i < reshard->n_steps; i++) {
         if (ps >= PLAN_NEVER)
             return PLAN_NEVER;
@@ -296,13 +297,14 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
     return int64_min(ps, PLAN_NEVER);
 }
 
-// Cut differently, yet the same for the sizes at hand: with others it would have to move, so it is exchanged in any case.
+// True if the layouts differ but are equal for the sizes at hand. Other sizes would move data, so
+// an exchange is charged.
 static bool is_chance(const struct reshard *reshard, const struct plan_value *value)
 {
     return reshard->n_steps == 0 && !value->fixed;
 }
 
-// One price, not looked up. PLAN_NEVER: there is no way, or no memory for finding it.
+// One time, without the cache. PLAN_NEVER: no path, or out of memory.
 static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
                      const struct plan_value *value)
 {
@@ -324,7 +326,7 @@ free_arena:
     return ps;
 }
 
-// The move is made by operators in steps, and not by a Reshard.
+// True if the move consists of operators and not of a Reshard.
 static bool has_steps(const struct planner *planner, uint32_t from, const struct reshard *reshard,
                       const struct plan_value *value)
 {
@@ -332,7 +334,8 @@ static bool has_steps(const struct planner *planner, uint32_t from, const struct
            resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
 }
 
-// Partition takes the first form from which operators lead to what is wanted (partition/steps/convert.c), and knows no prices.
+// Partition uses the first form from which operators lead to the wanted one
+// (partition/steps/convert.c), whatever it costs.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
 {
@@ -356,10 +359,11 @@ static void mark_groups(const struct reshard_step *step, bool *takes)
     }
 }
 
-// Of a Reshard all that have or want something; of steps with operators only who is in a group: of copies on devices 0 and 1 that
-// device 2 wants one, device 0 sends its own and 1 has nothing to do with it.
-bool tsr__planner_takers(struct planner *planner, uint32_t from, uint32_t to,
-                         const struct plan_value *value, bool *takes)
+// A Reshard involves all devices that have or want something; steps with operators, only the
+// members of groups. Of copies on devices 0 and 1 of which device 2 wants one, device 0 sends and 1
+// is idle.
+bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
+                             const struct plan_value *value, bool *takes)
 {
     struct arena arena;
     struct reshard *reshard = NULL;
@@ -377,7 +381,7 @@ bool tsr__planner_takers(struct planner *planner, uint32_t from, uint32_t to,
     return found;
 }
 
-// A key in the buffer: both numbers, bits and `fixed` in one number, the rank, then the sizes.
+// The key in the buffer: both numbers, bits and `fixed` in one number, the rank, then the sizes.
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
 {
     size_t n = 0;
@@ -388,9 +392,10 @@ static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct 
     return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
 }
 
-// 0 for a layout that is there already; PLAN_NEVER for parts of sums, which nodes combine, and where it cannot be done.
-int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
-                           const struct plan_value *value)
+// 0 for a layout that is there already; PLAN_NEVER for partial sums, which nodes combine, and where
+// it is impossible.
+int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
+                             const struct plan_value *value)
 {
     char buffer[KEY_BYTES];
     if (from == to)
@@ -398,7 +403,7 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
     if (from == PLAN_NO_LAYOUT || to == PLAN_NO_LAYOUT)
         return PLAN_NEVER; // out of memory, which the arena remembers
     if (planner->layouts.at[from].parts || planner->layouts.at[to].parts)
-        return PLAN_NEVER; // parts are combined by nodes
+        return PLAN_NEVER; // nodes combine partial sums
     if (planner->layouts.at[from].tiles->rank != value->rank ||
         planner->layouts.at[to].tiles->rank != value->rank)
         return only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles)
@@ -419,7 +424,7 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
     return *at;
 }
 
-// The operator that stands for a step in a rank file; NULL: none.
+// The operator of a step in a rank file; NULL: none.
 static const char *operator_of(int op)
 {
     if (op == RESHARD_NOTHING || op == RESHARD_SLICE)
@@ -429,7 +434,7 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
-// The same decisions as `price` makes: what costs nothing counts nothing.
+// Follows the decisions of `price`: what costs nothing is not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// value_sizes.c - sizes in numbers for every value: prices need them, shardings do not.
+// value_sizes.c - sizes in numbers for every value. Costs need them, shardings do not.
 //
-// Symbols that the caller gives no size count PLAN_USUAL_SIZE; what can only be known at run time
-// counts 1.
+// Symbols without a size count as PLAN_USUAL_SIZE; sizes that are known only at run time count as
+// 1.
 //
-//     X [batch, seq, 64] with --dim batch=4:  shapes.model [batch, seq, 64], shapes.told [4, seq, 64], shapes.full [4, 128, 64]
+//     X [batch, seq, 64] with --dim batch=4: shapes.model has [batch, seq, 64], shapes.given
+//     [4, seq, 64], shapes.full [4, 128, 64].
 #include "plan/costs/planner.h"
 
-// A use of a constant: the most that one of its readers widens it by.
+// Called for each use of a constant: the most that a reader widens it.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int *most = data, more = tsr__node_widens(node, input);
@@ -16,7 +17,8 @@ static bool widen(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// On devices that all widen constants of 16 bits; where some do not, the plan counts them as they are.
+// Extra bytes per byte, on devices that all widen 16-bit constants. If some do not, constants count
+// as they are.
 static int wider_by(const struct planner *planner, const tsr_value *constant)
 {
     const tsr_topology *topology = planner->machine.topology;
@@ -28,14 +30,13 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
     return more;
 }
 
-// Rank, sizes and type of a value in numbers. sized: all were known; fixed: the model itself says
-// them.
+// Rank, sizes and type of a value. sized: all sizes are known; fixed: the model itself gives them.
 static bool fill(struct planner *planner, const tsr_value *value)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
     struct shape s = tsr__shapes_of(planner->shapes.full, value);
     const tsr_tensor *tensor = tsr_value_initializer(value);
-    // A rank that is not known, or beyond what layouts have, counts as one element.
+    // An unknown rank, or one beyond TILE_MAX_RANK, counts as one element.
     int rank = s.rank < 0 || s.rank > TILE_MAX_RANK ? 0 : s.rank;
     int64_t *shape = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
     if (!shape)
@@ -67,7 +68,7 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
     return false;
 }
 
-// Symbols of the inputs that have no size yet get the usual one.
+// Symbols of the inputs without a size get the usual one.
 static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                        tsr_dim_size **out)
 {
@@ -93,9 +94,8 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
     return all.n;
 }
 
-// One factor of a dimension whose other factors are known.
-// A dimension of 768 with the factors heads (12) and d (not known): d = 64. Two that are not known
-// stay so.
+// The size of one factor of a dimension whose other factors are known. A dimension of 768 with the
+// factors heads (12) and d (unknown) gives d = 64; two unknown factors stay unknown.
 static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *sizes)
 {
     int open = -1, n_open = 0;
@@ -124,7 +124,7 @@ static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape
             size_of_dim(&tensor->dims[d], shape->dims[d].value, sizes);
 }
 
-// Steering and absent tensors tell nothing about factors.
+// Host inputs and absent tensors tell nothing about factors.
 static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
                           const struct rule *rule, enum slot_side side, int64_t *sizes)
 {
@@ -139,7 +139,7 @@ static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
     }
 }
 
-// Twice, because what an output tells may be what an input lacked.
+// Twice, because an output may give what an input lacked.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes)
 {
@@ -151,7 +151,7 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
-// The shapes with those sizes; the same ones where there are none. NULL: out of memory.
+// The shapes with those sizes; the same shapes if there are none. NULL: out of memory.
 static const struct shapes *bound_shapes(struct planner *planner, const struct shapes *shapes,
                                          const tsr_dim_size *sizes, size_t n)
 {
@@ -160,7 +160,7 @@ static const struct shapes *bound_shapes(struct planner *planner, const struct s
     return tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
 }
 
-// Values of the main graph: those of bodies have no prices of their own.
+// Values of the main graph: those of subgraphs have no costs of their own.
 static bool fill_all(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -177,8 +177,8 @@ static bool fill_all(struct planner *planner)
     return true;
 }
 
-// Fills shapes and values. Sizes of symbols are the caller's; the usual ones are for prices
-// (`full`) only.
+// Fills shapes and values. Sizes of symbols are the caller's; the usual ones are used for costs
+// only (`full`).
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct planner_shapes *shapes = &planner->shapes;

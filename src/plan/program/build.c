@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// build.c - the 0-1 program of a model: a variable for each node that is needed, one for each
-// shared copy, prices between them, and the memory of a device over time.
+// build.c - builds the 0-1 program of a model: a variable for each needed node and each shared
+// copy, costs between them, and the memory of the devices over time.
 //
-// Layouts travel along the edges before there is a program: a node offers those that its neighbours
-// would not find by themselves (whole heads, parts of sums) to its readers, then back to the nodes
-// that make its inputs, then forward once more.
+// Before that, layouts are offered along the edges. A node offers layouts that its neighbours would
+// not find by themselves (full heads, partial sums) to its readers, then back to the producers of
+// its inputs, then forward once more.
 //
-// The order of calls: tsr__planner_list, tsr__planner_candidates, tsr__planner_program; a kind of
-// block (fronts.c) makes a program for each range from the same candidates.
+// Call tsr__planner_list, tsr__planner_candidates and tsr__planner_program in this order. A range
+// of a stage (stages/range_costs.c) makes many programs from the same candidates.
 #include "plan/program/edges.h"
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -26,8 +26,8 @@ static void add_constant(struct planner *planner, const tsr_value *value)
         *at = value;
 }
 
-// What lies on the devices before the first node runs. Inputs that stay there from run to run are
-// like constants.
+// What is on the devices before the first node runs. Inputs that stay there between runs are like
+// constants.
 static void list_ends(struct planner *planner, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -44,7 +44,7 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
     }
 }
 
-// Numbers the nodes; those that no output of the model needs are left out.
+// Numbers the nodes; those that no output needs are left out.
 bool tsr__planner_list(struct planner *planner)
 {
     tsr_graph *graph = tsr_model_graph(planner->model);
@@ -80,7 +80,7 @@ static bool is_needed(const struct planner *planner, size_t i)
 
 // ---- layouts that neighbours bring -------------------------------------------------------------
 
-// Cut in units (heads, not elements): neighbours do not find such a cut by themselves.
+// Sharded in units (heads, not elements), which neighbours do not find by themselves.
 static bool is_in_units(const struct tile_layout *layout)
 {
     bool found = false;
@@ -93,8 +93,8 @@ static bool is_in_units(const struct tile_layout *layout)
     return found;
 }
 
-// Offers a layout to a tensor of a node. Readers may take parts of sums; nobody can be made to give
-// them.
+// Offers a layout to a tensor of a node. Readers may take partial sums; producers are not offered
+// any.
 static void offer(struct planner *planner, size_t to, enum slot_side side, size_t slot,
                   uint32_t layout)
 {
@@ -113,7 +113,7 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
-// Each node's rule by the sizes that the model itself has: a plan holds for all sizes.
+// Each node's rule, by the sizes that the model itself gives: a plan is valid for all sizes.
 static bool find_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -127,13 +127,13 @@ static bool find_rules(struct planner *planner)
     return true;
 }
 
-// Input k of a node, and output `slot` of the node that makes it.
+// Input k of a node, and output `slot` of its producer.
 struct wire {
     size_t reader, input;
     size_t maker, output;
 };
 
-// What the maker may give goes to the reader. The list may grow meanwhile, and move.
+// Offers layouts of the producer to the reader. The list may grow and move meanwhile.
 static void offer_to_reader(struct planner *planner, const struct wire *wire)
 {
     const struct strategy *strategy = planner->nodes[wire->maker].strategy;
@@ -143,7 +143,7 @@ static void offer_to_reader(struct planner *planner, const struct wire *wire)
         offer(planner, wire->reader, SIDE_INPUT, wire->input, strategy->at.at[c].out[wire->output]);
 }
 
-// What the reader may want goes to the maker.
+// Offers layouts of the reader to the producer.
 static void offer_to_maker(struct planner *planner, const struct wire *wire)
 {
     const struct strategy *strategy = planner->nodes[wire->reader].strategy;
@@ -151,7 +151,7 @@ static void offer_to_maker(struct planner *planner, const struct wire *wire)
         offer(planner, wire->maker, SIDE_OUTPUT, wire->output, strategy->at.at[c].in[wire->input]);
 }
 
-// Along all wires that end at a node.
+// Calls the function for all inputs of a node.
 static void offer_along(struct planner *planner, size_t reader,
                         void (*offer_to)(struct planner *planner, const struct wire *wire))
 {
@@ -168,11 +168,11 @@ static void offer_along(struct planner *planner, size_t reader,
     }
 }
 
-// Strategies first, each offered at once to the readers; then back, then forward again: what a late
-// node has brought to an early one may suit the readers in between.
+// Strategies first, each offered to the readers at once; then back, then forward again: a layout
+// that a late node gave to an early one may suit the readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
-    if (!find_rules(planner) || !tsr__planner_delays(planner) || !tsr__planner_shares(planner))
+    if (!find_rules(planner) || !tsr__partial_sums_mark(planner) || !tsr__planner_shares(planner))
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!is_needed(planner, i))
@@ -180,7 +180,7 @@ bool tsr__planner_candidates(struct planner *planner)
         planner->nodes[i].strategy = tsr__planner_strategy(planner, &planner->nodes[i]);
         if (!planner->nodes[i].strategy)
             return false;
-        // Makers come before their readers in the graph, so their candidates are all there.
+        // Producers come before their readers, so their candidates are complete.
         offer_along(planner, i, offer_to_reader);
     }
     for (size_t i = planner->n_nodes; i-- > 0;)
@@ -200,8 +200,8 @@ struct columns {
     struct str *names;
 };
 
-// Made once for each strategy: nodes that are alike view the same tables, which the solver finds to
-// be equal by address.
+// Made once for each strategy: nodes that are alike share tables, which the solver recognizes by
+// address.
 static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
 {
     if (strategy->columns)
@@ -223,7 +223,7 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
     return columns;
 }
 
-// A variable for each node that is needed. A node without a name is called as its first output is.
+// A variable for each needed node. A node without a name is called after its first output.
 static bool add_nodes(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -243,7 +243,7 @@ static bool add_nodes(struct planner *planner)
     return true;
 }
 
-// Inputs first, then what each node makes.
+// Inputs first, then the outputs of each node.
 static bool add_edges(struct planner *planner)
 {
     for (size_t i = 0; i < planner->ends.given.n; i++)
@@ -260,8 +260,8 @@ static bool add_edges(struct planner *planner)
     return true;
 }
 
-// Classes and limits come first: everything after them adds its bytes to their rows. Constants come
-// last, because the nodes that read them must have their variables.
+// Classes and limits first: everything else adds its bytes to them. Constants last: the nodes that
+// read them need their variables.
 bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
     planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// answer.c - what a chosen plan comes to: bytes on each device over time, and its communication.
+// chosen_plan.c - figures of a chosen plan: bytes on each device over time, and its communication.
 //
-// A value lies in the layout of its producer until its last reader has run or has got another one;
-// a layout that readers want besides is there from the first of them to the last. Constants are
-// stored in every layout that is wanted, once. It is never more than the rows of the program count
-// (uses.c).
+// A value stays in the layout of its producer until its last reader has run or has its own copy. A
+// further layout exists from its first reader to its last. Constants are stored once in every
+// layout that is needed. The result is never more than the rows of the program (memory_uses.c).
 //
-//     X lies by rows (times 4..) and is read by nodes 2 and 3, which take the times 6 7 8 and 9 10 11. Both want it whole:
-//     forms {rows, 4..7} and {whole, 6..11}. The rows go when the first reader has its copy, at 7; the copy stays until node
-//     3 has run, up to 11. Bytes of a form are added at its begin and taken off at its end; sums over time give the peak.
+//     X is sharded by rows (from time 4) and read by nodes 2 and 3 at times 6 7 8 and 9 10 11. Both
+//     need it replicated: forms {rows, 4..7} and {replicated, 6..11}. The rows end when the first
+//     reader has its copy, at 7; the copy stays until node 3 has run. Bytes are added at the
+//     beginning of a form and subtracted at its end; the running sum gives the peak.
 #include "plan/program/edges.h"
 
 // A layout of a value, from time `begin` until before `end`.
@@ -21,14 +21,14 @@ struct forms {
     size_t n;
 };
 
-// A form that is what is wanted, or holds it on all devices that want it.
+// A form that is the wanted one, or contains it on all devices that want it.
 static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
                          const struct plan_value *value)
 {
     for (size_t i = 0; i < forms->n; i++)
         if (forms->at[i].layout == want ||
             (!value->constant &&
-             tsr__planner_price(planner, forms->at[i].layout, want, value) == 0))
+             tsr__resharding_time(planner, forms->at[i].layout, want, value) == 0))
             return &forms->at[i];
     return NULL;
 }
@@ -46,8 +46,7 @@ static void extend(struct form *form, size_t end)
         form->end = end;
 }
 
-// Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere
-// yet).
+// Layouts that readers want, in order; the first is the producer's (PLAN_NO_LAYOUT: none yet).
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
@@ -63,7 +62,7 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
             tsr__planner_wanted(planner, &readers.at[i], v, choice_of(planner, &readers.at[i]));
         size_t time = tsr__edge_time(planner, &readers.at[i]);
         struct form *form = find(planner, out, want, value);
-        // A new layout is made from the value as it lies, which must be there until then.
+        // A new layout is made from the producer's, which must exist until then.
         if (!form && first != PLAN_NO_LAYOUT)
             extend(&out->at[0], time + TIME_RUN);
         if (!form && out->n < PLAN_MAX_CANDIDATES) {
@@ -82,21 +81,21 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// First walk: all_time and change are filled. Inputs and constants are there all the time; of
-// everything else `change` has what comes and goes, device by device.
+// First pass: fills all_time and change. Inputs and constants exist all the time; `change` has
+// everything else by device.
 struct account {
     struct planner *planner;
     struct arena *arena;
     int64_t *all_time; // by device
     int64_t *change;   // by device and time
     size_t n_times;
-    // Second walk: what lies on `device` at `time`; names belong to the model.
+    // Second pass: what is on `device` at `time`; names belong to the model.
     tsr_plan_binding *top;
     size_t n_top, time;
     int64_t device;
 };
 
-// Adds what each device holds of the form, for all time or from begin to end.
+// Adds the bytes of the form on each device, for all time or from begin to end.
 static void add_form(struct account *account, const struct plan_value *value,
                      const struct form *form, bool all_time)
 {
@@ -128,7 +127,7 @@ static void rank_value(struct account *account, const tsr_value *value, int64_t 
     account->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
 }
 
-// What the form has on the account's device at the account's time.
+// Bytes of the form on the account's device at the account's time.
 static int64_t bytes_then(struct account *account, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {
@@ -139,7 +138,7 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
     return 0;
 }
 
-// before: as it lies until it is combined, or PLAN_NO_LAYOUT.
+// before: the layout until it is combined, or PLAN_NO_LAYOUT.
 static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
@@ -148,7 +147,7 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
     bool combined = before != PLAN_NO_LAYOUT;
     if (!forms_of(account->planner, v, first, run + combined, &forms))
         return false;
-    // What is combined lies in parts while the node runs and while it is combined: two times.
+    // Partial sums exist while the node runs and while they are combined: two times.
     if (combined)
         forms.at[forms.n++] = (struct form){before, run, run + 2};
     int64_t bytes = 0;
@@ -164,15 +163,14 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
     return true;
 }
 
-// Inputs lie whole everywhere, constants where they are wanted, what nodes make where they leave
-// it.
+// Inputs are replicated, constants are where they are needed, results are where nodes leave them.
 static bool add_values(struct account *account)
 {
     struct planner *planner = account->planner;
     for (size_t i = 0; i < planner->ends.given.n; i++) {
         const tsr_value *value = planner->ends.given.at[i];
         if (!add_value(account, value,
-                       tsr__planner_whole(planner, planner->values[tsr__value_id(value)].rank),
+                       tsr__planner_replicated(planner, planner->values[tsr__value_id(value)].rank),
                        PLAN_NO_LAYOUT, 0))
             return false;
     }
@@ -194,7 +192,7 @@ static bool add_values(struct account *account)
     return true;
 }
 
-// n_times has room for the times after the last node, when outputs are brought to the caller.
+// n_times includes the times after the last node, when outputs are brought to the caller.
 static bool account_for(struct account *account, struct planner *planner, struct arena *arena)
 {
     *account = (struct account){
@@ -204,7 +202,7 @@ static bool account_for(struct account *account, struct planner *planner, struct
     return !arena->failed && add_values(account) && !arena->failed;
 }
 
-// *time is written only where something is there beyond what is there all the time.
+// *time is written only if something exists besides what is there all the time.
 static int64_t most_of(const struct account *account, int64_t device, size_t *time)
 {
     int64_t now = 0, most = 0;
@@ -218,7 +216,7 @@ static int64_t most_of(const struct account *account, int64_t device, size_t *ti
     return account->all_time[device] + most;
 }
 
-// What each device holds of a constant, in all layouts that are wanted of it.
+// Bytes of a constant on each device, in all its layouts.
 static bool add_held(struct planner *planner, const tsr_value *constant, int64_t *bytes)
 {
     const struct plan_value *value = &planner->values[tsr__value_id(constant)];
@@ -245,7 +243,7 @@ bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, 
     return true;
 }
 
-// `time` is not asked for here: most_of needs somewhere to write it.
+// `time` is not needed here.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
     struct arena arena;
@@ -275,7 +273,7 @@ static bool has_slots(const struct planner *planner, const uint32_t *layouts, si
     return false;
 }
 
-// Some node takes or gives something on the device.
+// Some node has an input or output on the device.
 static bool is_used(const struct planner *planner, int64_t device)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -304,7 +302,7 @@ int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t
     return int64_max(n, 1);
 }
 
-// The fullest device, and the time at which it is.
+// The fullest device, and the time of its peak.
 static void find_fullest(struct account *account)
 {
     int64_t most = -1;
@@ -319,7 +317,7 @@ static void find_fullest(struct account *account)
     }
 }
 
-// All values are walked twice: to find the place and time, then to see what lies there.
+// Two passes over all values: find device and time, then list what is there.
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
     struct arena arena;
@@ -339,7 +337,7 @@ free_arena:
 
 // ---- one device --------------------------------------------------------------------------------
 
-// The first candidate that cuts nothing, and its number; NULL: none.
+// The first replicated candidate, and its index; NULL: none.
 static const struct candidate *whole_of(const struct strategy *strategy, uint32_t *choice)
 {
     for (size_t i = 0; i < strategy->at.n; i++)
@@ -350,7 +348,7 @@ static const struct candidate *whole_of(const struct strategy *strategy, uint32_
     return NULL;
 }
 
-// The largest device of those that are planned for.
+// The largest memory of the planned devices.
 static int64_t most_memory(const struct planner *planner)
 {
     int64_t most = 0;
@@ -361,8 +359,8 @@ static int64_t most_memory(const struct planner *planner)
     return most;
 }
 
-// Gives every node its whole candidate, and adds up. 0: a node has none, or it does not fit into
-// the largest device.
+// Chooses the replicated candidate of every node, and adds up. 0: a node has none, or it does not
+// fit on the largest device.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
     int64_t time = 0;
@@ -379,8 +377,8 @@ static int64_t run_whole(struct planner *planner, int64_t *bytes)
     return 0;
 }
 
-// Nodes without a whole candidate (their shardings are given) count nothing.
-int64_t tsr__planner_whole_time(const struct planner *planner)
+// Nodes without a replicated candidate (their shardings are given) count nothing.
+int64_t tsr__planner_unsharded_time(const struct planner *planner)
 {
     int64_t time = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -394,7 +392,7 @@ int64_t tsr__planner_whole_time(const struct planner *planner)
     return time;
 }
 
-// Choices of all nodes change for a moment: nobody else may look at them meanwhile.
+// Changes the choices of all nodes temporarily.
 int64_t tsr__planner_one_device(struct planner *planner)
 {
     uint32_t *kept = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
@@ -416,7 +414,7 @@ struct counts {
     size_t n;
 };
 
-// One more of the operator; beyond PLAN_MAX_OPS kinds, which no plan has, it is left out.
+// Counts the operator; more than PLAN_MAX_OPS kinds, which no plan has, are ignored.
 static void count(void *data, const char *op)
 {
     struct counts *counts = data;
@@ -430,7 +428,7 @@ static void count(void *data, const char *op)
     counts->at[i].count++;
 }
 
-// Each layout comes from the nearest of those that are there.
+// Each layout is made from the nearest existing one.
 static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
                         struct counts *counts)
 {
@@ -441,15 +439,15 @@ static void count_value(struct planner *planner, const tsr_value *v, uint32_t fi
     for (size_t i = 1; i < forms.n; i++) {
         size_t best = 0;
         for (size_t k = 1; k < i; k++)
-            if (tsr__planner_price(planner, forms.at[k].layout, forms.at[i].layout, value) <
-                tsr__planner_price(planner, forms.at[best].layout, forms.at[i].layout, value))
+            if (tsr__resharding_time(planner, forms.at[k].layout, forms.at[i].layout, value) <
+                tsr__resharding_time(planner, forms.at[best].layout, forms.at[i].layout, value))
                 best = k;
         tsr__planner_steps(planner, forms.at[best].layout, forms.at[i].layout, value, count,
                            counts);
     }
 }
 
-// Halo exchanges and reductions of the nodes, and the moves between them.
+// Halo exchanges and reductions of the nodes, and resharding between them.
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
 {
     struct counts counts = {.at = out};

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// edges.c - what lies between the nodes: for each value the price of bringing it from where its
-// producer leaves it to where its readers want it.
+// edges.c - the edges of the program: for each value the cost of bringing it from its producer's
+// layout to its readers' layouts.
 //
-// One reader: a table over both choices. Several: a resharding that two of them can share is paid
-// once, so the value gets a variable of its own, which says where it lies and which copy of it is
-// made; readers take the nearer of the two.
+// One reader: a table over both choices. Several readers: a copy that two of them can share is paid
+// once, so the value gets a variable of its own, which says its layout and which copy is made.
+// Readers use the nearer of the two.
 //
-// A value that its producer leaves by rows (R) or whole (W), with two readers: one wants it by
-// columns (C), the other by columns or whole. Both could want C, so C is a copy that they may
-// share. The states of the value's variable, with their price in ms:
+// Example: a producer leaves a value by rows (R) or replicated (W). One reader wants it by columns
+// (C), another by columns or replicated. Both could want C, so C is a copy that they may share.
+// States of the value's variable, with their cost in ms:
 //
-//     R, no copy 0      R, copy C 3      W, no copy 0      W, copy C 1 (a slice of what is there)
+//     R, no copy 0      R, copy C 3      W, no copy 0      W, copy C 1 (a slice of W)
 //
-// To the first reader (C): 3 from "R, no copy", 1 from "W, no copy", 0 from those with the copy. So
-// two readers that want C pay 3 together with the copy, and 6 without it.
+// To the first reader (C): 3 from "R, no copy", 1 from "W, no copy", 0 from the states with the
+// copy. So two readers that want C pay 3 together with the copy, and 6 without it.
 #include "plan/program/edges.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static bool all_zero(const int64_t *table, size_t n)
     return true;
 }
 
-// Prices from each choice of the producer to each of the reader. NULL: out of memory.
+// Costs from each choice of the producer to each choice of the reader. NULL: out of memory.
 static const int64_t *direct_table(struct edge *edge, const struct reader *reader)
 {
     uint32_t key[5] = {TABLE_DIRECT, edge->from->id, (uint32_t)edge->slot,
@@ -46,7 +46,7 @@ static const int64_t *direct_table(struct edge *edge, const struct reader *reade
         for (size_t j = 0; j < k; j++) {
             uint32_t from = edge->from->at.at[i].out[edge->slot];
             uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
-            int64_t ps = tsr__planner_price(edge->planner, from, want, edge->value);
+            int64_t ps = tsr__resharding_time(edge->planner, from, want, edge->value);
             table[i * k + j] = program_cost_of(ps);
         }
     *kept = table;
@@ -63,8 +63,8 @@ static bool listed(const uint32_t *list, size_t n, uint32_t layout)
     return false;
 }
 
-// Layouts that at least two of the readers could want: `once` holds those of the readers before, up
-// to `begin`.
+// Layouts that at least two readers could want: `once` holds those of the readers before, up to
+// `begin`.
 static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
                            size_t cap)
 {
@@ -85,7 +85,7 @@ static size_t shared_wants(struct edge *edge, const struct reader *reader, size_
     return n_out;
 }
 
-// A list of states in the making.
+// A list of states while it is made.
 struct state_list {
     struct arena *arena;
     VEC(struct copy_state) list;
@@ -98,8 +98,7 @@ static void add_state(struct state_list *states, uint32_t from, uint32_t copy, i
         *state = (struct copy_state){from, copy, cost};
 }
 
-// Some state begins where the value lies so: candidates that leave it in the same layout share
-// their states.
+// True if some state has this producer layout: candidates with the same layout share their states.
 static bool has_from(const struct state_list *states, uint32_t from)
 {
     for (size_t i = 0; i < states->list.n; i++)
@@ -108,8 +107,7 @@ static bool has_from(const struct state_list *states, uint32_t from)
     return false;
 }
 
-// The states of a shared value: each layout that the producer may leave it in, with each copy that
-// has a price, or none.
+// The states of a shared value: each layout of the producer, with each possible copy or none.
 static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wants,
                           struct copy_state **out)
 {
@@ -119,7 +117,7 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
         if (has_from(&states, from))
             continue;
         for (size_t w = 0; w < n_wants; w++) {
-            int64_t cost = tsr__planner_price(edge->planner, from, wants[w], edge->value);
+            int64_t cost = tsr__resharding_time(edge->planner, from, wants[w], edge->value);
             if (cost != 0 && cost < PLAN_NEVER)
                 add_state(&states, from, wants[w], cost);
         }
@@ -129,15 +127,15 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
     return states.list.n;
 }
 
-// What the tables of a shared value look like, made once for values that are alike.
+// The tables of a shared value, made once for values that are alike.
 struct shared_tables {
     struct copy_state *states;
     size_t n;
     int64_t *cost, *from, **to; // of the states; to the producer; to each reader
-    uint32_t key;               // no other tables have it
+    uint32_t key;               // unique among these tables
 };
 
-// From the producer's choices to the states: only those that begin where it leaves the value.
+// From the producer's choices to the states: only those with its layout.
 static void fill_from(const struct edge *edge, struct shared_tables *tables)
 {
     for (size_t s = 0; s < tables->n; s++) {
@@ -150,7 +148,7 @@ static void fill_from(const struct edge *edge, struct shared_tables *tables)
     }
 }
 
-// From the states to a reader's choices: the price from the nearer of value and copy. NULL: out of
+// From the states to a reader's choices: the cost from the nearer of value and copy. NULL: out of
 // memory.
 static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
                          const struct reader *reader)
@@ -168,8 +166,7 @@ static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
     return table;
 }
 
-// Finds the copies that may be shared, the states, and the tables to both sides. False: out of
-// memory.
+// Finds the copies that may be shared, the states, and the tables. False: out of memory.
 static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n,
                         struct shared_tables *tables)
 {
@@ -188,7 +185,7 @@ static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n
     return !arena->failed;
 }
 
-// Values are alike whose producers and readers are, slot by slot: they share one set of tables.
+// Values are alike if their producers and readers are, slot by slot.
 static struct shared_tables *shared_tables(struct edge *edge, const struct reader *reader, size_t n)
 {
     uint32_t *key = ARENA_ARRAY(edge->arena, uint32_t, 2 * n + 3);
@@ -222,8 +219,8 @@ static uint32_t end_of(const struct edge *edge)
     return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
 }
 
-// When the layouts that a reader has made for itself can be freed: after the last reader, if another
-// one may want them, that is if they are among the shared wants.
+// When the layouts that a reader made for itself can be freed: after the last reader, if another
+// one may want them.
 static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
                            const struct reader *last, const uint32_t *wants, size_t n_wants)
 {
@@ -234,7 +231,7 @@ static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
     return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
 }
 
-// Where the value is not followed, all layouts that readers may share count.
+// If the value is not tracked, all layouts that readers may share count.
 static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tables *tables,
                        struct reader *reader, size_t n)
 {
@@ -251,8 +248,8 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
     return true;
 }
 
-// Several readers that want the value elsewhere: a variable for where it lies and which copy is
-// made stands between them and the producer.
+// Several readers that want another layout: a variable for layout and copy is between them and the
+// producer.
 static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
     struct program *program = &edge->planner->program;
@@ -262,7 +259,7 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
     size_t n_wants = followed ? shared_wants(edge, reader, n, wants, TSR_COUNT(wants)) : 0;
     if (!tables)
         return false;
-    // Producer - var - each reader: the price of the copy is var's own cost, paid once.
+    // Producer - var - each reader: the cost of the copy is var's own, paid once.
     uint32_t var = tsr__program_node(program, str_of(tsr_value_name(edge->v)), (uint32_t)tables->n,
                                      tables->cost);
     tsr__program_edge(program, edge->var, var, tables->from);
@@ -279,8 +276,7 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
            (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
 }
 
-// What lies where the producer leaves it: the states of the arrival at its only reader that wants
-// it elsewhere.
+// States without a copy: one for each layout of the producer.
 static struct copy_state *no_copies(struct edge *edge)
 {
     struct copy_state *state = ARENA_ARRAY(edge->arena, struct copy_state, edge->from->at.n + 1);
@@ -291,16 +287,15 @@ static struct copy_state *no_copies(struct edge *edge)
     return state;
 }
 
-// One reader that wants the value elsewhere, and the memory is followed: an arrival stands between
-// them.
+// One reader that wants another layout, and memory is tracked: an arrival is between them.
 static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
 {
     struct copy_state *state = no_copies(edge);
     return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
 }
 
-// One reader that wants the value elsewhere. The value lies where it was made until its last reader
-// has run; until the reader got its own, if there is no other.
+// One reader that wants another layout. The value stays in its first layout until its last reader
+// has run, or, if there is no other, until the reader has its copy.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;
@@ -319,7 +314,7 @@ static bool connect_one(struct edge *edge, struct reader *reader)
     return tsr__use_producer(edge, read_again ? end_of(edge) : run);
 }
 
-// Readers that take the value as it lies, whatever is chosen, need no edge.
+// Readers that take the value as it is, whatever is chosen, need no edge.
 static bool connect(struct edge *edge)
 {
     struct reader *moving = ARENA_ARRAY(edge->arena, struct reader, edge->readers.n + 1);
@@ -341,10 +336,10 @@ static bool connect(struct edge *edge)
     return tsr__use_producer(edge, end_of(edge));
 }
 
-// Prices and memory of one value, whoever makes it. False: out of memory.
+// Costs and memory of one value. False: out of memory.
 static bool run_edge(struct edge *edge)
 {
-    edge->arena = edge->planner->work; // an arena for each value would cost more than it frees
+    edge->arena = edge->planner->work; // one arena per value would cost more than it frees
     edge->value = &edge->planner->values[tsr__value_id(edge->v)];
     edge->readers = tsr__planner_readers(edge->planner, edge->arena, edge->v);
     if (edge->arena->failed)
@@ -355,7 +350,7 @@ static bool run_edge(struct edge *edge)
         return tsr__use_producer(edge, 0);
     if (edge->readers.stays)
         return tsr__use_producer(edge, end_of(edge));
-    return true; // nobody reads it, and it goes as it comes
+    return true; // no reader
 }
 
 bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
@@ -371,9 +366,8 @@ bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 
 // ---- what the caller gives ---------------------------------------------------------------------
 
-// Whole on every device.
-// A strategy with one candidate and no node, so that inputs have producers like other values. Its
-// key are the sizes, each in two halves, since keys are 32 bits wide.
+// Replicated on every device: a strategy with one candidate and no node, so that inputs have
+// producers like other values. Its key is the sizes, each in two halves, since keys have 32 bits.
 static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
 {
     uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};
@@ -391,7 +385,7 @@ static struct strategy *given_whole(struct planner *planner, const struct plan_v
     struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
     if (!candidate || !layouts)
         return NULL;
-    layouts[0] = tsr__planner_whole(planner, value->rank);
+    layouts[0] = tsr__planner_replicated(planner, value->rank);
     layouts[1] = PLAN_NO_LAYOUT;
     *candidate = (struct candidate){.out = layouts, .before = layouts + 1, .name = STR("whole")};
     strategy->id = planner->cache.n_strategies++;
@@ -399,8 +393,7 @@ static struct strategy *given_whole(struct planner *planner, const struct plan_v
     return strategy;
 }
 
-// The variable has one choice and costs nothing: what counts is the price from there to the
-// readers.
+// The variable has one choice and no cost; the costs to its readers count.
 bool tsr__planner_given(struct planner *planner, const tsr_value *input)
 {
     static const int64_t zero[1] = {0};

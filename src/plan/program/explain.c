@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// explain.c - why a node runs as it does: its ways, and what the best plan with each of them would
-// cost.
+// explain.c - why a node is sharded as it is: its candidates, and the cost of the best plan with
+// each of them.
 //
-//     "m/4" of a MatMul takes 1.46 ms by itself and "n/4" 1.38 ms, but what counts is the plan: with "m/4" the best one takes
-//     1.736 ms, with "n/4" 1.649 ms (the marginals of the node's variable, solver/solver.h).
-#include "plan/costs/planner.h"
+//     "m/4" of a MatMul takes 1.46 ms by itself and "n/4" 1.38 ms, but the plan counts: the best
+//     one takes 1.736 ms with "m/4" and 1.649 ms with "n/4" (marginals of the variable,
+//     solver/solver.h).
+#include "plan/program/program.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 // ---- names -------------------------------------------------------------------------------------
 
-// "#60" -> 60; -1: it is no number of a node.
+// "#60" -> 60; -1: not an index.
 static int64_t index_of(const char *name)
 {
     char *end;
@@ -24,7 +25,7 @@ static int64_t index_of(const char *name)
     return i;
 }
 
-// Whether the text means this node: its name, its index, or one of its outputs.
+// True if the text is the node's name, index or one of its outputs.
 static bool is_named(const tsr_node *node, const char *name)
 {
     int64_t index = index_of(name);
@@ -38,7 +39,7 @@ static bool is_named(const tsr_node *node, const char *name)
     return false;
 }
 
-// The first in the order of the graph; names need not be unique.
+// The first in graph order; names need not be unique.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -61,7 +62,7 @@ const struct plan_node *tsr__planner_find_common(const struct planner *planner,
 
 // ---- ways --------------------------------------------------------------------------------------
 
-// Adds one tensor of a way to the list, unless it is absent.
+// Adds one tensor of a candidate to the list, unless it is absent.
 static void add_tensor(const struct planner *planner, const tsr_value *value, uint32_t layout,
                        tsr_plan_tensor *list, size_t *n)
 {
@@ -75,7 +76,6 @@ static void add_tensor(const struct planner *planner, const tsr_value *value, ui
     };
 }
 
-// The layouts of a candidate are numbers of this planner.
 bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
                          const struct candidate *candidate, tsr_plan_choice *out)
 {
@@ -95,7 +95,6 @@ bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
     return !arena->failed;
 }
 
-// What the best plan costs in which the node runs in each of its ways.
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
                                 const char *name, tsr_plan_summary *out)
 {
@@ -109,12 +108,12 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
                   "no node of that name is needed for an output of the model");
         return TSR_INVALID;
     }
-    size_t k = node->strategy->at.n; // ways
+    size_t k = node->strategy->at.n; // candidates
     struct program_marginal *marginal = ARENA_ARRAY(arena, struct program_marginal, k + 1);
     tsr_plan_choice *list = ARENA_ARRAY(arena, tsr_plan_choice, k + 1);
     if (!marginal || !list)
         return TSR_NOMEM;
-    // One solve for each way, at worst: each gets its share of what is left.
+    // Up to one solve for each candidate: each gets its share of the budget.
     struct program_options options = tsr__budget_share(planner->budget, 1.0 / (double)(k + 1));
     tsr_status st = tsr__program_marginals(program, &options, &planner->arena, node->var, marginal);
     if (st != TSR_OK)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fork.c - a planner for some of the devices: what is known of the model is that of the planner it comes from, what
-// depends on devices is its own. Stages are planned so: of 4 devices in two stages, one planner for {0, 1}, one for {2, 3}.
-#include "plan/costs/planner.h"
+// fork.c - makes a planner for some of the devices. It shares what is known of the model with the
+// original, and has devices, layouts and candidates of its own. Stages use it: 4 devices in two
+// stages have one planner for {0, 1} and one for {2, 3}.
+#include "plan/program/program.h"
 
-// Nodes that are in no stage are not planned.
+// Nodes in no stage are not planned.
 static void leave_out(struct planner *planner, const unsigned char *staged)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -13,7 +14,7 @@ static void leave_out(struct planner *planner, const unsigned char *staged)
     }
 }
 
-// Shapes, values and states are the root's, viewed; devices, layouts and candidates are its own.
+// Shapes, values and states belong to the original.
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out)
 {
@@ -36,7 +37,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;
-    // The caller's list may be a stretch of an array that changes; the fork has its own.
+    // A copy: the caller's list may change.
     memcpy(list, devices, n * sizeof *list);
     out->machine.numbers = list;
     if (!tsr__planner_devices(out) || !tsr__planner_list(out))

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// uses.c - what lies in the memory of the devices, and when: rows of the program.
+// memory_uses.c - what is in the memory of the devices, and when: rows of the program.
 //
-// Devices with the same memory are one class, and of a value the fullest of them counts. A value
-// lies where its producer leaves it until its last reader has run, or has got a copy of its own.
-// Whether a reader needs a copy depends on both ends, so between them stands a variable: the layout
-// that is wanted, and whether it was made for the reader. Constants are stored in each layout that
-// somebody wants, once (stored.c).
+// Devices with the same memory are one class, and the fullest of them counts. A value stays in its
+// producer's layout until its last reader has run or has its own copy. Whether a reader needs a
+// copy depends on both ends, so a variable is between them: the wanted layout, and whether it was
+// made for the reader. Constants are stored once in each layout (stored_weights.c).
 //
-//     Y of 6 MB, which is followed, is made by node 2 and read by node 4 alone. A node has three times
-//     (bring, run, combine): 6 7 8 are those of node 2, 12 13 14 those of node 4. Y lies by rows on two
-//     devices, 3 MB on each; node 4 wants it whole.
-//         7..8       3 MB   Y as it is made (and, if it is a sum in parts, what is combined besides at 8)
-//         8..13      3 MB   Y waits; it goes once node 4 has its own copy
+//     Y of 6 MB is tracked; node 2 makes it and node 4 alone reads it. A node has three times
+//     (bring, run, combine): 6 7 8 for node 2 and 12 13 14 for node 4. Y is sharded by rows over
+//     two devices, 3 MB each; node 4 wants it replicated.
+//         7..8       3 MB   Y while it is made (at 8 also its partial sums, if it has some)
+//         8..13      3 MB   Y until node 4 has its own copy
 //         12..14     6 MB   the copy: brought at 12, read at 13
-//     So the fullest time is 12, with 9 MB of Y. Times are written with their end not included.
+//     The peak is at 12, with 9 MB of Y. Times exclude their end.
 #include "plan/program/edges.h"
 
 #include <stdlib.h>
@@ -28,7 +27,7 @@ bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *
     return usage->at != NULL;
 }
 
-// Adds to what the choice has already; sums stop at PLAN_NEVER.
+// Adds to the bytes of the choice; sums stop at PLAN_NEVER.
 void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct plan_value *value)
 {
     for (size_t c = 0; c < usage->planner->memory.n_classes; c++) {
@@ -39,8 +38,7 @@ void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct
     }
 }
 
-// Classes that have nothing of it in any choice get no row entry. The table is viewed: it lives as
-// long as the program.
+// Classes with no bytes in any choice get no row entry. The table must live as long as the program.
 void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int64_t *table,
                      uint32_t begin, uint32_t end)
 {
@@ -58,13 +56,13 @@ void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int6
 
 // ---- values ------------------------------------------------------------------------------------
 
-// Bytes of what a node makes, by its choice: while it runs, while its result is combined, and then.
+// Bytes of a node's output, by its choice: while it runs, while it is combined, and afterwards.
 struct produced {
     int64_t *run, *combine, *then;
 };
 
-// A sum lies in parts while it is made (`before`), in parts and done while it is combined, and done
-// then.
+// A sum is partial while it is made (`before`), partial and reduced while it is combined, and
+// reduced afterwards.
 static struct produced *produced_of(struct edge *edge)
 {
     uint32_t key[4] = {TABLE_PRODUCED, edge->from->id, (uint32_t)edge->slot,
@@ -93,7 +91,7 @@ static struct produced *produced_of(struct edge *edge)
     return out;
 }
 
-// The node i takes three times: 3 i brings its inputs, 3 i + 1 runs, 3 i + 2 combines what it made.
+// Node i has three times: 3 i brings its inputs, 3 i + 1 runs, 3 i + 2 combines its output.
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
     struct planner *planner = edge->planner;
@@ -103,7 +101,7 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     struct produced *produced = produced_of(edge);
     if (!produced)
         return false;
-    if (edge->node == SIZE_MAX) { // what another range gives goes when it was read
+    if (edge->node == SIZE_MAX) { // a value of another range ends when it was read
         uint32_t until = edge->value->given ? planner->n_times : end;
         tsr__usage_take(planner, edge->var, k, produced->then, 0, until);
         return true;
@@ -116,7 +114,7 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     return true;
 }
 
-// States without a copy (PLAN_NO_LAYOUT) use nothing.
+// States without a copy use nothing.
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end)
 {
@@ -133,10 +131,11 @@ bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *sta
 
 // ---- values that are not followed --------------------------------------------------------------
 
-// Small values are many, and matter little: more is counted for them than there may be.
+// Small values are many and matter little: for them an upper bound is counted.
 
 #define FOLLOWED_VALUES 64
-#define FOLLOWED_SHARE  256 // of the memory that there must be; less is never followed
+// of the memory that is needed at least; smaller values are never tracked
+#define FOLLOWED_SHARE 256
 
 static int descending(const void *a, const void *b)
 {
@@ -147,7 +146,7 @@ static int descending(const void *a, const void *b)
 static int64_t whole_bytes(struct planner *planner, const tsr_value *v)
 {
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    return tsr__planner_bytes(planner, tsr__planner_whole(planner, value->rank), value);
+    return tsr__planner_bytes(planner, tsr__planner_replicated(planner, value->rank), value);
 }
 
 // Bytes of all constants, at most PLAN_NEVER.
@@ -165,7 +164,7 @@ struct size_list {
     VEC(int64_t) bytes;
 };
 
-// Bytes of all that nodes make, largest first.
+// Bytes of all outputs of nodes, largest first.
 static void list_made(struct planner *planner, struct size_list *sizes)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -183,8 +182,8 @@ static void list_made(struct planner *planner, struct size_list *sizes)
         qsort(sizes->bytes.at, sizes->bytes.n, sizeof *sizes->bytes.at, descending);
 }
 
-// The largest values, at least those of the largest size. Less than a 256th of what a device must
-// hold is never followed.
+// The largest values are tracked, and at least those of the largest size. Less than 1/256 of what a
+// device must hold is never tracked.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};
@@ -210,8 +209,7 @@ bool tsr__use_followed(const struct edge *edge)
     return whole_bytes(edge->planner, edge->v) > edge->planner->memory.followed;
 }
 
-// Every choice of the variable counts all the layouts: more than there will be, and enough for
-// small values.
+// Every choice of the variable counts all the layouts: an upper bound, enough for small values.
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end)
 {
@@ -233,7 +231,7 @@ static bool is_among(const uint32_t *layouts, size_t n, uint32_t layout)
     return false;
 }
 
-// The layouts in `but` are counted elsewhere already (tsr__use_all).
+// The layouts in `but` are counted elsewhere (tsr__use_all).
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n)
 {
     struct usage usage;
@@ -253,11 +251,11 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 
 // ---- arrivals ----------------------------------------------------------------------------------
 
-// The states of an arrival: a layout that the reader may want, taken from where it lies or made for
-// the reader.
+// States of an arrival: a layout that the reader may want, either existing or made for the reader.
 //
-//     a value that lies by rows; the reader wants it by rows or whole: "rows, as it lies" and "whole, made". With the second
-//     the reader has its own copy, whose bytes count while it is brought and while the reader runs; with the first it has none
+//     A value sharded by rows; the reader wants it by rows or replicated: "rows, existing" and
+//     "replicated, made". In the second state the reader has its own copy, whose bytes count while
+//     it is brought and while the reader runs.
 struct arrival {
     size_t n;
     uint32_t *want;
@@ -272,7 +270,7 @@ static void add_arrival(struct arrival *arrival, uint32_t want, bool made)
     arrival->made[arrival->n++] = made;
 }
 
-// Adds the two states of a layout, as far as they can be.
+// Adds the two states of a layout, if they are possible.
 static void add_states(struct edge *edge, struct arrival *arrival, const struct copy_state *states,
                        size_t n, uint32_t want)
 {
@@ -290,8 +288,7 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
         add_arrival(arrival, want, true);
 }
 
-// What it costs to come from a state of the value to a state of the arrival: "as it lies" only
-// where it does.
+// Cost from a state of the value to a state of the arrival: "existing" only if it exists.
 static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
                             const struct arrival *arrival, size_t s)
 {
@@ -323,7 +320,7 @@ static void fill_tables(struct edge *edge, const struct copy_state *states, size
     }
 }
 
-// First the states, which say how large the tables are.
+// First the states, which give the size of the tables.
 static bool fill_arrival(struct edge *edge, const struct copy_state *states, size_t n,
                          const struct reader *reader, struct arrival *arrival)
 {
@@ -368,9 +365,9 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
     return arrival;
 }
 
-// What was made for the reader counts while it is brought. While the reader runs, the value where
-// it was made is gone, so that all that the reader has counts; but where the value stays for
-// others, it is counted there, and only what was made counts.
+// A layout that was made for the reader counts while it is brought. While the reader runs, the
+// producer's layout is gone, so all that the reader has counts. If the value stays for others, it
+// is counted there, and only the new layout counts here.
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end)
 {
@@ -383,7 +380,7 @@ bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *
                                     (uint32_t)arrival->n, arrival->cost);
     tsr__program_edge(&planner->program, var, at, arrival->from);
     tsr__program_edge(&planner->program, at, tsr__edge_var(edge, reader), arrival->to);
-    if (var != edge->var) { // the value itself stays: only what was made counts, and longer
+    if (var != edge->var) { // the value itself stays: only the new layout counts, and longer
         tsr__usage_take(planner, at, arrival->n, arrival->bring, time, end);
         return true;
     }

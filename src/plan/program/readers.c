@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// readers.c - the ends of a value: who reads it, in which layouts, and by which variables of the program; and the tables
-// that values with the same ends share.
+// readers.c - the ends of a value: its readers, their layouts and their variables; and the cache of
+// tables that values with equal ends share.
 #include "plan/program/edges.h"
 
 #include <stdlib.h>
 
-#define BODY_OF_STAGE (UINT32_MAX / 2) // strategies have smaller numbers
+#define BODY_OF_STAGE (UINT32_MAX / 2) // larger than any strategy number
 
 // ---- readers -----------------------------------------------------------------------------------
 
@@ -16,13 +16,13 @@ struct collecting {
     bool leaves; // a node of another range reads it too
 };
 
-// The node that reads is one of the main graph: what is inside of a body counts for the node that has the body.
+// A node inside a subgraph counts as the node of the main graph that owns the subgraph.
 static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
                        bool captures)
 {
     const tsr_graph *graph = tsr_node_graph(node);
     const tsr_node *outer = node;
-    while (graph && tsr_graph_owner(graph)) { // inside of a subgraph
+    while (graph && tsr_graph_owner(graph)) { // inside a subgraph
         outer = tsr_graph_owner(graph);
         graph = tsr_node_graph(outer);
     }
@@ -56,8 +56,8 @@ static int by_node(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-// In the order of the nodes. A node that reads the value twice is one reader, with its first use:
-// it has one sharding of it.
+// In the order of the nodes. A node that reads the value twice is one reader, since it has one
+// sharding of it.
 static void sort_readers(struct collecting *collecting)
 {
     struct reader *at = collecting->list.at;
@@ -71,14 +71,14 @@ static void sort_readers(struct collecting *collecting)
     collecting->list.n = n;
 }
 
-// What comes from another range is given on by that one.
+// A value of another range is passed on by that range.
 static bool is_made_here(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
     return !planner->scope.outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
 }
 
-// The nodes in order, then the caller, who is brought the outputs of the model and what leaves the range.
+// The nodes in order, then the caller, who gets the outputs of the model and what leaves the range.
 struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
                                     const tsr_value *value)
 {
@@ -88,7 +88,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     sort_readers(&collecting);
     if (collecting.list.n)
         readers.last = collecting.list.at[collecting.list.n - 1].node;
-    // What stays on its devices is brought to nobody, but it must lie there to the end.
+    // A state is brought nowhere, but stays until the end.
     readers.stays = planner_stays(planner, value) && tsr_value_is_output(value);
     if (readers.stays)
         readers.last = planner->n_nodes;
@@ -111,7 +111,7 @@ uint32_t tsr__edge_time(const struct planner *planner, const struct reader *read
     return (uint32_t)(PLAN_TIMES * node);
 }
 
-// The devices that a node may run on, the first of which has its outputs: those of its stage, or all.
+// The devices of the node's stage, or all. The first of them has the outputs.
 static struct device_group place_of(const struct planner *planner, int64_t node)
 {
     if (planner->scope.places && node >= 0)
@@ -119,7 +119,8 @@ static struct device_group place_of(const struct planner *planner, int64_t node)
     return (struct device_group){planner->machine.all, (size_t)planner->machine.n};
 }
 
-// The caller wants it on the first device of those that make it; a body wants it whole on all.
+// The caller wants the full value on the first device of its producer; a subgraph wants it
+// replicated.
 uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
                              const tsr_value *value, uint32_t candidate)
 {
@@ -127,16 +128,16 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
     int rank = planner->values[tsr__value_id(value)].rank;
     if (reader->node == SIZE_MAX) {
         int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
-        return tsr__planner_whole_on(planner, rank, place_of(planner, maker).devices, 1);
+        return tsr__planner_replicated_on(planner, rank, place_of(planner, maker).devices, 1);
     }
     if (reader->captures) {
         struct device_group place = place_of(planner, (int64_t)reader->node);
-        return tsr__planner_whole_on(planner, rank, place.devices, place.n);
+        return tsr__planner_replicated_on(planner, rank, place.devices, place.n);
     }
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }
 
-// out is filled like a reader: node and slot, but of an output.
+// Fills node and slot of an output.
 bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
 {
     const tsr_node *node = tsr_value_producer(value);
@@ -157,7 +158,6 @@ size_t tsr__edge_choices(const struct planner *planner, const struct reader *rea
     return planner->nodes[reader->node].strategy->at.n;
 }
 
-// Tables by what stands at their ends, so that equal layers have the same ones.
 void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n)
 {
     void **slot = tsr__map_at_copy(&planner->cache.tables, str_bytes(key, n * sizeof *key));
@@ -166,19 +166,18 @@ void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t 
     return slot ? *slot : NULL;
 }
 
-// Strategies are few: their numbers do not reach the two that stand for the caller and for bodies.
+// Strategies are few: their numbers stay below the two for the caller and for subgraphs.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
 {
     if (reader->node == SIZE_MAX)
         return UINT32_MAX;
     if (reader->captures && planner->scope.places)
-        return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id; // tells its devices
+        return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id; // identifies its devices
     if (reader->captures)
         return UINT32_MAX - 1;
     return planner->nodes[reader->node].strategy->id;
 }
 
-// The variable of the reader's node; an output of the model gets one of its own.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
 {
     static const int64_t zero[1] = {0};
@@ -192,8 +191,8 @@ uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
 
 int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uint32_t want)
 {
-    int64_t near = tsr__planner_price(edge->planner, state->from, want, edge->value);
+    int64_t near = tsr__resharding_time(edge->planner, state->from, want, edge->value);
     if (state->copy == PLAN_NO_LAYOUT)
         return near;
-    return int64_min(near, tsr__planner_price(edge->planner, state->copy, want, edge->value));
+    return int64_min(near, tsr__resharding_time(edge->planner, state->copy, want, edge->value));
 }

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// solution.c - the program is solved, its answer becomes the choices of the nodes, and what they
-// come to is told.
+// solve.c - solves the program, gives the nodes their choices, and counts what was chosen.
 //
-// Without limits first, which is far easier to solve: the answer of "12 ms with 9 GiB" on devices
-// of 16 GiB is the answer. On devices of 8 GiB it is only a bound, and the program is solved again
-// with its limits.
-#include "plan/costs/planner.h"
+// The program is first solved without memory limits, which is far easier: an answer of "12 ms with
+// 9 GiB" on devices of 16 GiB is the result. On devices of 8 GiB it is only a bound, and the
+// program is solved again with its limits.
+#include "plan/program/program.h"
 
 #include <math.h>
 
-// choice: by variable of the planner's program. Variables of copies and constants say nothing that
-// is written.
+// choice: by variable of the planner's program.
 void tsr__planner_take(struct planner *planner, const uint32_t *choice)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -26,14 +24,14 @@ static bool fits(const struct program *program, const uint32_t *choice)
     return true;
 }
 
-// The relative gap between what was found and what was proved; costs below 1 count 1.
+// The relative gap between cost and bound; costs below 1 count as 1.
 static double gap_of(int64_t cost, int64_t bound)
 {
     double size = fmax(fabs((double)cost), 1);
     return ((double)cost - (double)bound) / size;
 }
 
-// Nothing was found, nor excluded: what needs the least memory may do, whatever it costs.
+// Without a solution or a proof that there is none: tries the plan of the least memory.
 static tsr_status take_least(struct planner *planner, const struct program *program,
                              struct program_result *result)
 {
@@ -51,23 +49,22 @@ static tsr_status take_least(struct planner *planner, const struct program *prog
     return TSR_OK;
 }
 
-// Cancelled before there was anything: a plan without limits takes a moment, and is better than none.
+// Cancelled before there was a solution: a plan without limits takes a moment.
 static tsr_status solve_hastily(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
     struct program_options options = {.work = UINT64_C(200000000)};
-    // The solver looks at the session: without this it would stop at once. The caller's wish stands
-    // again afterwards.
+    // The solver checks the session; without this it would stop at once.
     tsr_session_cancel(planner->session, false);
     tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
     tsr_session_cancel(planner->session, true);
     return st;
 }
 
-// What a solve gets of the work that is left. Programs of unlike devices have many ways that are nearly as good, so that proofs take
-// all they get; and sets of the devices are to be planned too.
+// Shares of the remaining work. Programs of unlike devices have many solutions that are nearly as
+// good, so that proofs use up their share; and device sets must be planned as well.
 struct solve_shares {
-    double alone, unlimited, limited; // without limits at all; without them at first; with them
+    double alone, unlimited, limited; // no limits; without limits first; with limits
 };
 
 static struct solve_shares shares_of(const struct planner *planner)
@@ -77,7 +74,7 @@ static struct solve_shares shares_of(const struct planner *planner)
     return (struct solve_shares){.alone = 0.9, .unlimited = 0.3, .limited = 0.8};
 }
 
-// Solves the program as if memory had no end.
+// Solves the program without memory limits.
 static tsr_status solve_unlimited(struct planner *planner, const struct program *program,
                                   struct program_result *result)
 {
@@ -95,8 +92,7 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
     return TSR_OK;
 }
 
-// Where the solver came to no answer in its share, the plan of the least memory is tried with what
-// is left.
+// If there is no solution, tries the plan of the least memory with the rest of the work.
 static tsr_status solve_limited(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
@@ -111,23 +107,24 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
 }
 
 #define PROVED  1e-9 // a gap that only rounding leaves
-#define NEAR_BY 1e-4 // of unlike devices: what is left of a gap is not worth another ten seconds
+#define NEAR_BY 1e-4 // for unlike devices: a smaller gap is not worth ten seconds
 
-// The plan without limits is as good as any with limits, and known to be: it is the answer where it keeps them.
+// True if no plan with limits is better: then this one is the result, if it keeps them.
 static bool is_good(const struct planner *planner, const struct program_result *unlimited)
 {
     double gap = planner->machine.unlike ? NEAR_BY : PROVED;
     return unlimited->optimal || (unlimited->feasible && unlimited->gap < gap);
 }
 
-// Not even without limits is there a plan that is of use.
-static bool is_beaten(const struct planner *planner, const struct program_result *unlimited)
+// True if even without limits no plan is faster than the caller's.
+static bool is_beaten(int64_t beat, const struct program_result *unlimited)
 {
-    return planner->beat > 0 && unlimited->feasible && unlimited->bound >= planner->beat;
+    return beat > 0 && unlimited->feasible && unlimited->bound >= beat;
 }
 
-// Where nothing fits into memory that is only assumed, the plan without limits is the answer: the caller is warned.
-static tsr_status solve_built(struct planner *planner, const struct program *program,
+// If nothing fits in memory that was only assumed, the plan without limits is the result, with a
+// warning.
+static tsr_status solve_built(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {
     tsr_status st = solve_unlimited(planner, program, result);
@@ -135,7 +132,7 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
         return st;
     if (program->limits.n == 0 || (is_good(planner, result) && fits(program, result->choice)))
         return TSR_OK;
-    if (is_beaten(planner, result)) {
+    if (is_beaten(beat, result)) {
         result->feasible = false;
         return TSR_OK;
     }
@@ -150,21 +147,21 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
     return TSR_OK;
 }
 
-tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {
-    if (planner->pace.late) { // there is no program, and so no answer
+    if (planner->pace.late) { // there is no program
         *result = (struct program_result){.bound = planner->pace.least};
         return TSR_OK;
     }
-    tsr_status st = solve_built(planner, program, result);
-    tsr__pace_settle(planner, result);
+    tsr_status st = solve_built(planner, program, beat, result);
+    tsr__build_settle(planner, result);
     return st;
 }
 
 // ---- what is told of it ------------------------------------------------------------------------
 
-// The file appears when it is complete, or not at all: tsr__out_abort does nothing after a commit.
+// The file appears when it is complete: tsr__out_abort does nothing after a commit.
 tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
                                const char *path)
 {
@@ -187,9 +184,8 @@ free_text:
     return st;
 }
 
-// Adds configuration, collectives and node counts of the chosen plan. False: out of memory.
-bool tsr__planner_tell(const struct planner *planner, const struct collective_count *counts,
-                       size_t n, tsr_plan_part *out)
+bool tsr__planner_add_counts(const struct planner *planner, const struct collective_count *counts,
+                             size_t n, tsr_plan_part *out)
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     tsr_collective_count *list = ARENA_ARRAY(arena, tsr_collective_count, n + 1);
@@ -211,7 +207,7 @@ bool tsr__planner_tell(const struct planner *planner, const struct collective_co
     return !arena->failed;
 }
 
-void tsr__planner_tell_first(const tsr_plan_part *part, tsr_plan_summary *out)
+void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_summary *out)
 {
     out->config = part->config;
     out->collectives = part->collectives;

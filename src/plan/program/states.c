@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// state.c - what stays on its devices from one run to the next: a cache.
+// states.c - states (caches), which stay on their devices from one run to the next.
 //
-// A state is an output that is the input of the next run. It is read where it lies, so its input
-// costs room like a constant and nothing to bring; it stays where it is made, so its output is
-// brought nowhere; what it costs to lie otherwise at the end than at the start is an edge of the
-// program. `partition` reads the same words from the metadata.
+// A state is an output that is an input of the next run. Its input needs memory like a constant and
+// is brought nowhere; its output stays in its layout. An edge of the program charges the cost of a
+// layout that differs between end and start. `partition` reads the pairs from the metadata.
 //
-//     past_k=present_k of [1, 12, 512, 64]. The node that makes present_k may leave it by heads {1, 4, 1, 1} or whole, the
-//     attention that reads past_k may want it by heads or whole. The edge between them: 0 for equal layouts, the time of an
-//     AllGather for heads -> whole, of a slice for whole -> heads. Every token pays it, so it is as dear as a node.
+//     past_k=present_k of [1, 12, 512, 64]. present_k may be sharded by heads {1, 4, 1, 1} or
+//     replicated, and so may past_k at the attention that reads it. The edge: 0 for equal layouts,
+//     an AllGather for heads -> replicated, a slice for replicated -> heads. Every token pays it.
 #include "plan/program/edges.h"
 
 // ---- names -------------------------------------------------------------------------------------
@@ -51,8 +50,7 @@ static bool stay(struct planner *planner, const tsr_value *value)
     return planner->ends.stays != NULL;
 }
 
-// The input is a constant from here on, as far as room and prices go; who reads it may still want
-// it cut.
+// From here on the input counts as a constant for memory and costs; its readers may still shard it.
 static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
     struct plan_value *value = &planner->values[tsr__value_id(past)];
@@ -61,12 +59,12 @@ static tsr_status add_pair(struct planner *planner, const tsr_value *past, const
         return TSR_NOMEM;
     *at = (struct state_pair){past, present};
     value->given = false;
-    value->constant = true; // as far as its room goes
+    value->constant = true; // for its memory
     return TSR_OK;
 }
 
-// "past_*=present_*": every input that the left side matches goes with the output that has the same
-// text for the star.
+// "past_*=present_*": pairs every input that matches the left side with the output that has the
+// same text for the star.
 static tsr_status add_state(struct planner *planner, struct str text)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -93,7 +91,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
     return refuse(planner, past, "no input of the model has that name");
 }
 
-// What the caller says replaces the metadata: it is not read then.
+// The caller's pairs replace the metadata.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -113,7 +111,7 @@ tsr_status tsr__planner_states(struct planner *planner, const char *const *state
     return TSR_OK;
 }
 
-// By name: an output that is called as the present value of one of the other's states.
+// By name: an output with the name of the present value of one of the other model's states.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -129,14 +127,13 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 
 // ---- edges -------------------------------------------------------------------------------------
 
-// Two ends of a state: where a node leaves it (SIDE_OUTPUT) or wants it, and where a node wants it.
+// Two ends of a state: where a node leaves it (SIDE_OUTPUT) or reads it, and where a node reads it.
 struct state_ends {
     const struct reader *from, *to;
     enum slot_side side; // of `from`
 };
 
-// Prices from each choice of the one node to each of the other; one node that does both has a
-// column for itself.
+// Costs from each choice of one node to each of the other; a node at both ends has one column.
 static void fill_state(struct planner *planner, const struct state_ends *ends,
                        const struct plan_value *value, int64_t *table)
 {
@@ -148,12 +145,12 @@ static void fill_state(struct planner *planner, const struct state_ends *ends,
         for (size_t k = 0; k < n; k++) {
             uint32_t from = candidate_layouts(&s->at.at[i], ends->side)[ends->from->slot];
             uint32_t to = t->at.at[one ? i : k].in[ends->to->slot];
-            int64_t ps = tsr__planner_price(planner, from, to, value);
+            int64_t ps = tsr__resharding_time(planner, from, to, value);
             table[i * n + k] = program_cost_of(ps);
         }
 }
 
-// The table of the two ends, made once for all that are alike. NULL: out of memory.
+// The table of the two ends, cached. NULL: out of memory.
 static int64_t *state_table(struct planner *planner, const struct state_ends *ends,
                             const struct plan_value *value)
 {
@@ -176,8 +173,7 @@ static int64_t *state_table(struct planner *planner, const struct state_ends *en
     return table;
 }
 
-// What it costs that a state lies otherwise at the one end than at the other; one node that does
-// both is dearer by that.
+// Charges a layout that differs between the two ends; a node at both ends is charged itself.
 static bool add_edge(struct planner *planner, const tsr_value *value, const struct state_ends *ends)
 {
     static const int64_t zero[1] = {0};
@@ -191,7 +187,7 @@ static bool add_edge(struct planner *planner, const tsr_value *value, const stru
     return true;
 }
 
-// A node that reads the state at one of its inputs.
+// A node that reads the state at an input, not in a subgraph.
 static bool is_plain(const struct reader *reader)
 {
     return reader->node != SIZE_MAX && !reader->captures;
@@ -205,7 +201,7 @@ static const struct reader *first_plain(const struct readers *readers)
     return NULL;
 }
 
-// From the node that makes the present one to the first that reads the past one, and from that to
+// From the node that makes the present value to the first reader of the past one, and from that to
 // its other readers.
 static bool connect_state(struct planner *planner, const struct state_pair *pair)
 {
@@ -244,7 +240,7 @@ static bool has_line(const char *text, struct str line)
     return false;
 }
 
-// Adds the line unless the metadata had it before.
+// Adds the line unless the metadata has it.
 static void add_line(struct text *text, const char *before, struct str line)
 {
     if (!has_line(before, line))
@@ -263,7 +259,7 @@ static tsr_status set_lines(struct planner *planner, const char *key, struct tex
     return st;
 }
 
-// A text to be added to, with what the metadata says already.
+// Starts a text with what the metadata has already.
 static const char *begin_lines(struct planner *planner, const char *key, struct text *text)
 {
     const char *before = tsr_model_metadata(planner->model, key);
@@ -272,7 +268,7 @@ static const char *begin_lines(struct planner *planner, const char *key, struct 
     return before;
 }
 
-// What the model says already stays as it stands, with stars perhaps; else a line for each pair.
+// Existing lines of the model stay, perhaps with stars; else one line for each pair.
 static tsr_status keep_pairs(struct planner *planner)
 {
     struct text text;
@@ -288,7 +284,7 @@ static tsr_status keep_pairs(struct planner *planner)
     return set_lines(planner, META_STATE, &text);
 }
 
-// The pairs; of a model that has none but hands over to another, the outputs that stay.
+// The pairs; for a model without pairs that hands caches over to another, the outputs that stay.
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

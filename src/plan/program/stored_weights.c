@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// stored.c - the constants: each is stored in every layout that somebody wants, once.
+// stored_weights.c - the memory of constants: each is stored once in every layout that is needed.
 //
-//     a weight of 8 MB on two devices, read by three nodes. A and B may want it by rows or whole, C whole or by columns.
-//     rows and whole may be wanted by several: a variable each, "is it stored so?", with 4 MB and 8 MB if it is. A's and B's
-//     choices that want rows are forbidden while the first says no. Columns are C's alone: 4 MB with those of its choices.
-//     If A takes rows and B and C take it whole, 12 MB lie on each device; all three whole: 8 MB
+//     A weight of 8 MB on two devices, read by three nodes. A and B may want it by rows or
+//     replicated, C replicated or by columns. Rows and replicated may be wanted by several: a
+//     variable "is stored" for each, with 4 MB and 8 MB. A's and B's choices that want rows are
+//     forbidden unless it is set. Columns belong to C: 4 MB with those of its choices. If A takes
+//     rows and B and C replicate, 12 MB are on each device; if all replicate, 8 MB.
 #include "plan/program/edges.h"
 
-// The slots of the node at which it reads, for the first time, a constant that nobody else reads.
+// The slots at which the node first reads a constant that no other node reads.
 static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
 {
     size_t n = 0;
@@ -19,10 +20,10 @@ static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
     return n;
 }
 
-// What only this node reads, in one table.
+// One table for all that only this node reads.
 static bool use_own(struct planner *planner, const struct plan_node *node, const bool *own)
 {
-    // The slots are part of the key: of two nodes that are alike one may share a constant with a
+    // The slots are part of the key: of two nodes that are alike, one may share a constant with a
     // third.
     enum { HEAD = 3 };
     size_t n_in = tsr_node_input_count(node->node);
@@ -59,13 +60,13 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
 #define MANY_LAYOUTS 256
 struct wanted {
     uint32_t layout[MANY_LAYOUTS];
-    size_t readers[MANY_LAYOUTS]; // that may want it
+    size_t readers[MANY_LAYOUTS]; // number of readers that may want it
     size_t n;
     bool too_many;
 };
 
-// The place of the layout in the list, at its end if it is new. Beyond MANY_LAYOUTS it is 0, and
-// too_many says so.
+// The index of the layout in the list, at its end if it is new. Beyond MANY_LAYOUTS it is 0, and
+// too_many is set.
 static size_t place_in(struct wanted *wanted, uint32_t layout)
 {
     size_t i = 0;
@@ -82,7 +83,7 @@ static size_t place_in(struct wanted *wanted, uint32_t layout)
     return i;
 }
 
-// Counts for each layout how many readers have a choice that wants it; a reader counts once.
+// Counts for each layout the readers that have a choice for it.
 static void list_wanted(struct edge *edge, struct wanted *wanted)
 {
     for (size_t r = 0; r < edge->readers.n; r++) {
@@ -96,7 +97,7 @@ static void list_wanted(struct edge *edge, struct wanted *wanted)
     }
 }
 
-// Small ones, and those that all want alike, lie there in any case.
+// Small constants, and those that all readers want alike, are stored in any case.
 static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t fixed)
 {
     struct usage usage;
@@ -108,8 +109,8 @@ static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t f
     return true;
 }
 
-// The reader's choices that want the layout are forbidden while the variable says that it is not
-// stored (0).
+// Forbids the reader's choices that want the layout while the variable says that it is not stored
+// (0).
 static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, uint32_t layout)
 {
     size_t k = tsr__edge_choices(edge->planner, reader);
@@ -127,8 +128,7 @@ static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, 
     return true;
 }
 
-// A variable that says whether the constant is stored in that layout; whoever wants it so needs
-// that.
+// A variable that says whether the constant is stored in that layout.
 static bool store(struct edge *edge, uint32_t layout)
 {
     static const int64_t zero[2] = {0, 0};
@@ -145,7 +145,7 @@ static bool store(struct edge *edge, uint32_t layout)
     return true;
 }
 
-// Layouts that one reader alone may want are that reader's.
+// Layouts that one reader alone may want are charged to that reader.
 static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *reader)
 {
     struct usage usage;
@@ -162,14 +162,14 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
-// A constant that several nodes read: a variable for each layout that several may want; the others
-// are their readers' alone.
+// A constant with several readers: a variable for each layout that several may want; other layouts
+// are charged to their readers.
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;
     wanted.n = 0;
     wanted.too_many = false;
-    uint32_t layout = tsr__planner_whole(edge->planner, edge->value->rank);
+    uint32_t layout = tsr__planner_replicated(edge->planner, edge->value->rank);
     int64_t whole = tsr__planner_bytes(edge->planner, layout, edge->value);
     list_wanted(edge, &wanted);
     if (wanted.n == 1 || whole <= PLAN_SMALL_CONSTANT)
@@ -185,13 +185,13 @@ static bool use_shared(struct edge *edge, uint32_t fixed)
     return true;
 }
 
-// The constant is read by one node alone, at one of its inputs.
+// True if one node alone reads the constant, at one of its inputs.
 static bool has_one_reader(const struct readers *readers)
 {
     return readers->n == 1 && readers->at[0].node != SIZE_MAX && !readers->at[0].captures;
 }
 
-// own: marks the constants that one node alone reads, which are told with that node.
+// own: marks the constants that one node alone reads, which are charged to that node.
 static bool use_constant(struct planner *planner, const tsr_value *value, uint32_t fixed, bool *own)
 {
     struct arena arena;
@@ -209,8 +209,8 @@ static bool use_constant(struct planner *planner, const tsr_value *value, uint32
     return ok;
 }
 
-// `fixed` is a variable with one choice: whatever lies there in any case is its use. Constants with
-// several readers are told first, then those that belong to one node, together with that node.
+// `fixed` is a variable with one choice, which uses everything that is stored in any case.
+// Constants with several readers come first, then those of single nodes.
 bool tsr__use_constants(struct planner *planner)
 {
     static const int64_t zero[1] = {0};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_count.c - the same model on another number of devices: fewer where more do not help, more where the memory does not
-// suffice. Nothing of it is written into the model.
+// device_count.c - the same model on another number of devices: fewer if more do not help, more if
+// memory does not suffice. Nothing is written into the model.
 #include "plan/search/search.h"
 
 #include <math.h>
 
-#define ADVICE_MOST  32   // devices that are tried where nothing fits
-#define ADVICE_SHARE 0.05 // of the effort that is left, for each of them
+#define ADVICE_MOST  32   // largest number of devices that is tried if nothing fits
+#define ADVICE_SHARE 0.05 // share of the remaining budget for each number
 
-// Some node has shardings, which hold for this number of devices only.
+// True if some node has shardings, which are for this number of devices only.
 static bool any_given(const struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -17,7 +17,7 @@ static bool any_given(const struct planner *planner)
     return false;
 }
 
-// The first n devices of the topology; of the default one, as many as are wanted.
+// The first n devices of the topology, or n of the default topology.
 static tsr_status take_devices(struct planner *other, const struct planner *planner, int64_t n)
 {
     int64_t *first = ARENA_ARRAY(&other->arena, int64_t, (size_t)n + 1);
@@ -42,20 +42,20 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
     return TSR_OK;
 }
 
-// *cost stays 0 where nothing fits.
+// *cost stays 0 if nothing fits.
 static tsr_status solve_for(struct planner *other, const tsr_plan_options *options, int64_t *cost)
 {
     struct program_result result = {0};
     if (!tsr__planner_values(other, options->sizes, options->n_sizes) ||
         !tsr__planner_list(other) || !tsr__planner_build(other, options->memory))
         return TSR_NOMEM;
-    tsr_status st = tsr__planner_solve(other, &other->program, &result);
+    tsr_status st = tsr__planner_solve(other, &other->program, 0, &result);
     if (st == TSR_OK && result.feasible)
         *cost = result.cost;
     return st;
 }
 
-// Cost of the best plan for so many devices; 0: nothing fits.
+// Cost of the best plan for n devices; 0: nothing fits.
 static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
                            struct budget *budget, int64_t n, int64_t *cost)
 {
@@ -72,11 +72,11 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     return st;
 }
 
-// Only where the devices do less than half of what they could is it worth to look for fewer.
+// Fewer devices are tried only if efficiency is below one half.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
-    int64_t whole = tsr__planner_whole_time(planner), best = out->cost;
+    int64_t whole = tsr__planner_unsharded_time(planner), best = out->cost;
     if (planner->machine.n < 2 || options->n_state || any_given(planner) ||
         out->cost <= whole / planner->machine.n * 2)
         return TSR_OK;
@@ -101,9 +101,9 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
     return TSR_OK;
 }
 
-// A number of devices of which each has the memory. What each needs falls no faster than their number grows; numbers that
-// have many divisors give the most choices, so the next power of two is tried as well. 3 devices of 10 GB that would need
-// 14 GB each: 5 are tried, then 8.
+// Needed memory falls no faster than the number of devices grows. Numbers with many divisors give
+// the most candidates, so the next power of two is tried as well. 3 devices of 10 GB that would
+// need 14 GB each: 5 are tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {

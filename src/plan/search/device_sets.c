@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_sets.c - lists the device sets that the search plans besides all devices at once.
 //
-// Devices that are alike: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among them.
+// Devices that are alike: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among
+// them.
 //
 //     Batch 64 on hosts:128x8, sets of 16 devices: 64 copies, each with 1 of the batch.
 //     Prefill with batch 64 and decode with batch 96: 32 copies, since 32 divides both.
 //
 // Devices that differ: sets of the faster ones, and all devices with one proportion of the work.
 //
-// To add a kind of candidate, write a function that calls tsr__sets_add for each set (or fills further
-// fields of struct device_set, as add_fixed_shares does), and a row of `sources`. Nothing else needs to
-// know about it: set_plans.c plans every set, and search.c takes the best. Sets that do not fit in
-// SETS_MOST are dropped, so list the most promising ones first.
+// To add a kind of candidate, write a function that calls tsr__sets_add for each set (or fills
+// further fields of struct device_set, as add_fixed_shares does), and a row of `sources`. Nothing
+// else needs to know about it: set_plans.c plans every set, and search.c takes the best. Sets that
+// do not fit in SETS_MOST are dropped, so list the most promising ones first.
 #include "plan/search/device_sets.h"
 
 #define SET_MOST    64   // devices of a set that has copies; up to so many are also planned at once
@@ -89,8 +90,8 @@ bool tsr__sets_add(struct set_search *search, const int64_t *devices, int64_t n,
     return true;
 }
 
-// Copies of the first 1, 2, 4 ... 64 devices, as many as the batch allows. Small sets come first: they
-// are solved soon, and the time that they leave over goes to the large ones.
+// Copies of the first 1, 2, 4 ... 64 devices, as many as the batch allows. Small sets come first:
+// they are solved soon, and the time that they leave over goes to the large ones.
 static bool list_copies(struct set_search *search)
 {
     int64_t first[SET_MOST], n_devices = search->models->planners[0]->machine.n;
@@ -116,9 +117,9 @@ static bool add_fixed_shares(struct set_search *search, tile_shares shares)
 }
 
 // All devices, each proportion of the work alone. The program charges every node the time of its
-// slowest device, which is too much between synchronization points: with one device slow at products
-// and the other at sums, both may finish at the same time. Such plans are found only if a single
-// proportion is allowed, and are then compared by their corrected time.
+// slowest device, which is too much between synchronization points: with one device slow at
+// products and the other at sums, both may finish at the same time. Such plans are found only if a
+// single proportion is allowed, and are then compared by their corrected time.
 static bool list_fixed_shares(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -138,7 +139,8 @@ static bool is_listed(const struct set_search *search, const int64_t *devices, i
     return false;
 }
 
-// Every proper subset of a few devices, without equivalent ones: a slower device may have better links.
+// Every proper subset of a few devices, without equivalent ones: a slower device may have better
+// links.
 static bool list_subsets(struct set_search *search)
 {
     int64_t n_devices = search->models->planners[0]->machine.n, list[EVERY_SET];
@@ -153,8 +155,8 @@ static bool list_subsets(struct set_search *search)
     return true;
 }
 
-// Lists the devices that are at least as fast as `slowest`, and device 0 if `with_first`. Returns their
-// number.
+// Lists the devices that are at least as fast as `slowest`, and device 0 if `with_first`. Returns
+// their number.
 static int64_t list_faster(const struct planner *planner, int64_t slowest, bool with_first,
                            int64_t *list)
 {
@@ -215,7 +217,8 @@ bool tsr__sets_only(const struct models *models, const tsr_plan_options *options
     return planner->machine.n > SET_MOST && is_free(models, options) && tsr__planner_alike(planner);
 }
 
-// Copies may beat a plan of all devices that is not known to be good, if there is a batch to divide.
+// Copies may beat a plan of all devices that is not known to be good, if there is a batch to
+// divide.
 static bool needs_copies(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];

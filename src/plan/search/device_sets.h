@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_sets.h - subsets of the devices, and copies of them, as candidates of the search.
 //
-// device_sets.c lists the candidates, set_plans.c plans one, set_costs.c adds what the copies of a set
-// cost together, search.c takes the best. A new kind of candidate is one row of the table in
+// device_sets.c lists the candidates, set_plans.c plans one, set_costs.c adds what the copies of a
+// set cost together, search.c takes the best. A new kind of candidate is one row of the table in
 // device_sets.c.
 #ifndef TSR_PLAN_DEVICE_SETS_H
 #define TSR_PLAN_DEVICE_SETS_H
@@ -11,7 +11,8 @@
 
 #define SETS_MOST 20 // candidates of one search
 
-// The devices of the first copy, in numbers of the topology. Copy c has the devices c * n further on.
+// The devices of the first copy, in numbers of the topology. Copy c has the devices c * n further
+// on.
 struct device_set {
     const int64_t *devices;
     int64_t n, copies;

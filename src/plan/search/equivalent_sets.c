@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // equivalent_sets.c - finds device sets that are equivalent to a plan, so that only one is planned.
 //
-//     Two A100 (0 and 1) and two L4 (2 and 3), all pairs linked alike: {0 2}, {0 3}, {1 2} and {1 3} are
-//     equivalent; {0 1} is not.
+//     Two A100 (0 and 1) and two L4 (2 and 3), all pairs linked alike: {0 2}, {0 3}, {1 2} and {1
+//     3} are equivalent; {0 1} is not.
 #include "plan/search/device_sets.h"
 
 // NULL: there is no direct link.
@@ -19,8 +19,8 @@ static bool same_link(const struct topology_link *a, const struct topology_link 
     return a && b && a->latency == b->latency && a->bandwidth == b->bandwidth;
 }
 
-// Compares the devices and their links one by one. Ports limit several links together, so with ports no
-// two sets are equivalent.
+// Compares the devices and their links one by one. Ports limit several links together, so with
+// ports no two sets are equivalent.
 bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
                           int64_t n)
 {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// no_plan.c - why there is no plan: what would have to be there, and which values fill the devices.
+// infeasible.c - reports why there is no plan: how much memory is needed, and which values need it.
 //
-// Two findings: plan-infeasible where it is proved that nothing fits, plan-time where the solver
-// did not come to an end. Both say what the plan of the least memory needs (tsr__program_least), as
-// far as there was time to find it.
+// plan-infeasible if it is proved that nothing fits, plan-time if the solver did not finish. Both
+// include the memory of the smallest plan (tsr__program_least), if there was time to find it.
 #include "plan/search/search.h"
 
-// Of the effort that is left when nothing fits, for finding what would do: advice, which need not be the very least.
+// Share of the remaining budget for finding the needed memory, and the accepted error.
 #define ADVICE_SHARE 0.05
 #define ADVICE_NEAR  0.01
 
-// "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
+// "16 GiB", "1.5 MiB", "100 bytes".
 static struct str bytes_text(struct arena *arena, int64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -23,7 +22,6 @@ static struct str bytes_text(struct arena *arena, int64_t bytes)
     return tsr__arena_printf(arena, "%.4g %s", size, units[unit]);
 }
 
-// Effort for tsr__program_least where nothing fits, and a person wants to know soon what would.
 static struct program_options advice_effort(struct budget *budget)
 {
     struct program_options options = tsr__budget_share(budget, ADVICE_SHARE);
@@ -33,7 +31,7 @@ static struct program_options advice_effort(struct budget *budget)
 
 // ---- what fills the devices --------------------------------------------------------------------
 
-// The values that fill the fullest device even in the plan that needs the least memory.
+// The largest values on the fullest device, in the plan of the least memory.
 static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan_summary *out)
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
@@ -50,7 +48,7 @@ static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan
     return TSR_OK;
 }
 
-// "; most of them for "w" (1.5 GiB), "cache" (512 MiB)"; "" where nothing is known.
+// "; most of them for "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
 static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
 {
     struct str text = STR("");
@@ -68,8 +66,8 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
 
 // ---- what would help ---------------------------------------------------------------------------
 
-// What to do where nothing is known of what is needed. Without a program it was time alone that was missing, and more devices
-// would take more of it.
+// The hint if the needed memory is unknown. Without a program only time was missing, and more
+// devices would need more of it.
 static const char *time_help(const struct planner *planner)
 {
     if (planner->pace.late)
@@ -84,8 +82,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 {
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
-    // Bytes that would have to be bought: a little for each device, or some devices of the same
-    // kind.
+    // Additional bytes: a little on each device, or some more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.told)
@@ -114,8 +111,7 @@ static const char *which_device(const struct planner *planner)
     return "each device";
 }
 
-// memory: what the smallest device has. The finding says what there is, what would do, and what
-// fills it.
+// memory: of the smallest device.
 static tsr_status say_infeasible(struct planner *planner, int64_t memory,
                                  const tsr_plan_summary *out)
 {
@@ -134,7 +130,7 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
     return TSR_INFEASIBLE;
 }
 
-// Nothing was found, but nothing says that there is none. What would do is told where it is known.
+// Nothing was found, and nothing was proved.
 static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
 {
     struct str hint = help_text(planner, out, memory);
@@ -154,7 +150,7 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
     return TSR_INFEASIBLE;
 }
 
-// "; 12 GiB on each would do", or that nobody knows.
+// "; 12 GiB on each would do", or that it is unknown.
 static struct str need_text(struct planner *planner, int64_t needs)
 {
     if (needs <= 0)
@@ -163,7 +159,7 @@ static struct str need_text(struct planner *planner, int64_t needs)
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " on each would do", STR_ARG(need));
 }
 
-// For plans in stages and of two models, which know no single device to speak of.
+// For plans in stages and of two models.
 tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved, int64_t needs)
 {
     struct str need = need_text(planner, needs);
@@ -187,7 +183,7 @@ tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool pr
     return TSR_INFEASIBLE;
 }
 
-// The plan was taken all the same, because nobody had said what the devices have.
+// The plan was taken although it exceeds the assumed memory.
 tsr_status tsr__plan_warn_memory(struct planner *planner)
 {
     int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n), most = 0;
@@ -207,7 +203,7 @@ tsr_status tsr__plan_warn_memory(struct planner *planner)
     return TSR_OK;
 }
 
-// What the smallest device has.
+// Memory of the smallest device.
 static int64_t least_memory(const struct planner *planner)
 {
     int64_t least = PLAN_NO_LIMIT;
@@ -216,7 +212,7 @@ static int64_t least_memory(const struct planner *planner)
     return least;
 }
 
-// The plan of the least memory says what each device needs.
+// The plan of the least memory gives what each device needs.
 static tsr_status find_least(struct models *models, tsr_plan_summary *out)
 {
     struct planner *planner = models->planners[0];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // models.c - one 0-1 program for a list of models: prefill and decode with the same weights.
 //
-// Each model has its own program. The programs are added up, with the costs of the second model times
-// the number of its runs. An edge for every shared weight forbids choices that would store it
-// differently. Devices hold both models, so what only one model has also counts while the other runs.
+// Each model has its own program. The programs are added up, with the costs of the second model
+// times the number of its runs. An edge for every shared weight forbids choices that would store it
+// differently. Devices hold both models, so what only one model has also counts while the other
+// runs.
 //
 // Example: a weight W, one run of prefill and 100 runs of decode. Times in ms:
 //
@@ -11,8 +12,9 @@
 //     W by rows             20       3        320
 //     W by columns          12       5        512
 //
-// Alone, prefill would choose columns and decode rows, and W would be stored twice. The edge between
-// the two nodes that read W allows only (rows, rows) and (columns, columns); the first is cheaper.
+// Alone, prefill would choose columns and decode rows, and W would be stored twice. The edge
+// between the two nodes that read W allows only (rows, rows) and (columns, columns); the first is
+// cheaper.
 #include "plan/search/models.h"
 
 #define COMPARED_BYTES ((size_t)1 << 10) // smaller weights are matched by name only
@@ -286,7 +288,8 @@ static bool link_cache(struct models *models, const tsr_value *present, const ts
     struct reader from;
     struct readers readers = tsr__planner_readers(second, models->joint.arena, past);
     const struct reader *to = readers.n ? &readers.at[0] : NULL;
-    // No link is needed if no node of the first model makes the cache, or none of the second reads it.
+    // No link is needed if no node of the first model makes the cache, or none of the second reads
+    // it.
     const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
     if (!strategy || !tsr__planner_made_by(first, present, &from))
         return !models->joint.arena->failed;
@@ -384,8 +387,8 @@ bool tsr__models_program(struct models *models)
            link_caches(models) && add_own_bytes(models, 0) && add_own_bytes(models, 1);
 }
 
-// From here on the first planner's pace is that of all models: candidates that one of them lacks are
-// missing in the joint program, and its lower bound is the sum of theirs.
+// From here on the first planner's pace is that of all models: candidates that one of them lacks
+// are missing in the joint program, and its lower bound is the sum of theirs.
 static void join_paces(struct models *models)
 {
     struct planner_pace *pace = &models->planners[0]->pace;
@@ -469,8 +472,8 @@ bool tsr__model_memory_init(struct model_memory *memory, struct arena *arena, si
     return memory->memory && memory->peak && memory->own;
 }
 
-// Marks the values of model m that the other model has too: weights, and caches that the first model
-// makes for the second. NULL: out of memory.
+// Marks the values of model m that the other model has too: weights, and caches that the first
+// model makes for the second. NULL: out of memory.
 static unsigned char *mark_shared(const struct models *models, size_t m, struct arena *arena)
 {
     uint32_t n_values = tsr__model_value_ids(models->planners[m]->model);

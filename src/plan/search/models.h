@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // models.h - the list of models that are planned together on the same devices.
 //
-// One model is a list of one: its program is the planner's own. With two models (prefill and decode)
-// that share weights, both programs become one (models.c).
+// One model is a list of one: its program is the planner's own. With two models (prefill and
+// decode) that share weights, both programs become one (models.c).
 #ifndef TSR_PLAN_MODELS_H
 #define TSR_PLAN_MODELS_H
 
 #include "plan/program/edges.h"
+#include "plan/write/write.h"
 
 #define PLAN_MAX_MODELS 2
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // search.c - finds the best plan without pipeline stages, for a list of models, and sums it up.
 //
-// Up to 64 devices are planned at once first, and then as device sets (device_sets.c) where those may be
-// better. More devices that are alike are planned as copies of a set; all at once only if no set fits.
+// Up to 64 devices are planned at once first, and then as device sets (device_sets.c) where those
+// may be better. More devices that are alike are planned as copies of a set; all at once only if no
+// set fits.
 //
-//     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17 ms,
-//     4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.
+//     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17
+//     ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.
 #include "plan/search/search.h"
 
 // ---- all devices at once -----------------------------------------------------------------------
@@ -32,7 +33,7 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
         st = tsr__planner_export(planner->session, models->program, options->export_lp);
     if (st != TSR_OK)
         return st;
-    st = tsr__planner_solve(planner, models->program, &found->result);
+    st = tsr__planner_solve(planner, models->program, 0, &found->result);
     if (st != TSR_OK || !found->result.feasible)
         return st;
     tsr__models_take(models, found->result.choice);
@@ -46,8 +47,8 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
 
 // ---- device sets -------------------------------------------------------------------------------
 
-// A plan that fits in memory comes before one that does not, then the faster one. best NULL: the plan of
-// all devices at once, if there is one.
+// A plan that fits in memory comes before one that does not, then the faster one. best NULL: the
+// plan of all devices at once, if there is one.
 static bool is_better(const struct set_search *search, const struct set_plan *plan,
                       const struct set_plan *best)
 {
@@ -97,8 +98,8 @@ static void add_bound(struct set_bound *bound, const struct set_plan *plan)
     bound->work = plan->work;
 }
 
-// Sets that were not planned divide the work of one device among all devices at best: 4 copies that take
-// 8 s each on one device are 32 s of work, or 0.5 s on 64 devices.
+// Sets that were not planned divide the work of one device among all devices at best: 4 copies that
+// take 8 s each on one device are 32 s of work, or 0.5 s on 64 devices.
 static int64_t least_bound(const struct set_search *search, const struct set_bound *bound)
 {
     double speeds = tsr__planner_speeds(search->models->planners[0]);
@@ -107,7 +108,8 @@ static int64_t least_bound(const struct set_search *search, const struct set_bou
     return int64_min(bound->bound, (int64_t)(bound->work / speeds));
 }
 
-// Plans the sets. *best: the best plan that can be written, if it beats all devices at once; else NULL.
+// Plans the sets. *best: the best plan that can be written, if it beats all devices at once; else
+// NULL.
 static tsr_status plan_sets(struct set_search *search, struct set_plan **best,
                             struct set_bound *bound)
 {
@@ -138,8 +140,8 @@ static tsr_status plan_sets(struct set_search *search, struct set_plan **best,
     return TSR_OK;
 }
 
-// Makes the plan of the set the result. Its planners live as long as those of all devices, whose nodes
-// refer to their rules and names.
+// Makes the plan of the set the result. Its planners live as long as those of all devices, whose
+// nodes refer to their rules and names.
 static tsr_status take_set(struct found_plan *found, const struct set_search *search,
                            struct set_plan *best, int64_t bound)
 {
@@ -155,8 +157,8 @@ static tsr_status take_set(struct found_plan *found, const struct set_search *se
     found->set = best;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
-        // Nodes have devices of their own, like those of a stage: shardings are written even if they
-        // are replicated.
+        // Nodes have devices of their own, like those of a stage: shardings are written even if
+        // they are replicated.
         planner->scope.staged = true;
         planner->scope.one_stage = best->set.devices[0] != 0;
         planner->memory.exceeds = best->planners[m].memory.exceeds;
@@ -176,7 +178,7 @@ static tsr_status search_sets(struct found_plan *found, const tsr_plan_options *
         return TSR_NOMEM;
     *search = (struct set_search){.models = models, .options = options, .all = &found->result};
     if (found->result.feasible)
-        search->all_time = found->result.cost - tsr__planner_not_waited(models->planners[0]);
+        search->all_time = found->result.cost - tsr__unlike_devices_correction(models->planners[0]);
     if (!tsr__sets_list(search))
         return TSR_NOMEM;
     tsr_status st = plan_sets(search, &best, &bound);
@@ -237,7 +239,7 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
     *out = (struct found_plan){.models = models};
     tsr_status st = find(out, options);
     out->ms = 1e3 * (tsr__clock() - budget->begin);
-    tsr__budget_told(budget);
+    tsr__budget_clear_progress(budget);
     return st;
 }
 
@@ -318,7 +320,7 @@ static tsr_status add_parts(const struct found_plan *found, struct chosen_set *c
         struct collective_count counts[PLAN_MAX_OPS];
         size_t n = tsr__set_collectives(&model, counts);
         parts[m].cost = found->run[m];
-        if (!tsr__planner_tell(planner, counts, n, &parts[m]))
+        if (!tsr__planner_add_counts(planner, counts, n, &parts[m]))
             return TSR_NOMEM;
     }
     return TSR_OK;
@@ -362,9 +364,9 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     out->memory = memory.memory;
     out->peak = memory.peak;
     add_devices(found, &memory, out);
-    tsr__planner_tell_first(parts, out);
+    tsr__planner_copy_counts(parts, out);
     if (found->models->n == 1) {
-        out->milliseconds = (double)(result->cost - tsr__planner_not_waited(planner)) / 1e9;
+        out->milliseconds = (double)(result->cost - tsr__unlike_devices_correction(planner)) / 1e9;
         return TSR_OK;
     }
     out->parts = parts;
@@ -412,12 +414,13 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
     return tsr__plan_better(planner, options, out);
 }
 
-// Reports what the plan lacks: candidates that there was no time for, or memory that was only assumed.
+// Reports what the plan lacks: candidates that there was no time for, or memory that was only
+// assumed.
 static tsr_status report_lacks(const struct found_plan *found)
 {
     struct planner *planner = found->models->planners[0];
     if (is_narrow(planner))
-        tsr__pace_say(planner);
+        tsr__build_report_narrow(planner);
     if (planner->memory.exceeds && !found->set)
         return tsr__plan_warn_memory(planner);
     return TSR_OK;

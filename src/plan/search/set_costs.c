@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// set_costs.c - what copies of a device set need besides what each computes by itself: they slice their
-// shares out of the inputs, add up sums over the batch, and gather the outputs on the first device. A
-// set without that device is one pipeline stage, which returns the outputs itself.
+// set_costs.c - what copies of a device set need besides what each computes by itself: they slice
+// their shares out of the inputs, add up sums over the batch, and gather the outputs on the first
+// device. A set without that device is one pipeline stage, which returns the outputs itself.
 #include "plan/search/device_sets.h"
 
 // Compares sizes: with 4 copies, [64, 512] in the model and [16, 512] in the set have the batch in
@@ -60,8 +60,8 @@ static bool some_node_reads_full(const struct planner *planner, const tsr_value 
     return false;
 }
 
-// Time of slicing the shares of copies out of the inputs. Nodes that read a shard of the input slice it
-// anyway, so only inputs that are read in full count.
+// Time of slicing the shares of copies out of the inputs. Nodes that read a shard of the input
+// slice it anyway, so only inputs that are read in full count.
 static int64_t slice_time(const struct set_model *model)
 {
     const struct planner *planner = model->part;
@@ -155,8 +155,8 @@ size_t tsr__set_sums(const struct set_model *model)
     return sums_of(model).n;
 }
 
-// Each device gets the full inputs and keeps them for the run; the plan of the set has counted only its
-// share.
+// Each device gets the full inputs and keeps them for the run; the plan of the set has counted only
+// its share.
 int64_t tsr__set_input_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->part->model);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // set_plans.c - plans all models on one device set, and writes that plan in terms of all devices.
 //
-// A tensor that holds the batch in one dimension is sharded there once more, outermost, over the copies.
-// Any other tensor is replicated in every copy.
+// A tensor that holds the batch in one dimension is sharded there once more, outermost, over the
+// copies. Any other tensor is replicated in every copy.
 //
-//     64 copies of 2 devices. X is [64, 512]; the set has [1, 512] with sharding {1, 2} on devices 0 1.
-//     On all devices X has {64, 2} on devices 0 .. 127: copy 5 (devices 10 and 11) stores row 5.
-//     W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3, 4 5 ...
+//     64 copies of 2 devices. X is [64, 512]; the set has [1, 512] with sharding {1, 2} on devices
+//     0 1. On all devices X has {64, 2} on devices 0 .. 127: copy 5 (devices 10 and 11) stores row
+//     5. W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3, 4 5 ...
 #include "plan/search/device_sets.h"
 
 // ---- planning ----------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ static tsr_status open_planner(const struct set_search *search, struct set_plan 
     planner->scope.sums_done = true;
     planner->memory.may_exceed = all->memory.may_exceed;
     planner->machine.numbers = plan->set.devices;
-    planner->machine.one_way = plan->set.fixed_shares;
-    planner->machine.only = plan->set.shares;
+    planner->machine.fixed_shares = plan->set.fixed_shares;
+    planner->machine.only_shares = plan->set.shares;
     if (!sizes || !tsr__planner_devices(planner) ||
         !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n))
         return TSR_NOMEM;
@@ -86,7 +86,7 @@ static void add_costs(const struct set_search *search, const struct models *mode
         plan->run[m] =
             tsr__program_cost(&plan->planners[m].program, plan->result.choice + models->first[m]) +
             tsr__set_copies_time(&model);
-        waiting += models->runs[m] * tsr__planner_not_waited(&plan->planners[m]);
+        waiting += models->runs[m] * tsr__unlike_devices_correction(&plan->planners[m]);
     }
     plan->cost = tsr__models_time(models, plan->run);
     plan->time = plan->cost - waiting;
@@ -102,13 +102,12 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
     tsr__models_with(search->models, planners, &models);
     if (!tsr__models_build(&models, tsr__models_limit(&models, search->options)))
         return TSR_NOMEM;
-    planners[0]->beat = beat >> models.shift;
-    st = tsr__planner_solve(planners[0], models.program, &plan->result);
+    st = tsr__planner_solve(planners[0], models.program, beat >> models.shift, &plan->result);
     if (st != TSR_OK)
         return st;
     plan->result.bound = tsr__models_unscaled(&models, plan->result.bound);
     for (size_t m = 0; m < models.n; m++)
-        plan->work += (double)tsr__planner_whole_time(planners[m]) * (double)models.runs[m] *
+        plan->work += (double)tsr__planner_unsharded_time(planners[m]) * (double)models.runs[m] *
                       (double)plan->set.copies;
     if (!plan->result.feasible)
         return TSR_OK;

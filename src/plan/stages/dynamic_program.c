@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_cells.c - dynamic programming over ranges of the graph's order and blocks of the devices' order: the best plan whose first k stages
-// have the nodes before cut i and the devices before d is the best of those with one stage less, and a last stage of the front.
+// dynamic_program.c - the best pipeline of an order of devices: the best one whose first k stages
+// have the nodes before split point i and the devices before d extends the best one of k - 1 stages
+// by one stage.
 //
-// Two ranges A and B on devices 1 and 0, in that order. On one device A takes 6 ms and B takes 4, on both 4 and 3; what
-// crosses between them takes 1, and outputs nothing. The cells (stages, cut, devices used) that are reached first:
+// Two ranges A and B on devices 1 and 0, in that order. On one device A takes 6 ms and B 4, on both
+// 4 and 3; the transfer between them takes 1. The cells (stages, split point, devices used) reached
+// first:
 //
 //     0 stages, before A, 0 used:  0
-//     1 stage,  after A,  1 used:  6           1 stage, after B, 1 used: 10 (A and B on device 1)
-//     1 stage,  after A,  2 used:  4           1 stage, after B, 2 used:  7 (A and B on both: 4 + 3)
+//     1 stage,  after A,  1 used:  6        1 stage, after B, 1 used: 10 (A and B on device 1)
+//     1 stage,  after A,  2 used:  4        1 stage, after B, 2 used:  7 (A and B on both: 4 + 3)
 //     2 stages, after B,  2 used:  6 + 1 + 4 = 11
 //
-// For latency one stage on both devices is best (7). For throughput the slowest stage counts: two stages let runs come out
-// every 6 + 1 = 7 ms too, and the smaller sum decides for one stage.
+// For latency one stage on both devices is best (7). For throughput two stages finish a run every 6
+// + 1 = 7 ms too, and the smaller sum decides for one stage.
 #include "plan/stages/stage_search.h"
 
-// The range on the block by the measure of the search: time or proved time with what comes and goes, or memory.
-static int64_t measure(struct search *search, size_t i, size_t j, struct block *block)
+// The range on the block by the measure of the search: time or bound with transfers, or memory.
+static int64_t measure(struct stage_search *search, size_t i, size_t j, struct block *block)
 {
     struct point point = {0};
     int64_t bytes = 0;
@@ -28,21 +30,21 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
         return NEVER_FITS;
     }
     if (search->measure == MEASURE_MEMORY) {
-        search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
+        search->status = tsr__range_memory(search->staging, block->kind, i, j, &bytes);
         return int64_min(bytes, NEVER_FITS);
     }
     if (search->measure == MEASURE_OPEN)
         return tsr__search_open(search, i, j, block);
-    search->status = tsr__front_at(search->staging, block->kind, i, j, block->memory, &point);
+    search->status = tsr__range_time(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
     return int64_min(own + tsr__search_transfers(search, i, j, block), NEVER_FITS);
 }
 
-// The measure of the range from cut i to cut j on the block, asked once. After an error it stays
-// UNKNOWN, which callers see as a small number: they look at the status.
-int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t block)
+// The measure of a range on a block, cached. After an error it stays UNKNOWN; callers check the
+// status.
+int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_t block)
 {
     size_t n_blocks = tsr__search_devices(search) * search->n_sizes;
     int64_t *at = &search->value[(i * (search->staging->n_ranges + 1) + j) * n_blocks + block];
@@ -51,8 +53,8 @@ int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t bloc
     return *at;
 }
 
-// begin: where the last stage begins; only looked at where it decides what may follow.
-struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin, size_t cut,
+// begin: where the last stage begins; used only if it decides what may follow.
+struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices)
 {
     size_t cuts = search->staging->n_ranges + 1, at = stages;
@@ -61,15 +63,15 @@ struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin
     return &search->cells[(at * cuts + cut) * (tsr__search_devices(search) + 1) + devices];
 }
 
-static bool better(const struct search *search, const struct cell *a, const struct cell *b)
+static bool better(const struct stage_search *search, const struct cell *a, const struct cell *b)
 {
     if (search->bottleneck && a->most != b->most)
         return a->most < b->most;
     return a->sum < b->sum;
 }
 
-// Runs follow one another only if each stage hands over to the next alone: who gives something to a later stage waits
-// until that one is done with the run before.
+// Runs can follow one another only if each stage sends to the next one alone: a stage that sends to
+// a later one must wait for it.
 static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(model, i, j);
@@ -82,15 +84,15 @@ bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t 
            (!staging->other || follows(staging->other, begin, i, j));
 }
 
-// A stage more: what is before it, and where and on which block it runs.
+// One more stage: the state before it, and its block.
 struct step {
     size_t stages, begin, cut,
-        used; // so far: the last from `begin` to `cut`, the first `used` devices of the line spent
-    size_t size; // of its block: place in search->sizes
+        used;    // the last stage is from `begin` to `cut`; the first `used` devices are taken
+    size_t size; // of its block: index of search->sizes
 };
 
-// Tries the stage from the cut of the step to cut j.
-static void try_stage(struct search *search, const struct cell *from, const struct step *step,
+// Tries the stage from the state's split point to j.
+static void try_stage(struct stage_search *search, const struct cell *from, const struct step *step,
                       size_t j)
 {
     size_t n = search->sizes[step->size], block = step->used * search->n_sizes + step->size;
@@ -101,7 +103,7 @@ static void try_stage(struct search *search, const struct cell *from, const stru
         return;
     if (tsr__search_hopeless(search, step->cut, j, block, from->sum))
         return;
-    // `own` counts for the latency; for the pace of runs the stage is also busy handing over.
+    // `own` counts for latency; for throughput the stage is also busy sending.
     int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
     if (search->flows)
         busy += tsr__search_hands_over(search, step->cut, j, &search->blocks[block]);
@@ -114,9 +116,9 @@ static void try_stage(struct search *search, const struct cell *from, const stru
         *to = next;
 }
 
-// Goes on from the state with one more stage, on blocks of every size that ends at every cut; the last that there may be
-// ends at the end of the graph.
-static void extend(struct search *search, struct step step)
+// Extends the state by one stage, on blocks of every size and up to every split point; the last
+// possible stage ends at the end of the graph.
+static void extend(struct stage_search *search, struct step step)
 {
     const struct cell from =
         *tsr__search_cell(search, step.stages, step.begin, step.cut, step.used);
@@ -136,10 +138,8 @@ static void extend(struct search *search, struct step step)
     }
 }
 
-// The best final state; NULL: there is none.
-// More devices first: of equal ends the one that leaves fewer devices idle at the end of the line
-// is kept.
-static const struct cell *best_end(struct search *search, size_t *stages)
+// The best final state; NULL: none. More devices first: ties go to the one with fewer idle devices.
+static const struct cell *best_end(struct stage_search *search, size_t *stages)
 {
     const struct cell *best = NULL;
     size_t cuts = search->staging->n_ranges, begins = search->flows ? cuts : 1;
@@ -155,8 +155,8 @@ static const struct cell *best_end(struct search *search, size_t *stages)
     return best;
 }
 
-// Goes on from all states of that many stages and those cuts.
-static void extend_all(struct search *search, struct step step)
+// Extends all states with that many stages and those split points.
+static void extend_all(struct stage_search *search, struct step step)
 {
     for (step.used = step.stages; step.used < tsr__search_devices(search); step.used++) {
         if (search->status != TSR_OK)
@@ -166,13 +166,13 @@ static void extend_all(struct search *search, struct step step)
     }
 }
 
-// Fills the cells, those of fewer stages first. Devices at either end of the line may stay idle.
-const struct cell *tsr__search_run(struct search *search, size_t *stages)
+// Fills the cells, those of fewer stages first. Devices at either end of the order may stay idle.
+const struct cell *tsr__search_run(struct stage_search *search, size_t *stages)
 {
     size_t cuts = search->staging->n_ranges;
     for (size_t i = 0; i < search->n_cells; i++)
         search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
-    // A line may begin at any device: those before it are idle from the start.
+    // A pipeline may begin at any device: those before it are idle.
     for (size_t used = 0; used < tsr__search_devices(search); used++)
         *tsr__search_cell(search, 0, 0, 0, used) = (struct cell){0};
     size_t begins = search->flows ? cuts : 1, all = search->most * begins * cuts;
@@ -189,8 +189,7 @@ const struct cell *tsr__search_run(struct search *search, size_t *stages)
     return best_end(search, stages);
 }
 
-// Nothing is known of the values and transfers of the next order of devices.
-void tsr__search_forget(struct search *search, enum measure what)
+void tsr__search_forget(struct stage_search *search, enum measure what)
 {
     size_t n = (search->staging->n_ranges + 1) * (search->staging->n_ranges + 1) *
                tsr__search_devices(search) * search->n_sizes;
@@ -202,12 +201,12 @@ void tsr__search_forget(struct search *search, enum measure what)
     tsr__map_init(&search->transfers, &search->staging->planner->arena, 256);
 }
 
-// Stages of the best end, back to front.
-static void read_line(struct search *search, size_t stages, const struct cell *cell,
-                      struct line *out)
+// Reads the stages of the best end, back to front.
+static void read_line(struct stage_search *search, size_t stages, const struct cell *cell,
+                      struct pipeline *out)
 {
     size_t cut = search->staging->n_ranges;
-    *out = (struct line){.n = stages, .sum = cell->sum, .most = cell->most};
+    *out = (struct pipeline){.n = stages, .sum = cell->sum, .most = cell->most};
     for (size_t k = stages; k > 0; k--) {
         const struct block *block = &search->blocks[cell->block];
         struct stage *stage = &out->at[k - 1];
@@ -226,14 +225,13 @@ static void read_line(struct search *search, size_t stages, const struct cell *c
     }
 }
 
-// For throughput: first the least slowest stage, then the least sum that keeps it.
-bool tsr__search_line(struct search *search, tsr_objective objective, struct line *out)
+// For throughput: first the best period, then the least sum that keeps it.
+bool tsr__search_line(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     size_t stages = 0;
     search->bottleneck = objective == TSR_THROUGHPUT || search->measure == MEASURE_MEMORY;
     const struct cell *end = tsr__search_run(search, &stages);
-    // `most` of the best end is the pace. The second run lets no stage be slower and minimises the
-    // sum; a sum by itself says nothing about the pace.
+    // `most` of the best end is the period. The second run keeps it and minimizes the sum.
     if (end && search->bottleneck && search->measure == MEASURE_TIME) {
         search->cap = end->most;
         search->bottleneck = false;

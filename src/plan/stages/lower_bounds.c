@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_floor.c - what nodes take at least, however they are cut and whatever crosses: each its cheapest way. It is known without
-// solving anything, so ranges that no good line can have are not solved.
+// lower_bounds.c - lower bounds without solving anything: each node with its cheapest candidate.
+// Ranges that no good pipeline can contain are not solved.
 //
-//     A line of 10 ms is known. A range whose nodes take 8 ms at least on a slow device, when the nodes behind it take 3 at least on
-//     any devices: no line with it takes less than 11, and what it takes exactly does not matter.
+//     The best pipeline takes 10 ms. The nodes of a range take at least 8 ms on a slow device, and
+//     the nodes behind it at least 3 ms on any device: no pipeline with that range takes less than
+//     11.
 #include "plan/stages/stage_search.h"
 
-// The cheapest way of a node on a kind of block.
+// The cheapest candidate of a node on a kind of block.
 static int64_t cheapest(const struct plan_node *node)
 {
     int64_t least = PLAN_NEVER;
@@ -19,7 +20,7 @@ static int64_t cheapest(const struct plan_node *node)
     return least;
 }
 
-// Sums over the nodes before each place of the graph, made once. False: out of memory.
+// Sums over the nodes before each node, made once. False: out of memory.
 static bool fill_floor(const struct staging *staging, struct kind *kind)
 {
     size_t n = staging->cut[staging->n_ranges];
@@ -33,8 +34,8 @@ static bool fill_floor(const struct staging *staging, struct kind *kind)
     return true;
 }
 
-// For each cut, what the nodes behind it take at least on any block of this order. Where there is no time for that, nothing.
-static bool fill_rest(struct search *search)
+// For each split point, the lower bound of the nodes behind it on any block; 0 if there is no time.
+static bool fill_rest(struct stage_search *search)
 {
     const struct staging *staging = search->staging;
     size_t n = staging->n_ranges, blocks = tsr__search_devices(search) * search->n_sizes;
@@ -59,8 +60,8 @@ static bool fill_rest(struct search *search)
     return true;
 }
 
-// Lines are counted without the nodes that are in no stage; the plan without stages has them, too.
-int64_t tsr__search_known(const struct search *search, int64_t takes)
+// Times of pipelines exclude the nodes in no stage; the plan without stages includes them.
+int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 {
     const struct staging *staging = search->staging;
     if (staging->rival == INT64_MAX)
@@ -68,8 +69,9 @@ int64_t tsr__search_known(const struct search *search, int64_t takes)
     return int64_min(takes, int64_max(staging->rival - staging->common, 0));
 }
 
-// Two models are solved as one program with nodes of both; nothing is said of that.
-bool tsr__search_hopeless(struct search *search, size_t i, size_t j, size_t at, int64_t others)
+// Two models are solved as one program, which has no such bound.
+bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t at,
+                          int64_t others)
 {
     struct block *block = &search->blocks[at];
     if (search->known == INT64_MAX || search->staging->other || search->measure == MEASURE_MEMORY ||

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// hand.c - stages that nodes of the model have already: they keep them, and the planner puts the others.
+// manual_stages.c - stages that nodes of the model already have: they are kept, and the planner
+// places the other nodes.
 //
-// Stages are ranges in the order of the nodes. So a stage may end anywhere between its last node that has a stage by hand and
-// the first of a later one: of nodes a b c d e with stages 0 - - 1 -, stage 0 ends before b, c or d.
+// Stages are ranges in node order, so a stage ends between its last manual node and the first one
+// of a later stage: of nodes a b c d e with stages 0 - - 1 -, stage 0 ends before b, c or d.
 #include "plan/stages/stages.h"
 
 #include <stdlib.h>
 
-// One finding about the stages that the model came with. node NULL: it is about all of them.
+// node NULL: the diagnostic is about all of them.
 static tsr_status refuse(const struct staging *staging, const tsr_node *node, const char *hint,
                          const char *what)
 {
@@ -34,7 +35,7 @@ static int64_t stage_of(const struct staging *staging, size_t i)
     return -1;
 }
 
-// The distinct numbers, ascending: stages 5 and 2 are the second and the first in line.
+// The distinct numbers, ascending: stages 5 and 2 are the second and the first.
 static bool list_numbers(struct staging *staging)
 {
     size_t n_nodes = staging->planner->n_nodes, n = 0, distinct = 0;
@@ -51,7 +52,7 @@ static bool list_numbers(struct staging *staging)
     for (size_t i = 0; i < n; i++)
         if (distinct == 0 || numbers[distinct - 1] != numbers[i])
             numbers[distinct++] = numbers[i];
-    // From numbers to places in line; every number that a node has is in the list.
+    // From numbers to indices; every number of a node is in the list.
     for (size_t i = 0; i < n_nodes; i++) {
         int64_t place = 0;
         if (hand[i] < 0)
@@ -66,7 +67,7 @@ static bool list_numbers(struct staging *staging)
     return true;
 }
 
-// A node with a stage: that one and later ones end after it, earlier ones before it.
+// The node's stage and later ones end after it, earlier ones before it.
 static void narrow(const struct staging *staging, struct stage_window *windows, size_t i)
 {
     for (size_t k = 0; k < staging->n_hand; k++) {
@@ -77,8 +78,8 @@ static void narrow(const struct staging *staging, struct stage_window *windows, 
     }
 }
 
-// Where each stage may end, from the nodes that have one. An empty window is a node out of order.
-tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
+// Where each stage may end. An empty window means that a node is out of order.
+tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
 {
     size_t n_nodes = staging->planner->n_nodes;
     if (!staging->planner->hand_staged)
@@ -106,7 +107,7 @@ tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
     return TSR_OK;
 }
 
-// The last stage ends where the graph does: it has no window.
+// The last stage ends with the graph.
 bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
 {
     if (!staging->windows || k + 1 >= staging->n_hand)

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_line.c - all stages of a line as one program: every node with its ways on the devices of its stage, and between stages
-// the price of each pair of layouts. So what crosses is cut as is best for both sides, where ranges by themselves (fronts.c)
-// hand it over whole.
+// pipeline_program.c - all stages of a pipeline as one program: every node with its candidates on
+// the devices of its stage, and the cost of each pair of layouts between stages. Crossing values
+// get the layout that is best for both sides; ranges by themselves (range_costs.c) send full
+// values.
 //
-//     Two stages, devices 0 and 1, then device 2. The range of the first alone gathers 8 MiB on device 0 before they cross; here its
-//     halves go to device 2 at the same time, and nothing is gathered.
+//     Two stages, devices 0 and 1, then device 2. The range of the first alone gathers 8 MiB on
+//     device 0; here its halves go to device 2 at the same time, and nothing is gathered.
 #include "plan/stages/stages.h"
 
-#define LINE_WORK UINT64_C(20000000) // cells that the program of one line may visit
+#define LINE_WORK UINT64_C(20000000) // cells that the program of one pipeline may visit
 
-// The number that a layout of the stage's planner has in the planner of all: device i is stage->devices[i].
+// The number of a stage's layout in the planner of all devices: device i is stage->devices[i].
 static uint32_t globally(struct planner *planner, const struct stage *stage, uint32_t layout)
 {
     if (layout == PLAN_NO_LAYOUT)
@@ -28,7 +29,6 @@ static uint32_t globally(struct planner *planner, const struct stage *stage, uin
     return tsr__planner_layout(planner, copy);
 }
 
-// The candidate of the stage's planner with layouts of the planner of all.
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice, struct candidate *candidate)
 {
@@ -49,7 +49,8 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
     return !planner->arena.failed;
 }
 
-// The strategy of a kind on the devices of the stage, with the layouts of the planner of all; made once for each block.
+// The strategy of a kind on the devices of the stage, with layouts of the planner of all devices;
+// cached.
 static struct strategy *told_on(struct staging *staging, const struct stage *stage,
                                 const struct plan_node *node)
 {
@@ -81,8 +82,9 @@ static struct strategy *told_on(struct staging *staging, const struct stage *sta
     return strategy;
 }
 
-// Each staged node gets the ways of its stage; others are nobody's for the time being. False: out of memory.
-static bool set_ways(struct lining *lining)
+// Gives each staged node the candidates of its stage; others have none meanwhile. False: out of
+// memory.
+static bool set_ways(struct pipeline_program *lining)
 {
     struct planner *planner = lining->staging->planner;
     for (size_t k = 0; k < lining->line->n; k++) {
@@ -102,8 +104,8 @@ static bool set_ways(struct lining *lining)
     return true;
 }
 
-// Nodes that are in no stage run everywhere: what they make lies whole on all devices, like an input of the model.
-static void hide_common(struct lining *lining)
+// Nodes in no stage run on all devices: their outputs are replicated, like inputs of the model.
+static void hide_common(struct pipeline_program *lining)
 {
     struct planner *planner = lining->staging->planner;
     lining->n_given = planner->ends.given.n;
@@ -124,7 +126,7 @@ static void hide_common(struct lining *lining)
     }
 }
 
-void tsr__lining_show(struct lining *lining)
+void tsr__pipeline_program_show(struct pipeline_program *lining)
 {
     struct planner *planner = lining->staging->planner;
     planner->ends.given.n = lining->n_given;
@@ -140,10 +142,11 @@ static int64_t memory_for(const struct staging *staging)
     return staging->memory;
 }
 
-bool tsr__lining_begin(struct lining *lining, struct staging *staging, const struct line *line)
+bool tsr__pipeline_program_begin(struct pipeline_program *lining, struct staging *staging,
+                                 const struct pipeline *line)
 {
     struct planner *planner = staging->planner;
-    *lining = (struct lining){.staging = staging, .line = line};
+    *lining = (struct pipeline_program){.staging = staging, .line = line};
     tsr__arena_init(&lining->scratch, planner->session);
     lining->places = ARENA_ARRAY(&lining->scratch, struct device_group, planner->n_nodes + 1);
     lining->hidden = ARENA_ARRAY(&lining->scratch, unsigned char, planner->n_nodes + 1);
@@ -161,14 +164,14 @@ bool tsr__lining_begin(struct lining *lining, struct staging *staging, const str
     return true;
 }
 
-void tsr__lining_end(struct lining *lining)
+void tsr__pipeline_program_end(struct pipeline_program *lining)
 {
     struct planner *planner = lining->staging->planner;
     if (planner->scope.places) {
         memcpy(planner->nodes, lining->kept, planner->n_nodes * sizeof *planner->nodes);
-        tsr__lining_show(lining);
+        tsr__pipeline_program_show(lining);
     }
-    // Tables of a program that was not done in time are wrong, and forgotten.
+    // Tables of an unfinished program are wrong.
     if (planner->pace.late)
         tsr__map_init(&planner->cache.tables, &planner->arena, 256);
     planner->pace = (struct planner_pace){0};
@@ -177,7 +180,7 @@ void tsr__lining_end(struct lining *lining)
     tsr__arena_free(&lining->scratch);
 }
 
-struct program_options tsr__lining_options(const struct lining *lining)
+struct program_options tsr__pipeline_program_options(const struct pipeline_program *lining)
 {
     struct program_options options = {.work = LINE_WORK};
     double end = lining->staging->end;
@@ -186,9 +189,9 @@ struct program_options tsr__lining_options(const struct lining *lining)
     return options;
 }
 
-// What the nodes chose, by place in the graph.
-static bool keep_choices(struct lining *lining, const struct program_result *result,
-                         struct line_answer *out)
+// Stores the choices by node index.
+static bool keep_choices(struct pipeline_program *lining, const struct program_result *result,
+                         struct pipeline_answer *out)
 {
     struct planner *planner = lining->staging->planner;
     out->choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
@@ -200,37 +203,37 @@ static bool keep_choices(struct lining *lining, const struct program_result *res
     return true;
 }
 
-tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
-                           struct line_answer *out)
+tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *line,
+                               struct pipeline_answer *out)
 {
-    struct lining lining;
+    struct pipeline_program lining;
     struct program_result result = {0};
-    *out = (struct line_answer){0};
+    *out = (struct pipeline_answer){0};
     tsr_status st = TSR_NOMEM;
-    if (!tsr__lining_begin(&lining, staging, line))
+    if (!tsr__pipeline_program_begin(&lining, staging, line))
         goto end;
     st = TSR_OK;
     if (lining.late)
         goto end;
-    struct program_options options = tsr__lining_options(&lining);
+    struct program_options options = tsr__pipeline_program_options(&lining);
     st = tsr__program_solve(&staging->planner->program, &options, &lining.scratch, &result);
     if (st != TSR_OK || !result.feasible)
         goto end;
-    *out = (struct line_answer){.feasible = true, .cost = result.cost, .bound = result.bound};
+    *out = (struct pipeline_answer){.feasible = true, .cost = result.cost, .bound = result.bound};
     if (!keep_choices(&lining, &result, out))
         st = TSR_NOMEM;
 end:
-    tsr__lining_end(&lining);
+    tsr__pipeline_program_end(&lining);
     return st;
 }
 
-tsr_status tsr__line_explain(struct staging *staging, const struct line *line, const char *name,
-                             tsr_plan_summary *out)
+tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *line,
+                                 const char *name, tsr_plan_summary *out)
 {
-    struct lining lining;
+    struct pipeline_program lining;
     struct planner *planner = staging->planner;
     tsr_status st = TSR_NOMEM;
-    if (!tsr__lining_begin(&lining, staging, line))
+    if (!tsr__pipeline_program_begin(&lining, staging, line))
         goto end;
     for (size_t i = 0; i < planner->n_nodes; i++)
         planner->nodes[i].choice = line->answer.choice[i];
@@ -240,6 +243,6 @@ tsr_status tsr__line_explain(struct staging *staging, const struct line *line, c
         if (list[i].feasible)
             list[i].cost += staging->common;
 end:
-    tsr__lining_end(&lining);
+    tsr__pipeline_program_end(&lining);
     return st;
 }

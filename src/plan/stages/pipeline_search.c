@@ -1,35 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_lines.c - the best of many lines of stages, each with all its stages as one program (stage_line.c).
+// pipeline_search.c - solves many pipelines, each with all its stages as one program
+// (pipeline_program.c), and keeps the best.
 //
-// The cells of stages.c are filled once more, with ranges whose ends are open: what crosses costs next to nothing, so no line takes
-// less than its ranges do. Lines are then walked from their ends, as far as they may still beat the best that is known:
+// The cells of dynamic_program.c are filled with ranges that are not charged for crossing values,
+// which gives a lower bound of every pipeline. Pipelines are then enumerated from their last stage,
+// as long as they may still beat the best so far:
 //
-//     known: 20 ms. Lines that end with range C on device 0: the cell before it has 9, C takes 6: 15, so they are looked at. With C
-//     on devices 0 and 1: 14 + 7 = 21: none of them is.
+//     Best so far: 20 ms. Pipelines that end with range C on device 0: the cell before has 9, C
+//     takes 6, together 15: they are enumerated. With C on devices 0 and 1: 14 + 7 = 21: they are
+//     skipped.
 //
-// For throughput the slowest stage counts in place of the sum, and each line is judged by the devices' clocks (stage_pace.c).
-// What is left out for want of time lowers what is proved, not what is found.
+// For throughput the slowest stage counts instead of the sum, and each pipeline is simulated
+// (throughput.c). What is left out for lack of time lowers the bound.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
 
-#define LINE_NODES 4000  // nodes of all lines that are solved
-#define MOST_LINES 50000 // that are looked at
+#define LINE_NODES 4000  // nodes of all pipelines that are solved
+#define MOST_LINES 50000 // that are enumerated
 
-struct line_trial {
-    struct line best;
-    int64_t least; // no line of those that were solved takes less
-    int64_t left;  // of those that were not; INT64_MAX: all were, or cannot be the best
+struct pipeline_trial {
+    struct pipeline best;
+    int64_t least; // lower bound of the solved pipelines
+    int64_t left;  // lower bound of the others; INT64_MAX: all were solved, or cannot be the best
     size_t tried, most;
-    size_t looked; // lines that were come to, though they need not have been solved
-    bool flows; // each stage hands over to the next alone; of others runs do not follow one another
+    size_t looked; // number of enumerated pipelines, solved or not
+    bool flows;    // each stage sends to the next one only
 };
-// A last stage of the lines that end at a state, and what they take at least.
+// A last stage of the pipelines that end at a state, and their lower bound.
 struct ending {
     int64_t total, sum, own;
     size_t begin, block;
 };
-// The stages behind the state at hand, the last first.
+// The stages behind the current state, the last first.
 struct trail {
     struct ending at[STAGES_MOST];
     size_t n;
@@ -49,10 +52,11 @@ static int by_total(const void *a, const void *b)
 
 // ---- one line ----------------------------------------------------------------------------------
 
-// The stages of the trail, in line.
-static void read_trail(const struct search *search, const struct trail *trail, struct line *out)
+// Converts the trail to a pipeline.
+static void read_trail(const struct stage_search *search, const struct trail *trail,
+                       struct pipeline *out)
 {
-    *out = (struct line){.n = trail->n};
+    *out = (struct pipeline){.n = trail->n};
     for (size_t k = 0; k < trail->n; k++) {
         const struct ending *ending = &trail->at[trail->n - 1 - k];
         const struct block *block = &search->blocks[ending->block];
@@ -68,8 +72,9 @@ static void read_trail(const struct search *search, const struct trail *trail, s
     }
 }
 
-// What the busiest stage of the line takes at least: where each stage hands over to the next alone, its neighbours are known.
-static int64_t least_pace(struct search *search, const struct trail *trail, int64_t least)
+// Lower bound of the busiest stage: if each stage sends to the next one only, its neighbours are
+// known.
+static int64_t least_pace(struct stage_search *search, const struct trail *trail, int64_t least)
 {
     const struct block *blocks = search->blocks;
     for (size_t k = 0; k < trail->n && search->trial->flows; k++) {
@@ -78,26 +83,26 @@ static int64_t least_pace(struct search *search, const struct trail *trail, int6
         struct neighbours near = {.before = {block->start, 0}, .behind = {block->start, 0}};
         size_t end = k ? trail->at[k - 1].begin : search->staging->n_ranges;
         if (k)
-            near.behind = (struct stretch){blocks[trail->at[k - 1].block].start,
-                                           blocks[trail->at[k - 1].block].n};
+            near.behind = (struct device_span){blocks[trail->at[k - 1].block].start,
+                                               blocks[trail->at[k - 1].block].n};
         if (k + 1 < trail->n)
-            near.before = (struct stretch){blocks[trail->at[k + 1].block].start,
-                                           blocks[trail->at[k + 1].block].n};
+            near.before = (struct device_span){blocks[trail->at[k + 1].block].start,
+                                               blocks[trail->at[k + 1].block].n};
         least = int64_max(least, tsr__search_busy(search, stage->begin, end, block, &near));
     }
     return least;
 }
 
-// Solves the line, which takes `least` or more; if it is better it is the best from now on.
-static void try_line(struct search *search, const struct trail *trail, int64_t least)
+// Solves the pipeline, whose lower bound is `least`, and keeps it if it is better.
+static void try_line(struct stage_search *search, const struct trail *trail, int64_t least)
 {
-    struct line_trial *trial = search->trial;
+    struct pipeline_trial *trial = search->trial;
     trial->looked++;
     if (search->bottleneck)
         least = least_pace(search, trail, least);
     if (search->status != TSR_OK || least >= trial->best.answer.cost)
         return;
-    struct line *line = ARENA_NEW(&search->staging->planner->arena, struct line);
+    struct pipeline *line = ARENA_NEW(&search->staging->planner->arena, struct pipeline);
     if (!line) {
         search->status = TSR_NOMEM;
         return;
@@ -105,53 +110,53 @@ static void try_line(struct search *search, const struct trail *trail, int64_t l
     read_trail(search, trail, line);
     trial->tried++;
     if (search->bottleneck)
-        search->status = tsr__pace_solve(search->staging, line, least, &line->answer);
+        search->status = tsr__throughput_solve(search->staging, line, least, &line->answer);
     else
-        search->status = tsr__line_solve(search->staging, line, &line->answer);
+        search->status = tsr__pipeline_solve(search->staging, line, &line->answer);
     if (search->status != TSR_OK || !line->answer.feasible)
         return;
     trial->least = int64_min(trial->least, line->answer.bound);
-    if (line_is_better(&line->answer, &trial->best.answer))
+    if (pipeline_is_better(&line->answer, &trial->best.answer))
         trial->best = *line;
 }
 
-static bool is_over(const struct search *search)
+static bool is_over(const struct stage_search *search)
 {
-    const struct line_trial *trial = search->trial;
+    const struct pipeline_trial *trial = search->trial;
     return trial->tried >= trial->most || trial->looked >= MOST_LINES || search->staging->hasty ||
            tsr__stages_over(search->staging);
 }
 
 // ---- all lines ---------------------------------------------------------------------------------
 
-// A state: so many stages, nodes up to that cut, the first devices of the line.
+// A state: number of stages, nodes up to a split point, and first devices of the order.
 struct state {
     size_t stages, cut, used;
-    int64_t behind, sum; // what the stages behind it take at least, by the objective and together
-    size_t next;         // cut where the stage behind it ends; 0: there is none
+    int64_t behind, sum; // lower bounds of the stages behind it: by the objective, and their sum
+    size_t next;         // split point where the stage behind it ends; 0: none
 };
 
-// What parts of a line take, of which each takes that: all of it, or for throughput the longest.
-static int64_t together(const struct search *search, int64_t a, int64_t b)
+// Combines two parts of a pipeline: the sum, or for throughput the maximum.
+static int64_t together(const struct stage_search *search, int64_t a, int64_t b)
 {
     return search->bottleneck ? int64_max(a, b) : a + b;
 }
 
-static int64_t least_of(const struct search *search, const struct cell *cell)
+static int64_t least_of(const struct stage_search *search, const struct cell *cell)
 {
     return search->bottleneck ? cell->most : cell->sum;
 }
 
-// The stage behind the state reads what the one from cut `begin` on makes, and nothing of those before it.
-static bool hands_on(const struct search *search, const struct state *state, size_t begin)
+// True if the stage behind the state reads only what the stage from split point `begin` makes.
+static bool hands_on(const struct stage_search *search, const struct state *state, size_t begin)
 {
     return !search->trial->flows || !state->next ||
            tsr__stages_follow(search->staging, begin, state->cut, state->next);
 }
 
-// The last stage from cut `begin` on the block, if lines with it may be the best.
-static void add_ending(struct search *search, const struct state *state, size_t begin, size_t block,
-                       struct ending *list, size_t *n)
+// Adds the last stage from split point `begin` on the block, if a pipeline with it may be the best.
+static void add_ending(struct stage_search *search, const struct state *state, size_t begin,
+                       size_t block, struct ending *list, size_t *n)
 {
     size_t start = search->blocks[block].start;
     const struct cell *before = tsr__search_cell(search, state->stages - 1, 0, begin, start);
@@ -169,8 +174,9 @@ static void add_ending(struct search *search, const struct state *state, size_t 
         list[(*n)++] = (struct ending){total, before->sum + own + state->sum, own, begin, block};
 }
 
-// All last stages of the lines that end at the state, the nearest first. NULL: out of memory.
-static struct ending *list_endings(struct search *search, const struct state *state, size_t *n)
+// All last stages of the pipelines that end at the state, best first. NULL: out of memory.
+static struct ending *list_endings(struct stage_search *search, const struct state *state,
+                                   size_t *n)
 {
     size_t most = state->cut * search->n_sizes;
     struct ending *list = ARENA_ARRAY(&search->staging->planner->arena, struct ending, most + 1);
@@ -190,8 +196,8 @@ static struct ending *list_endings(struct search *search, const struct state *st
     return list;
 }
 
-// Walks from a state to the begin of the lines. `trail` has the stages behind it.
-static void walk(struct search *search, const struct state *state, struct trail *trail)
+// Enumerates the stages before a state. `trail` has the stages behind it.
+static void walk(struct stage_search *search, const struct state *state, struct trail *trail)
 {
     size_t n = 0;
     if (state->stages == 0) {
@@ -220,7 +226,7 @@ static void walk(struct search *search, const struct state *state, struct trail 
     }
 }
 
-static void look_at_order(struct search *search)
+static void look_at_order(struct stage_search *search)
 {
     size_t stages = 0;
     struct trail trail = {.n = 0};
@@ -238,8 +244,8 @@ static void look_at_order(struct search *search)
 
 // ---- entry -------------------------------------------------------------------------------------
 
-// Where the first line does not flow, none does (tsr__stages_search).
-static bool flows(struct staging *staging, const struct line *line)
+// If the first pipeline does not flow, none does (tsr__stages_search).
+static bool flows(struct staging *staging, const struct pipeline *line)
 {
     for (size_t k = 1; k < line->n; k++)
         if (!tsr__stages_follow(staging, line->at[k - 1].begin, line->at[k].begin, line->at[k].end))
@@ -247,24 +253,24 @@ static bool flows(struct staging *staging, const struct line *line)
     return true;
 }
 
-tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *options,
-                               struct line *line, int64_t *least)
+tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
+                                struct pipeline *line, int64_t *least)
 {
     size_t nodes = staging->planner->n_nodes;
     *least = 0;
-    // Of a model without nodes (its outputs are inputs) no line is better than another.
+    // A model without nodes has one pipeline.
     if (nodes == 0 || staging->hasty || tsr__stages_over(staging))
         return TSR_OK;
     tsr_status st = TSR_OK;
     if (options->objective == TSR_THROUGHPUT)
-        st = tsr__pace_first(staging, line, &line->answer);
+        st = tsr__throughput_first(staging, line, &line->answer);
     else
-        st = tsr__line_solve(staging, line, &line->answer);
+        st = tsr__pipeline_solve(staging, line, &line->answer);
     if (st != TSR_OK || !line->answer.feasible)
         return st;
-    struct line_trial trial = {
+    struct pipeline_trial trial = {
         .best = *line, .least = line->answer.bound, .left = INT64_MAX, .most = LINE_NODES / nodes};
-    // For throughput the first line is looked at once more, with what it takes at least.
+    // For throughput the first pipeline is solved again, with its lower bound.
     if (options->objective == TSR_THROUGHPUT) {
         trial.least = INT64_MAX;
         trial.flows = flows(staging, line);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// staged.c - a plan in pipeline stages: finds the cuts and the stages, plans each stage's nodes on its devices, and says it
-// all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
+// plan_stages.c - plans pipeline stages: finds split points and stages, plans each stage on its
+// devices, and converts the result to the device numbers of the topology, so that writing and
+// counting need not know about stages.
 #include "plan/stages/stages.h"
 
-#define SEARCH_SHARE 0.7 // of the seconds; the rest is for the stages that were chosen
+#define SEARCH_SHARE 0.7 // of the seconds; the rest is for the chosen stages
 
 // ---- from the devices of a block to those of the topology --------------------------------------
 
-// The chosen way of each node of the stage as its only one in the planner of all.
+// The chosen candidate of each node of the stage becomes the only one in the planner of all
+// devices.
 static bool take_stage(struct planner *planner, const struct stage *stage)
 {
     const struct planner *own = &stage->kind->planner;
@@ -29,7 +31,7 @@ static bool take_stage(struct planner *planner, const struct stage *stage)
     return true;
 }
 
-// Memory of the stage's devices, in the numbers of all devices.
+// Memory of the stage's devices, in the numbers of the topology.
 static bool memory_of_stage(struct staging *staging, const struct stage *stage, size_t m,
                             const struct model_memory *out)
 {
@@ -59,18 +61,18 @@ struct stage tsr__stages_other(const struct stage *stage)
     return other;
 }
 
-// Plans the nodes of every stage once more, with choices. The chosen candidates become the only ones in
+// Plans the nodes of every stage again, with choices. The chosen candidates become the only ones in
 // the planners of all devices.
-static tsr_status take_line(struct staging *staging, struct line *line,
+static tsr_status take_line(struct staging *staging, struct pipeline *line,
                             const struct model_memory memory[PLAN_MAX_MODELS])
 {
     for (size_t k = 0; k < line->n; k++) {
         struct stage *stage = &line->at[k];
         tsr_status st = TSR_OK;
         if (line->answer.feasible)
-            tsr__front_choose(staging, stage->kind, stage->begin, stage->end, line->answer.choice);
+            tsr__range_choose(staging, stage->kind, stage->begin, stage->end, line->answer.choice);
         else
-            st = tsr__front_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
+            st = tsr__range_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
                                  &stage->point);
         if (st != TSR_OK)
             return st;
@@ -86,9 +88,9 @@ static tsr_status take_line(struct staging *staging, struct line *line,
     return TSR_OK;
 }
 
-// ---- the stages of nodes --------------------------------------------------------------------------------
+// ---- stage numbers -----------------------------------------------------------------------------
 
-// The number that stage k in line has in the model.
+// The number of stage k in the model.
 static int64_t number_of(const struct staging *staging, size_t k)
 {
     if (staging->n_hand)
@@ -96,9 +98,9 @@ static int64_t number_of(const struct staging *staging, size_t k)
     return (int64_t)k;
 }
 
-// Hand-made stages keep their numbers; others are numbered in line. One stage needs no number if it has device 0, where
-// outputs are without stages.
-static tsr_status set_stages(struct staging *staging, const struct line *line)
+// Manual stages keep their numbers. A single stage needs no number if it has device 0, which
+// returns the outputs anyway.
+static tsr_status set_stages(struct staging *staging, const struct pipeline *line)
 {
     if (line->n == 1 && !staging->n_hand && line->at[0].devices[0] == 0)
         return TSR_OK;
@@ -117,12 +119,11 @@ static tsr_status set_stages(struct staging *staging, const struct line *line)
 
 // ---- why not -----------------------------------------------------------------------------------
 
-// Nothing fits: the same search over memory says what the fullest device of the best line would
-// need.
+// Nothing fits: the same search over memory gives what the fullest device needs.
 static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
                          tsr_plan_summary *out)
 {
-    struct line line;
+    struct pipeline line;
     tsr_status st = tsr__stages_search(staging, options, MEASURE_MEMORY, &line);
     if (st != TSR_OK)
         return st;
@@ -148,12 +149,12 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
     return TSR_INVALID;
 }
 
-// The line once more, as the other model has it.
-static bool tell_parts(struct staging *staging, const struct line *line,
+// Adds the figures of both models.
+static bool tell_parts(struct staging *staging, const struct pipeline *line,
                        const struct model_memory *memory, tsr_plan_part *parts,
                        tsr_plan_summary *out)
 {
-    struct line other = *line;
+    struct pipeline other = *line;
     struct told_stages told[2] = {{out->stages, out->latency, out->period}};
     for (size_t k = 0; k < line->n; k++)
         other.at[k] = tsr__stages_other(&line->at[k]);
@@ -168,9 +169,9 @@ static bool tell_parts(struct staging *staging, const struct line *line,
     return true;
 }
 
-// Choices of all nodes, and what they come to. parts: of each model, where there are two.
+// Chooses all nodes, and sums up. parts: one for each model.
 static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
-                            struct line *line, tsr_plan_part *parts, tsr_plan_summary *out)
+                            struct pipeline *line, tsr_plan_part *parts, tsr_plan_summary *out)
 {
     struct planner *planner = staging->planner;
     struct arena *arena = &planner->session->results[RESULT_PLAN];
@@ -185,9 +186,9 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     tsr_status st = take_line(staging, line, memory);
     if (st != TSR_OK)
         return st;
-    if (!tsr__stages_play(staging, line, &line->clock[0]))
+    if (!tsr__pipeline_timing(staging, line, &line->clock[0]))
         return TSR_NOMEM;
-    if (staging->other && !tsr__stages_play(staging->other, line, &line->clock[1]))
+    if (staging->other && !tsr__pipeline_timing(staging->other, line, &line->clock[1]))
         return TSR_NOMEM;
     tsr__models_join_memory(staging->models, memory, n, &all);
     out->memory = all.memory;
@@ -201,10 +202,10 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     out->period = told.period;
     if (staging->other && !tell_parts(staging, line, memory, parts, out))
         return TSR_NOMEM;
-    return tsr__stages_prove(staging, line, options, out);
+    return tsr__stages_bound(staging, line, options, out);
 }
 
-// "plan.lp" of stage 2 is "plan.2.lp"; a name without an ending gets the number behind it.
+// "plan.lp" becomes "plan.2.lp" for stage 2; without an extension the number is appended.
 static struct str numbered_path(struct arena *arena, const char *path, size_t stage)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
@@ -213,15 +214,16 @@ static struct str numbered_path(struct arena *arena, const char *path, size_t st
     return tsr__arena_printf(arena, "%.*s.%zu%s", (int)(dot - path), path, stage, dot);
 }
 
-// Each stage is a program of its own: one file for each.
-static tsr_status export_stages(struct staging *staging, const struct line *line, const char *path)
+// Each stage has its own program and file.
+static tsr_status export_stages(struct staging *staging, const struct pipeline *line,
+                                const char *path)
 {
     for (size_t k = 0; k < line->n; k++) {
         const struct stage *stage = &line->at[k];
         struct str name = numbered_path(&staging->planner->arena, path, k);
         if (!name.p)
             return TSR_NOMEM;
-        tsr_status st = tsr__front_export(staging, stage->kind, stage->begin, stage->end,
+        tsr_status st = tsr__range_export(staging, stage->kind, stage->begin, stage->end,
                                           stage->memory, name.p);
         if (st != TSR_OK)
             return st;
@@ -229,10 +231,10 @@ static tsr_status export_stages(struct staging *staging, const struct line *line
     return TSR_OK;
 }
 
-// Writes the shardings and stages of one model, and adds its figures to `out`. write false: only the
+// Writes the shardings and stages of one model, and adds its figures to `out`. write false: only
 // figures.
-static tsr_status write_model(struct staging *staging, const char *config, const struct line *line,
-                              bool write, tsr_plan_part *out)
+static tsr_status write_model(struct staging *staging, const char *config,
+                              const struct pipeline *line, bool write, tsr_plan_part *out)
 {
     struct planner *planner = staging->planner;
     struct collective_count counts[PLAN_MAX_OPS];
@@ -244,25 +246,26 @@ static tsr_status write_model(struct staging *staging, const char *config, const
     if (st != TSR_OK)
         return st;
     size_t n = tsr__planner_collectives(planner, counts);
-    return tsr__planner_tell(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
+    return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
 
-// Stages have the same cuts and numbers in both models.
-static tsr_status write_all(struct staging *staging, const char *config, const struct line *line,
-                            bool write, tsr_plan_part *parts, tsr_plan_summary *out)
+// Stages have the same numbers in both models.
+static tsr_status write_all(struct staging *staging, const char *config,
+                            const struct pipeline *line, bool write, tsr_plan_part *parts,
+                            tsr_plan_summary *out)
 {
     tsr_status st = write_model(staging, config, line, write, &parts[0]);
-    tsr__planner_tell_first(&parts[0], out);
+    tsr__planner_copy_counts(&parts[0], out);
     if (st != TSR_OK || !staging->other)
         return st;
     return write_model(staging->other, config, line, write, &parts[1]);
 }
 
-// Where the graph may be cut, and the best line of stages; line->n 0: none fits.
+// Finds the split points and the best pipeline; line->n 0: none fits.
 static tsr_status find_stages(struct staging *staging, const tsr_plan_options *options,
-                              struct line *line)
+                              struct pipeline *line)
 {
-    if (!tsr__stages_cuts(staging))
+    if (!tsr__split_points(staging))
         return TSR_NOMEM;
     if (staging->other && !tsr__second_model_cuts(staging))
         return TSR_NOMEM;
@@ -272,10 +275,10 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     st = tsr__stages_search(staging, options, MEASURE_TIME, line);
     if (st != TSR_OK || !line->n || staging->other)
         return st;
-    return tsr__stages_improve(staging, options, line, &staging->least);
+    return tsr__pipeline_search(staging, options, line, &staging->least);
 }
 
-// No line was found: where the rival is a plan it is taken.
+// No pipeline fits: the rival wins, if there is one.
 static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
                              struct stage_rival *rival, tsr_plan_summary *out)
 {
@@ -283,7 +286,7 @@ static tsr_status none_found(struct staging *staging, const tsr_plan_options *op
         return refuse(staging, options, out);
     rival->wins = true;
     if (!staging->hasty)
-        rival->bound = PLAN_NEVER; // there is none
+        rival->bound = PLAN_NEVER; // there is no plan with stages
     return TSR_OK;
 }
 
@@ -291,10 +294,10 @@ static tsr_status none_found(struct staging *staging, const tsr_plan_options *op
 static tsr_status staged(struct staging *staging, const tsr_plan_options *given, bool write,
                          struct stage_rival *rival, tsr_plan_summary *out)
 {
-    struct line line;
+    struct pipeline line;
     struct planner *planner = staging->planner;
     tsr_plan_options options = *given;
-    tsr_status st = tsr__stages_by_hand(staging, given->stages);
+    tsr_status st = tsr__manual_stages(staging, given->stages);
     if (st != TSR_OK)
         return st;
     if (staging->n_hand)
@@ -332,7 +335,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     return tsr__stages_explain(staging, &line, options.explain, out);
 }
 
-// The memory that each device may use: as the caller says; else as the topology says, if the caller gave one; else any.
+// Memory limit of each device: the caller's; else that of the caller's topology; else none.
 static int64_t memory_limit(const tsr_plan_options *options)
 {
     if (options->memory > 0 || options->topology)
@@ -340,7 +343,7 @@ static int64_t memory_limit(const tsr_plan_options *options)
     return -1;
 }
 
-// A staging of the planner's model, before it knows its cuts. False: out of memory.
+// A staging before its split points are known. False: out of memory.
 static bool staging_init(struct models *models, size_t m, const tsr_plan_options *options,
                          struct staging *out)
 {
@@ -357,8 +360,6 @@ static bool staging_init(struct models *models, size_t m, const tsr_plan_options
     return tsr__planner_list(planner);
 }
 
-// `limited` decides whether programs get rows at all: without a limit on any device memory is not
-// followed.
 tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
                             struct stage_rival *rival, tsr_plan_summary *out)
 {

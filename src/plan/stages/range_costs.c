@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// fronts.c - what a range of nodes takes on a block of devices: the front of (time, memory), a point at a time.
+// range_costs.c - time and memory of a range of nodes on a block of devices, point by point.
 //
-// A kind of block has one planner, whose candidates serve all ranges. A range without a limit is solved first; only if that
-// does not fit it is solved again under the limit. Ranges that are alike (the same strategies, wired the same) share
-// their points, so that layers which repeat are solved once.
+// A kind of block has one planner, whose candidates serve all ranges. A range is first solved
+// without a limit, and again with the limit only if that does not fit. Ranges with equal nodes
+// share their points, so that repeated layers are solved once.
 //
 // A layer on a kind of two devices, asked for three times:
 //
-//     limit 6 GiB    solved without a limit: 10 ms with 8 GiB, which does not fit; solved under the limit: 12 ms with 5 GiB
-//                    the front is now (12 ms, 5 GiB, best up to 6 GiB)
-//     limit 5.5 GiB  between 5 and 6: the same point, nothing is solved
-//     limit 4 GiB    solved again: nothing fits. The point says so for every limit of at most 4 GiB
+//     limit 6 GiB    without a limit: 10 ms with 8 GiB, which is too much; with it: 12 ms, 5 GiB.
+//                    The point (12 ms, 5 GiB) is the best for limits from 5 to 6 GiB.
+//     limit 5.5 GiB  the same point, nothing is solved
+//     limit 4 GiB    solved again: nothing fits. The point says so for every limit up to 4 GiB.
 //
-// The next 23 layers have the same strategies, wired the same, so their ranges have the same structure and this front.
+// The next 23 layers have the same structure and use these points.
 #include "plan/stages/stages.h"
 
 #include <math.h>
 
 #define HASTY_WORK UINT64_C(20000000) // cells for one of many ranges
-#define LEAST_NEAR 0.01               // what a range needs at least is told so exactly
-#define KEY_BYTES  ((size_t)1 << 20)  // of a block
+#define LEAST_NEAR 0.01               // accepted error of the least memory
+#define KEY_BYTES  ((size_t)1 << 20)  // key of a block
 
 // ---- planners of blocks ------------------------------------------------------------------------
 
-// Numbers are written as %a, exactly: devices of one kind have the same bits.
+// Numbers are written exactly (%a): devices of one kind have equal bits.
 static void key_of_device(struct text *key, const tsr_topology_device *device)
 {
     tsr__text_printf(key, "%a %a %a", device->flops, device->bandwidth, device->overhead);
@@ -35,12 +35,12 @@ static void key_of_device(struct text *key, const tsr_topology_device *device)
     tsr__text_printf(key, ";");
 }
 
-// Speeds, and what a message takes from each device to each other.
+// Speeds, and the time of a message between each pair of devices.
 static bool key_of(struct staging *staging, const int64_t *devices, size_t n, struct text *key)
 {
     tsr_topology *topology = staging->planner->machine.topology;
     key->max = KEY_BYTES * 64;
-    // Latency (0 bytes) and one size tell two links apart.
+    // Latency (0 bytes) and one size tell links apart.
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
     for (size_t i = 0; i < n; i++)
@@ -55,14 +55,14 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
     return !key->failed;
 }
 
-// node_at is -1 for all nodes: the planner holds no range until select_range gives it one.
+// The planner holds no range until select_range gives it one: node_at is -1 for all nodes.
 static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
     struct kind **at = kind ? vec_push(&staging->planner->arena, &staging->all_kinds) : NULL;
     if (!at)
         return NULL;
-    *at = kind; // from now on freed with the others
+    *at = kind; // freed with the others from now on
     if (!tsr__planner_fork(staging->planner, staging->staged, devices, n, &kind->planner))
         return NULL;
     tsr__map_init(&kind->links, &kind->planner.arena, 0);
@@ -88,7 +88,7 @@ static struct kind *kind_of_key(struct staging *staging, struct str key, const i
     return at ? *at : NULL;
 }
 
-// The key is freed here; the map has its own copy.
+// The map has its own copy of the key.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct text key;
@@ -114,7 +114,7 @@ bool tsr__stages_over(const struct staging *staging)
            (staging->end > 0 && tsr__clock() >= staging->end);
 }
 
-// Options of a solve of a range that may take so much work and, where seconds count, what is left of them.
+// Options of a solve with that much work, within the time limit.
 static struct program_options hasty_options(const struct staging *staging, uint64_t work)
 {
     struct program_options options = {.work = work};
@@ -133,7 +133,7 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// Made by no node of the range, and no constant.
+// Neither made by a node of the range nor a constant.
 static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -141,14 +141,15 @@ static bool comes_from_outside(const struct planner *planner, const tsr_value *v
            (!from || planner->node_at[tsr__node_id(from)] < 0);
 }
 
-// A node of another range makes it.
+// Made by a node of another range.
 static bool crosses(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
     return from && planner->scope.outside && planner->scope.outside[tsr__node_id(from)];
 }
 
-// What nodes of the range read and no node of it makes, but for constants. Of an open range what crosses is nobody's.
+// Lists what nodes of the range read from outside, except constants. In an open range, values that
+// cross its border are charged to neither side.
 static void list_given(struct planner *planner)
 {
     planner->ends.given.n = 0;
@@ -171,7 +172,8 @@ static void list_given(struct planner *planner)
     }
 }
 
-// Makes the planner of the kind one of this range: its nodes, their places, and what comes from outside.
+// Makes the planner of the kind one of this range: its nodes, their indices, and values from
+// outside.
 static void select_range(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     struct planner *planner = &kind->planner;
@@ -187,7 +189,7 @@ static void select_range(struct staging *staging, struct kind *kind, size_t i, s
     list_given(planner);
 }
 
-// Bytes on the fullest device at its worst time, of any class.
+// Bytes on the fullest device.
 static int64_t peak_of(const struct program *program, const uint32_t *choice)
 {
     int64_t most = 0;
@@ -197,7 +199,7 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
     return most;
 }
 
-// Where some device has a limit every program has rows, so that memory is known.
+// If some device has a limit, every program has rows, so that memory is known.
 static int64_t limit_of(const struct staging *staging, int64_t memory)
 {
     if (staging->limited && memory >= PLAN_NO_LIMIT)
@@ -205,14 +207,14 @@ static int64_t limit_of(const struct staging *staging, int64_t memory)
     return memory;
 }
 
-// A range as its kind's planner works on it, in an arena of its own for the program.
+// A range that is being solved, with an arena for its program.
 struct range_solve {
     struct kind *kind;
-    size_t begin, end; // cuts
-    int64_t memory;    // of a device
-    double until;      // its program must be made by then; 0: it does not matter
-    bool late;         // it was not
-    bool open;         // what crosses costs nothing
+    size_t begin, end; // split points
+    int64_t memory;    // limit of a device
+    double until;      // deadline of its program; 0: none
+    bool late;         // the deadline passed
+    bool open;         // crossing values are not charged
     struct arena scratch;
     struct models models; // of the kind, with the program of all
 };
@@ -229,7 +231,7 @@ static void add_times(const struct range_solve *solve, const struct program_resu
     point->bound = int64_min(tsr__models_unscaled(models, result->bound), point->time);
 }
 
-// What was found as a point that is the best for every limit between what it needs and `limit`.
+// The solution as a point, which is the best for every limit between its memory and `limit`.
 static struct point point_of(const struct range_solve *solve, const struct program_result *result,
                              int64_t limit)
 {
@@ -264,7 +266,7 @@ static tsr_status solve_program(struct range_solve *solve, struct program_option
     return TSR_OK;
 }
 
-// The program of one model's nodes in the range. Tables of a program that was not done in time are wrong, and forgotten.
+// The program of one model's nodes in the range. Tables of an unfinished program are dropped.
 static bool make_program(struct staging *staging, struct range_solve *solve, struct kind *kind)
 {
     struct planner *planner = &kind->planner;
@@ -280,7 +282,7 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
     return made;
 }
 
-// To be ended in every case.
+// To be ended in any case.
 static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
@@ -300,7 +302,7 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
     return TSR_OK;
 }
 
-// The program is gone afterwards; points and choices that were taken from it stay.
+// Frees the program; points and choices stay.
 static void end_range(struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
@@ -311,8 +313,8 @@ static void end_range(struct range_solve *solve)
     tsr__arena_free(&solve->scratch);
 }
 
-// The front of ranges of that structure. NULL: out of memory.
-static struct front *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
+// The points of ranges of that structure. NULL: out of memory.
+static struct range_points *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(staging, i, j);
     if (!range)
@@ -322,22 +324,21 @@ static struct front *front_of(struct staging *staging, struct kind *kind, size_t
         structure = tsr__second_model_structure(staging, i, j);
     if (structure == UINT32_MAX)
         return NULL;
-    // Structures are numbered as they are found: the list grows up to this one's number.
     while (kind->fronts.n <= structure) {
-        struct front **next = vec_push(&kind->planner.arena, &kind->fronts);
+        struct range_points **next = vec_push(&kind->planner.arena, &kind->fronts);
         if (!next)
             return NULL;
     }
-    struct front **f = &kind->fronts.at[structure];
+    struct range_points **f = &kind->fronts.at[structure];
     if (!*f) {
-        *f = ARENA_NEW(&kind->planner.arena, struct front);
+        *f = ARENA_NEW(&kind->planner.arena, struct range_points);
         if (*f)
             (*f)->least = -1;
     }
     return *f;
 }
 
-// A point solves every limit between what it needs and that under which it is the best.
+// A point answers every limit between its memory and its own limit.
 static const struct point *find_point(const struct point *points, size_t n, int64_t memory)
 {
     for (size_t i = 0; i < n; i++) {
@@ -348,7 +349,7 @@ static const struct point *find_point(const struct point *points, size_t n, int6
     return NULL;
 }
 
-// Solves a range in haste. *late: there was no time for it, and nothing is known.
+// Solves a range with little effort. *late: there was no time, and nothing is known.
 static tsr_status solve_range(struct staging *staging, struct range_solve *solve, bool *late,
                               struct point *out)
 {
@@ -367,7 +368,7 @@ static tsr_status solve_range(struct staging *staging, struct range_solve *solve
     return st;
 }
 
-// Solves the range where no point is known of it. Without time for it nothing is known, and nothing fits: *late.
+// Solves the range if it has no point. *late: no time; then nothing fits.
 static tsr_status solve_new(struct staging *staging, struct range_solve *solve, bool *late,
                             struct point *out)
 {
@@ -379,12 +380,12 @@ static tsr_status solve_new(struct staging *staging, struct range_solve *solve, 
     return st;
 }
 
-// A point that was found for another limit may do; else the range is solved, and the point kept.
-tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                         int64_t memory, struct point *out)
+// Uses a point of another limit, or solves the range and keeps the point.
+tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
-    struct front *front = front_of(staging, kind, i, j);
+    struct range_points *front = front_of(staging, kind, i, j);
     bool late = false;
     if (!front)
         return TSR_NOMEM;
@@ -403,11 +404,11 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
     return TSR_OK;
 }
 
-tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                           int64_t memory, struct point *out)
+tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                            int64_t memory, struct point *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory, .open = true};
-    struct front *front = front_of(staging, kind, i, j);
+    struct range_points *front = front_of(staging, kind, i, j);
     bool late = false;
     if (!front)
         return TSR_NOMEM;
@@ -426,7 +427,7 @@ tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i,
     return TSR_OK;
 }
 
-// Where there is no time left, or somebody wants it to end, what was found in haste before is found again.
+// With no time left, or after cancelling, finds again what was found with little effort.
 static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
                               struct program_result *result, struct point *out)
 {
@@ -440,9 +441,8 @@ static tsr_status solve_again(struct staging *staging, struct range_solve *solve
     return st;
 }
 
-// Work 0 is the solver's default, far more than HASTY_WORK: this is done once for each chosen
-// stage.
-tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
+// Work 0 is the solver's default, far more than HASTY_WORK: once for each chosen stage.
+tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
@@ -458,7 +458,7 @@ tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i,
     return st;
 }
 
-void tsr__front_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
+void tsr__range_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
                        const uint32_t *choice)
 {
     select_range(staging, kind, i, j);
@@ -467,14 +467,14 @@ void tsr__front_choose(struct staging *staging, struct kind *kind, size_t i, siz
             kind->nodes[n].choice = choice[n];
 }
 
-// The least is looked for in a program with rows but without a limit that counts.
-tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                            int64_t *out)
+// Searches a program that has rows but no effective limit.
+tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                             int64_t *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = PLAN_NO_LIMIT - 1};
     struct program_options options = hasty_options(staging, HASTY_WORK);
     struct program_least least = {0};
-    struct front *front = front_of(staging, kind, i, j);
+    struct range_points *front = front_of(staging, kind, i, j);
     options.near = LEAST_NEAR;
     if (!front)
         return TSR_NOMEM;
@@ -502,8 +502,8 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     return st;
 }
 
-// Costs of the summary's choices are of the range alone; stage_answer.c adds the other stages.
-tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
+// Costs of the summary's choices are those of the range; stage_summary.c adds the other stages.
+tsr_status tsr__range_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
@@ -516,7 +516,7 @@ tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t
     return st;
 }
 
-tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
+tsr_status tsr__range_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
                              int64_t memory, const char *path)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};

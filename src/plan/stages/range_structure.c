@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// ranges.c - which ranges of nodes are alike, and what crosses their ends.
+// range_structure.c - finds ranges with equal nodes, and the values that cross their borders.
 #include "plan/stages/stages.h"
 
-// A range while its key is written. Two ranges have the same key if their nodes have the same strategies and read the same
-// things in the same order: "3.0" output 0 of the range's node 3, "g2" the third value from outside (c: constant, i: input
-// of the model, g: made elsewhere). After the outputs stand l (read later), s (stays) and o (given to the caller):
+// A range while its key is written. Two ranges have the same key if their nodes have the same
+// strategies and read the same values in the same order: "3.0" is output 0 of the range's node 3,
+// "g2" the second value from outside (c: constant, i: input of the model, g: made elsewhere).
+// Outputs are followed by l (read later), s (stays) and o (returned to the caller):
 //
-//     ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of what comes in and a weight; Add of that and what comes in, read later
-struct describing {
+//     ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of g1 and a weight; Add of both, read later
+struct range_key {
     struct staging *staging;
     struct range *range;
     struct arena scratch;
-    struct map seen; // values from outside: their number
+    struct map seen; // numbers of values from outside
     struct text key;
     size_t begin, end;
     VEC(const tsr_value *) in, out, leave;
-    bool later; // some node after the range reads the value at hand
+    bool later; // a node after the range reads the current value
 };
 
 static char letter_of(const struct plan_value *value)
@@ -28,109 +29,109 @@ static char letter_of(const struct plan_value *value)
 }
 
 // The number of a value from outside, counted from 1. comes: an earlier range makes it.
-static uintptr_t number_of(struct describing *describing, const tsr_value *value, bool comes)
+static uintptr_t number_of(struct range_key *range_key, const tsr_value *value, bool comes)
 {
     uint32_t id = tsr__value_id(value);
-    void **at = tsr__map_at_copy(&describing->seen, str_bytes(&id, sizeof id));
+    void **at = tsr__map_at_copy(&range_key->seen, str_bytes(&id, sizeof id));
     if (at && *at)
         return (uintptr_t)*at;
-    uintptr_t found = describing->seen.n;
+    uintptr_t found = range_key->seen.n;
     if (at)
         *at = (void *)found;
     if (comes) {
-        const tsr_value **in = vec_push(&describing->staging->planner->arena, &describing->in);
+        const tsr_value **in = vec_push(&range_key->staging->planner->arena, &range_key->in);
         if (in)
             *in = value;
     }
     return found;
 }
 
-// Adds a value from outside to the key. Of those that come from an earlier range the earliest maker
-// is noted: stages.c asks whether that is the stage just before.
-static void number_outside(struct describing *describing, const tsr_value *value, bool comes)
+// Adds a value from outside to the key, and notes the earliest producer: stages may have to be
+// adjacent.
+static void number_outside(struct range_key *range_key, const tsr_value *value, bool comes)
 {
-    const struct planner *planner = describing->staging->planner;
-    uintptr_t number = number_of(describing, value, comes);
+    const struct planner *planner = range_key->staging->planner;
+    uintptr_t number = number_of(range_key, value, comes);
     if (comes) {
         size_t at = (size_t)planner->node_at[tsr__node_id(tsr_value_producer(value))];
-        if (at < describing->range->earliest)
-            describing->range->earliest = at;
+        if (at < range_key->range->earliest)
+            range_key->range->earliest = at;
     }
-    tsr__text_printf(&describing->key, "%c%zu ", letter_of(&planner->values[tsr__value_id(value)]),
+    tsr__text_printf(&range_key->key, "%c%zu ", letter_of(&planner->values[tsr__value_id(value)]),
                      (size_t)number);
 }
 
-// Adds an input to the key: "-" where the node has none in that slot.
-static void describe_value(struct describing *describing, const tsr_value *value)
+// Adds an input to the key: "-" if there is none in that slot.
+static void describe_value(struct range_key *range_key, const tsr_value *value)
 {
     if (!value) {
-        tsr__text_printf(&describing->key, "- ");
+        tsr__text_printf(&range_key->key, "- ");
         return;
     }
     const tsr_node *from = tsr_value_producer(value);
-    int64_t at = from ? describing->staging->planner->node_at[tsr__node_id(from)] : -1;
-    bool staged = at >= 0 && describing->staging->staged[tsr__node_id(from)];
-    if (!staged || (size_t)at < describing->begin) {
-        number_outside(describing, value, staged);
+    int64_t at = from ? range_key->staging->planner->node_at[tsr__node_id(from)] : -1;
+    bool staged = at >= 0 && range_key->staging->staged[tsr__node_id(from)];
+    if (!staged || (size_t)at < range_key->begin) {
+        number_outside(range_key, value, staged);
         return;
     }
     size_t slot = 0;
     while (slot + 1 < tsr_node_output_count(from) && tsr_node_output(from, slot) != value)
         slot++;
-    tsr__text_printf(&describing->key, "%zu.%zu ", (size_t)at - describing->begin, slot);
+    tsr__text_printf(&range_key->key, "%zu.%zu ", (size_t)at - range_key->begin, slot);
 }
 
-// A node inside of a body counts as the node of the main graph that has the body.
+// A node inside a subgraph counts as the node of the main graph that owns it.
 static bool is_read_later(void *data, tsr_node *node, size_t input)
 {
-    struct describing *describing = data;
+    struct range_key *range_key = data;
     (void)input;
     while (tsr_graph_owner(tsr_node_graph(node)))
         node = tsr_graph_owner(tsr_node_graph(node));
-    int64_t at = describing->staging->planner->node_at[tsr__node_id(node)];
-    describing->later = at >= 0 && (size_t)at >= describing->end;
-    return !describing->later; // one is enough
+    int64_t at = range_key->staging->planner->node_at[tsr__node_id(node)];
+    range_key->later = at >= 0 && (size_t)at >= range_key->end;
+    return !range_key->later; // one is enough
 }
 
-// Adds l, s and o, and lists what leaves the range and what the caller gets of it.
-static void describe_output(struct describing *describing, const tsr_value *value)
+// Adds l, s and o, and lists the values that leave the range or are returned.
+static void describe_output(struct range_key *range_key, const tsr_value *value)
 {
-    struct planner *planner = describing->staging->planner;
-    describing->later = false;
-    tsr_value_uses(value, is_read_later, describing);
-    if (describing->later) {
-        const tsr_value **leave = vec_push(&planner->arena, &describing->leave);
+    struct planner *planner = range_key->staging->planner;
+    range_key->later = false;
+    tsr_value_uses(value, is_read_later, range_key);
+    if (range_key->later) {
+        const tsr_value **leave = vec_push(&planner->arena, &range_key->leave);
         if (leave)
             *leave = value;
-        tsr__text_printf(&describing->key, "l");
+        tsr__text_printf(&range_key->key, "l");
     }
     if (planner_stays(planner, value)) {
-        tsr__text_printf(&describing->key, "s");
+        tsr__text_printf(&range_key->key, "s");
     } else if (tsr_value_is_output(value)) {
-        const tsr_value **out = vec_push(&planner->arena, &describing->out);
+        const tsr_value **out = vec_push(&planner->arena, &range_key->out);
         if (out)
             *out = value;
-        tsr__text_printf(&describing->key, "o");
+        tsr__text_printf(&range_key->key, "o");
     }
 }
 
-// Adds ";", the number of its strategy, what it reads, and a ">" for each output.
-static void describe_node(struct describing *describing, const struct plan_node *node)
+// Adds ";", the number of its strategy, its inputs, and ">" for each output.
+static void describe_node(struct range_key *range_key, const struct plan_node *node)
 {
     tsr_value **captures;
     size_t n_reads = tsr__reads_count(node->node, &captures);
-    tsr__text_printf(&describing->key, ";%u:", node->strategy->id);
+    tsr__text_printf(&range_key->key, ";%u:", node->strategy->id);
     for (size_t i = 0; i < n_reads; i++)
-        describe_value(describing, tsr__reads_at(node->node, captures, i));
+        describe_value(range_key, tsr__reads_at(node->node, captures, i));
     for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
         const tsr_value *value = tsr_node_output(node->node, o);
-        tsr__text_printf(&describing->key, ">");
+        tsr__text_printf(&range_key->key, ">");
         if (value)
-            describe_output(describing, value);
+            describe_output(range_key, value);
     }
 }
 
-// Keys are long and many: their digests are kept in place of them.
+// Keys are long and many: their digests are stored.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key)
 {
     char hex[65];
@@ -146,41 +147,41 @@ uint32_t tsr__stages_structure(struct staging *staging, struct str key)
     return (uint32_t)((uintptr_t)*at - 1);
 }
 
-// Strategies have the same numbers in all kinds: their nodes come in the same order.
-static void describe(struct describing *describing)
+// Strategies have the same numbers in all kinds, since their nodes are in the same order.
+static void describe(struct range_key *range_key)
 {
-    struct staging *staging = describing->staging;
+    struct staging *staging = range_key->staging;
     const struct kind *kind = staging->all_kinds.at[0];
-    describing->range->earliest = SIZE_MAX;
-    tsr__arena_init(&describing->scratch, staging->planner->session);
-    tsr__map_init(&describing->seen, &describing->scratch, 64);
-    tsr__text_init(&describing->key, staging->planner->session);
-    describing->key.max = (size_t)1 << 30;
-    for (size_t n = describing->begin; n < describing->end; n++)
+    range_key->range->earliest = SIZE_MAX;
+    tsr__arena_init(&range_key->scratch, staging->planner->session);
+    tsr__map_init(&range_key->seen, &range_key->scratch, 64);
+    tsr__text_init(&range_key->key, staging->planner->session);
+    range_key->key.max = (size_t)1 << 30;
+    for (size_t n = range_key->begin; n < range_key->end; n++)
         if (kind->nodes[n].strategy)
-            describe_node(describing, &kind->nodes[n]);
-    describing->range->structure =
-        tsr__stages_structure(staging, (struct str){describing->key.p, describing->key.n});
-    describing->range->in = describing->in.at;
-    describing->range->n_in = describing->in.n;
-    describing->range->out = describing->out.at;
-    describing->range->n_out = describing->out.n;
-    describing->range->leave = describing->leave.at;
-    describing->range->n_leave = describing->leave.n;
-    describing->range->known =
-        !describing->key.failed && !describing->scratch.failed && !staging->planner->arena.failed;
-    tsr__text_free(&describing->key);
-    tsr__arena_free(&describing->scratch);
+            describe_node(range_key, &kind->nodes[n]);
+    range_key->range->structure =
+        tsr__stages_structure(staging, (struct str){range_key->key.p, range_key->key.n});
+    range_key->range->in = range_key->in.at;
+    range_key->range->n_in = range_key->in.n;
+    range_key->range->out = range_key->out.at;
+    range_key->range->n_out = range_key->out.n;
+    range_key->range->leave = range_key->leave.at;
+    range_key->range->n_leave = range_key->leave.n;
+    range_key->range->known =
+        !range_key->key.failed && !range_key->scratch.failed && !staging->planner->arena.failed;
+    tsr__text_free(&range_key->key);
+    tsr__arena_free(&range_key->scratch);
 }
 
-// Described once, when it is first asked for. NULL: out of memory.
+// Described on first use. NULL: out of memory.
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
-    struct describing describing = {
+    struct range_key range_key = {
         .staging = staging, .range = range, .begin = staging->cut[i], .end = staging->cut[j]};
     if (!range->known)
-        describe(&describing);
+        describe(&range_key);
     if (!range->known)
         return NULL;
     return range;

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// joint_stages.c - two models of the same weights in pipeline stages: prefill and decode.
+// second_model.c - stages of a second model with the same weights: prefill and decode.
 //
-// A weight lies on the devices of one stage, so the nodes of both models that read it must be in that stage; and what
-// makes a cache in the one model is where the other reads it. The first model is cut where it likes (cuts.c); the other
-// is cut where that keeps such nodes together:
+// A weight is stored on the devices of one stage, so the nodes of both models that read it must be
+// in that stage; a cache is made where the other model reads it. The first model is split anywhere
+// (split_points.c); the second one where such nodes stay together:
 //
-//     first    a(W) b c(V) | d e(U)       W, V, U: the nodes that read these weights; cut before d, place 3
-//     other    a(W) c(V) x y e(U)         W and V lie before the cut and U behind it: the cut is before x, y or e, at the
-//                                         narrowest of these places
+//     first    a(W) b c(V) | d e(U)    nodes that read the weights W, V, U; split before d, index 3
+//     second   a(W) c(V) x y e(U)      W and V are before the split, U behind: it is before x, y
+//                                      or e, at the narrowest of these places
 //
-// A cut of the first for which the other has no place is given up. A range of the first and the same range of the other are
-// then solved as one program (joint.c).
+// A split point of the first model without a counterpart is dropped. Ranges of both models are then
+// solved as one program (search/models.c).
 #include "plan/stages/stages.h"
 
 #include <stdlib.h>
 
 // ---- nodes that belong together ----------------------------------------------------------------
 
-// a is a node of the first model, b one of the other: both must be in one stage.
+// a is a node of the first model, b one of the second: both must be in one stage.
 static void add_shared(struct staging *staging, const struct reader *a, const struct reader *b)
 {
     if (a->node == SIZE_MAX || b->node == SIZE_MAX)
-        return; // the caller, who is in no stage
+        return; // the caller is in no stage
     struct common_nodes *at = vec_push(&staging->planner->arena, &staging->shared);
     if (at)
         *at = (struct common_nodes){{a->node, b->node}, {a->slot, b->slot}};
 }
 
-// Readers of a weight in their order, as joint.c links them.
+// Readers of a weight in their order, as models.c links them.
 static void add_readers(struct staging *staging, const tsr_value *value, const tsr_value *twin)
 {
     struct arena *arena = &staging->planner->arena;
@@ -40,7 +40,8 @@ static void add_readers(struct staging *staging, const tsr_value *value, const t
         add_shared(staging, tsr__reader_or_last(&x, i), tsr__reader_or_last(&y, i));
 }
 
-// The node that makes the first model's output of that name, and the first that reads the other's cache.
+// The producer of the first model's output of that name, and the first reader of the second's
+// cache.
 static void add_state(struct staging *staging, const struct state_pair *pair)
 {
     struct planner *first = staging->planner;
@@ -61,8 +62,7 @@ static int by_first(const void *a, const void *b)
     return (x->node[0] > y->node[0]) - (x->node[0] < y->node[0]);
 }
 
-// Weights that both have, then caches that go from the one to the other; sorted by the nodes of the
-// first.
+// Shared weights, then caches; sorted by the nodes of the first model.
 bool tsr__second_model_init(struct staging *staging)
 {
     const tsr_graph *graph = tsr_model_graph(staging->planner->model);
@@ -82,7 +82,7 @@ bool tsr__second_model_init(struct staging *staging)
 
 // ---- cuts --------------------------------------------------------------------------------------
 
-// Where the other model may be cut, if the first is cut before that node.
+// Where the second model may be split, if the first is split before that node.
 static struct stage_window window_of(const struct staging *staging, size_t cut)
 {
     struct stage_window window = {.low = 0, .high = staging->other->planner->n_nodes};
@@ -96,7 +96,7 @@ static struct stage_window window_of(const struct staging *staging, size_t cut)
     return window;
 }
 
-// The first model keeps the cuts that the other has found a place for.
+// The first model keeps the split points that have a counterpart.
 static void drop_cuts(struct staging *staging)
 {
     size_t kept = 0;
@@ -107,8 +107,8 @@ static void drop_cuts(struct staging *staging)
     staging->n_ranges = kept + 1;
 }
 
-// The first model's cuts are there already. Each gives a window for the other; those without a
-// place are dropped by both.
+// Each split point of the first model gives a window for the second; those without a place are
+// dropped.
 bool tsr__second_model_cuts(struct staging *staging)
 {
     struct staging *other = staging->other;
@@ -119,7 +119,7 @@ bool tsr__second_model_cuts(struct staging *staging)
     other->n_followed = n;
     for (size_t c = 0; c < n; c++)
         other->followed[c].window = window_of(staging, staging->cut[c + 1]);
-    if (!tsr__stages_cuts(other))
+    if (!tsr__split_points(other))
         return false;
     drop_cuts(staging);
     return true;
@@ -127,7 +127,7 @@ bool tsr__second_model_cuts(struct staging *staging)
 
 // ---- ranges that are alike ---------------------------------------------------------------------
 
-// The structures of both ranges, and how their nodes belong together, counted from the ranges' first.
+// The structures of both ranges, and the pairs of their nodes that belong together.
 static void describe(struct staging *staging, size_t i, size_t j, struct text *key)
 {
     const struct range *first = tsr__stages_range(staging, i, j);
@@ -146,8 +146,7 @@ static void describe(struct staging *staging, size_t i, size_t j, struct text *k
     }
 }
 
-// A number for pairs of ranges that are alike; UINT32_MAX: out of memory. Asked once for each
-// range.
+// A number for pairs of ranges with equal nodes, cached; UINT32_MAX: out of memory.
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];

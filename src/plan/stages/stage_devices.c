@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_blocks.c - blocks of the devices' order that may hold a stage, and what a range on one of them gets and gives.
+// stage_devices.c - blocks of devices that may hold a stage, and the transfers of a range on a
+// block.
 //
-//     Four devices in line, 2 0 3 1: blocks of one are 2, 0, 3 and 1, of two 2 0, 0 3 and 3 1. What a stage on 3 1 reads was sent
-//     along by the stages before it, and lies on device 0.
+//     Four devices in the order 2 0 3 1: blocks of one are 2, 0, 3 and 1; of two 2 0, 0 3 and 3 1.
+//     What a stage on 3 1 reads was passed on by the stages before and is on device 0.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
 
-#define ALL_STARTS 64 // so many devices: blocks begin anywhere; else at multiples of their size
+// up to so many devices: blocks start anywhere; else at multiples of their size
+#define ALL_STARTS 64
 
 // ---- blocks ------------------------------------------------------------------------------------
 
-size_t tsr__search_devices(const struct search *search)
+size_t tsr__search_devices(const struct stage_search *search)
 {
     return (size_t)search->staging->planner->machine.n;
 }
 
-// 4 devices: blocks of 1, 2, 3 and 4. 12 devices: of 1, 2, 3, 4, 6, 8 and 12.
-void tsr__search_sizes(struct search *search)
+// 4 devices: sizes 1, 2, 3 and 4. 12 devices: 1, 2, 3, 4, 6, 8 and 12.
+void tsr__search_sizes(struct stage_search *search)
 {
     size_t n = tsr__search_devices(search);
     search->n_sizes = 0;
@@ -30,9 +32,10 @@ void tsr__search_sizes(struct search *search)
     }
 }
 
-// On many devices, and in a coarse search, blocks do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96. Unlike
-// devices have kinds of blocks by the dozen, so a coarse search knows powers of two and all devices only.
-bool tsr__search_may_start(const struct search *search, size_t start, size_t n)
+// With many devices, and in a coarse search, blocks do not overlap: of 128, blocks of 32 start at
+// 0, 32, 64 and 96. Unlike devices have dozens of kinds of blocks, so a coarse search uses only
+// powers of two and all devices.
+bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
     if (start + n > tsr__search_devices(search) || n < search->smallest || n > search->largest)
@@ -42,7 +45,7 @@ bool tsr__search_may_start(const struct search *search, size_t start, size_t n)
     return (!coarse && tsr__search_devices(search) <= ALL_STARTS) || start % n == 0;
 }
 
-// What each device of a block has, at least.
+// The least memory of the devices of a block.
 static int64_t memory_of(const struct staging *staging, const int64_t *devices, size_t n)
 {
     int64_t least = PLAN_NO_LIMIT;
@@ -58,8 +61,8 @@ static int64_t memory_of(const struct staging *staging, const int64_t *devices, 
     return least;
 }
 
-// size is a place in search->sizes, not a number of devices.
-static struct block *block_at(struct search *search, size_t start, size_t size)
+// size is an index of search->sizes.
+static struct block *block_at(struct stage_search *search, size_t start, size_t size)
 {
     return &search->blocks[start * search->n_sizes + size];
 }
@@ -70,15 +73,14 @@ static int by_device(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-bool tsr__search_kind(struct search *search, struct block *block)
+bool tsr__search_kind(struct stage_search *search, struct block *block)
 {
     if (!block->kind)
         block->kind = tsr__stages_kind(search->staging, block->devices, block->n);
     return block->kind != NULL;
 }
 
-// Every block that may hold a stage, in the order of devices at hand.
-bool tsr__search_blocks(struct search *search)
+bool tsr__search_blocks(struct stage_search *search)
 {
     for (size_t start = 0; start < tsr__search_devices(search); start++)
         for (size_t z = 0; z < search->n_sizes; z++) {
@@ -90,48 +92,47 @@ bool tsr__search_blocks(struct search *search)
             if (!block->devices)
                 return false;
             memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
-            // Ascending, so that blocks of the same devices in another order of the line find the
-            // same kind.
+            // Ascending, so that blocks of the same devices have the same kind in every order.
             qsort(block->devices, block->n, sizeof *block->devices, by_device);
             block->memory = memory_of(search->staging, block->devices, block->n);
         }
-    // Ranges are described by the nodes of the first kind, whichever it is.
+    // Ranges are described by the nodes of the first kind.
     return search->staging->all_kinds.n > 0 || tsr__search_kind(search, block_at(search, 0, 0));
 }
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// A value from one device to all of a block, which do not have it: as the cut model brings it there. Kept by place in line.
-static int64_t send_time(struct search *search, struct planner *planner, int64_t from,
+// Time of sending a value from one device to all of a block. Cached by block.
+static int64_t send_time(struct stage_search *search, struct planner *planner, int64_t from,
                          const int64_t *to, size_t n, size_t start, const tsr_value *value)
 {
     const struct plan_value *sized = &planner->values[tsr__value_id(value)];
-    // `start` and `n` name the receivers: a block is a stretch of the line.
+    // `start` and `n` identify the receivers.
     int64_t key[4] = {tsr__value_bytes(planner, value), from, (int64_t)start, (int64_t)n};
     void **at = tsr__map_at_copy(&search->transfers, str_bytes(key, sizeof key));
     if (at && *at)
         return *(int64_t *)*at;
     int64_t *found = ARENA_NEW(&search->staging->planner->arena, int64_t);
-    uint32_t has = tsr__planner_whole_on(planner, sized->rank, &from, 1);
-    uint32_t wants = tsr__planner_whole_on(planner, sized->rank, to, n);
+    uint32_t has = tsr__planner_replicated_on(planner, sized->rank, &from, 1);
+    uint32_t wants = tsr__planner_replicated_on(planner, sized->rank, to, n);
     if (!at || !found || has == PLAN_NO_LAYOUT || wants == PLAN_NO_LAYOUT)
         return NEVER_FITS;
-    *found = tsr__planner_price(planner, has, wants, sized);
+    *found = tsr__resharding_time(planner, has, wants, sized);
     *at = found;
     return *found;
 }
 
-// What a stage gets from the one before, of one run of the model. Outputs stay on the first device of the stage that makes them
-// (partition/steps/ports.c).
-int64_t tsr__search_transfer(struct search *search, struct staging *model, size_t from, size_t to,
-                             const struct block *block)
+// Time of the transfers from the stage before, of one run of the model. Outputs stay on the first
+// device of their stage (partition/steps/ports.c).
+int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
+                             size_t to, const struct block *block)
 {
     const struct range *range = tsr__stages_range(model, from, to);
     size_t start = block->start;
     int64_t ps = 0;
     if (!range)
         return NEVER_FITS;
-    // What the stages before sent along lies on the device in line before this block.
+    // Values of earlier stages are on the device before this block.
     if (start > 0)
         for (size_t i = 0; i < range->n_in; i++)
             ps += send_time(search, model->planner, search->order[start - 1], block->devices,
@@ -139,8 +140,8 @@ int64_t tsr__search_transfer(struct search *search, struct staging *model, size_
     return int64_min(ps, NEVER_FITS);
 }
 
-// What the devices of a stage are held up by giving to the next, of which one device is known to be there.
-static int64_t hand_over(struct search *search, struct staging *model, size_t from, size_t to,
+// Time that a stage needs to send to the next one, of which one device is known.
+static int64_t hand_over(struct stage_search *search, struct staging *model, size_t from, size_t to,
                          const struct block *block)
 {
     const struct range *range = tsr__stages_range(model, from, to);
@@ -154,12 +155,12 @@ static int64_t hand_over(struct search *search, struct staging *model, size_t fr
     return int64_min(ps, NEVER_FITS);
 }
 
-// What one model's stage gets or gives, as both of the above are.
-typedef int64_t crossing_of(struct search *search, struct staging *model, size_t from, size_t to,
-                            const struct block *block);
+// Transfers of one model's stage, as both functions above return them.
+typedef int64_t crossing_of(struct stage_search *search, struct staging *model, size_t from,
+                            size_t to, const struct block *block);
 
-// The same of all runs: where two models are planned, of both.
-static int64_t of_all_runs(struct search *search, crossing_of *of, size_t from, size_t to,
+// The same of all runs of all models.
+static int64_t of_all_runs(struct stage_search *search, crossing_of *of, size_t from, size_t to,
                            const struct block *block)
 {
     struct staging *staging = search->staging;
@@ -169,22 +170,22 @@ static int64_t of_all_runs(struct search *search, crossing_of *of, size_t from, 
     return tsr__models_time(staging->models, run);
 }
 
-int64_t tsr__search_transfers(struct search *search, size_t from, size_t to,
+int64_t tsr__search_transfers(struct stage_search *search, size_t from, size_t to,
                               const struct block *block)
 {
     return of_all_runs(search, tsr__search_transfer, from, to, block);
 }
 
-int64_t tsr__search_hands_over(struct search *search, size_t from, size_t to,
+int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t to,
                                const struct block *block)
 {
     return of_all_runs(search, hand_over, from, to, block);
 }
 
-// What bringing a value to or from the block takes at least, however both sides cut it: of n makers and m readers some pair moves a
-// part of n m or more, and the nearest pair does so soonest.
-static int64_t least_transfer(struct search *search, const struct block *block,
-                              struct stretch others, int64_t bytes)
+// Lower bound of a transfer, however both sides shard the value: with n producers and m readers,
+// some pair moves at least a part of n m, and the nearest pair is fastest.
+static int64_t least_transfer(struct stage_search *search, const struct block *block,
+                              struct device_span others, int64_t bytes)
 {
     int64_t least = NEVER_FITS;
     int64_t part = bytes / (int64_t)(others.n * block->n);
@@ -198,8 +199,9 @@ static int64_t least_transfer(struct search *search, const struct block *block,
     return least;
 }
 
-// The same of all that the range reads of others.
-static int64_t least_transfers(struct search *search, size_t i, size_t j, const struct block *block)
+// The same for all values that the range reads from others.
+static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
+                               const struct block *block)
 {
     const struct range *range = tsr__stages_range(search->staging, i, j);
     int64_t ps = 0;
@@ -208,14 +210,15 @@ static int64_t least_transfers(struct search *search, size_t i, size_t j, const 
     if (block->start == 0)
         return 0;
     for (size_t k = 0; k < range->n_in; k++)
-        ps += least_transfer(search, block, (struct stretch){0, block->start},
+        ps += least_transfer(search, block, (struct device_span){0, block->start},
                              tsr__value_bytes(search->staging->planner, range->in[k]));
     return int64_min(ps, NEVER_FITS);
 }
 
-// What one device of the block is busy with at least of those values. Where there are several, each value may keep another busy.
-static int64_t least_busy(struct search *search, const struct block *block, struct stretch others,
-                          const tsr_value **values, size_t n)
+// Lower bound of the time that one device of the block is busy with those values. With several
+// devices each value may occupy another one.
+static int64_t least_busy(struct stage_search *search, const struct block *block,
+                          struct device_span others, const tsr_value **values, size_t n)
 {
     int64_t sum = 0, most = 0;
     if (others.n == 0)
@@ -229,9 +232,9 @@ static int64_t least_busy(struct search *search, const struct block *block, stru
     return block->n == 1 ? sum : most;
 }
 
-// The same of all that the range reads of others and gives to others: where runs follow one another, both hold it up.
-static int64_t least_crossings(struct search *search, size_t i, size_t j, const struct block *block,
-                               const struct neighbours *near)
+// The same for all values that the range receives and sends.
+static int64_t least_crossings(struct stage_search *search, size_t i, size_t j,
+                               const struct block *block, const struct neighbours *near)
 {
     const struct range *range = tsr__stages_range(search->staging, i, j);
     if (!range)
@@ -243,32 +246,32 @@ static int64_t least_crossings(struct search *search, size_t i, size_t j, const 
     return int64_min(comes + goes, NEVER_FITS);
 }
 
-struct neighbours tsr__search_neighbours(const struct search *search, const struct block *block)
+struct neighbours tsr__search_neighbours(const struct stage_search *search,
+                                         const struct block *block)
 {
     size_t next = block->start + block->n;
     return (struct neighbours){.before = {0, block->start},
                                .behind = {next, tsr__search_devices(search) - next}};
 }
 
-int64_t tsr__search_busy(struct search *search, size_t i, size_t j, const struct block *block,
+int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const struct block *block,
                          const struct neighbours *near)
 {
     struct point point = {0};
-    search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
+    search->status = tsr__range_bound(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     return int64_min(point.bound + least_crossings(search, i, j, block, near), NEVER_FITS);
 }
 
-// No line with that range on the block takes less for it.
-int64_t tsr__search_open(struct search *search, size_t i, size_t j, const struct block *block)
+int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j, const struct block *block)
 {
     struct point point = {0};
     if (search->bottleneck) {
         struct neighbours near = tsr__search_neighbours(search, block);
         return tsr__search_busy(search, i, j, block, &near);
     }
-    search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
+    search->status = tsr__range_bound(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     return int64_min(point.bound + least_transfers(search, i, j, block), NEVER_FITS);

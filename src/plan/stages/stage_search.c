@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// stages.c - pipeline stages: which nodes follow one another on which devices.
+// stage_search.c - searches for the best pipeline: the best of each order of the devices
+// (dynamic_program.c), over all orders that may differ.
 //
-// The best line of each order of the devices (stage_cells.c), of all orders that may differ. Latency is the sum over stages of time and
-// transfer; for throughput the slowest stage counts, and among equals the sum. Devices that would only make it slower stay idle.
-// Unlike devices are tried in other orders too.
+// Latency is the sum over stages of time and transfer. For throughput the slowest stage counts, and
+// among equals the sum. Devices that would only slow it down stay idle.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
 
 #define MAX_ORDERS 120 // of unlike devices
-#define ALL_ORDERS 4   // so many devices: those at unlike links in every order too
+#define ALL_ORDERS 4   // up to so many devices with unlike links: every order
 #define MAX_CELLS  ((size_t)1 << 22)
-#define FEW_RANGES 4 // of a first, coarse search
+#define FEW_RANGES 4 // of the first, coarse search
 
 // ---- orders of devices -------------------------------------------------------------------------
 
-// A message takes as long between any two devices. Asked of few.
-static bool links_alike(struct search *search)
+// True if a message takes the same time between any two devices.
+static bool links_alike(struct stage_search *search)
 {
     int64_t n = (int64_t)tsr__search_devices(search), first = -1;
     for (int64_t from = 0; from < n; from++)
@@ -35,8 +35,8 @@ static bool links_alike(struct search *search)
     return true;
 }
 
-// Few devices on a ring or grid differ by where they are.
-static void label_places(struct search *search, size_t *label)
+// A few devices on a ring or grid differ by their position.
+static void label_places(struct stage_search *search, size_t *label)
 {
     size_t n = tsr__search_devices(search);
     if (n > ALL_ORDERS || links_alike(search))
@@ -45,8 +45,8 @@ static void label_places(struct search *search, size_t *label)
         label[device] = device;
 }
 
-// label: by device, the first that is like it.
-static void label_devices(const struct search *search, size_t *label)
+// label: by device, the first device that is like it.
+static void label_devices(const struct stage_search *search, size_t *label)
 {
     const tsr_topology_device *devices = search->staging->planner->machine.topology->device;
     for (size_t device = 0; device < tsr__search_devices(search); device++) {
@@ -63,7 +63,8 @@ static void swap(size_t *a, size_t *b)
     *b = kept;
 }
 
-// The next order of labels in the dictionary: 0 2 1 becomes 1 0 2. False: it was the last.
+// The next permutation of labels in lexicographic order: 0 2 1 becomes 1 0 2. False: it was the
+// last.
 static bool next_order(size_t *label, size_t n)
 {
     size_t i = n - 1;
@@ -80,8 +81,8 @@ static bool next_order(size_t *label, size_t n)
     return true;
 }
 
-// Devices of each label in descending order.
-static void order_by(struct search *search, const size_t *own, const size_t *label)
+// Orders the devices by labels, those of each label descending.
+static void order_by(struct stage_search *search, const size_t *own, const size_t *label)
 {
     size_t n = tsr__search_devices(search), next[ALL_SIZES];
     for (size_t i = 0; i < n; i++)
@@ -95,17 +96,17 @@ static void order_by(struct search *search, const size_t *own, const size_t *lab
     }
 }
 
-static bool beats(const struct line *a, const struct line *b, tsr_objective objective)
+static bool beats(const struct pipeline *a, const struct pipeline *b, tsr_objective objective)
 {
     if (objective == TSR_THROUGHPUT && a->most != b->most)
         return a->most < b->most;
     return a->sum < b->sum;
 }
 
-// `best` stays unless the line of this order beats it.
-static void try_order(struct search *search, tsr_objective objective, struct line *best)
+// Replaces `best` if the pipeline of this order is better.
+static void try_order(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
-    struct line line;
+    struct pipeline line;
     enum measure what = search->measure;
     tsr__search_forget(search, what);
     if (!tsr__search_blocks(search))
@@ -123,7 +124,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool is_descending(const struct search *search)
+static bool is_descending(const struct stage_search *search)
 {
     size_t n = tsr__search_devices(search);
     for (size_t i = 0; i < n; i++)
@@ -132,8 +133,8 @@ static bool is_descending(const struct search *search)
     return true;
 }
 
-// In descending order; few unlike devices in every order.
-static void try_orders(struct search *search, tsr_objective objective, struct line *best)
+// Descending order; a few unlike devices in every order.
+static void try_orders(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
     size_t n = tsr__search_devices(search), own[ALL_SIZES], label[ALL_SIZES];
     for (size_t device = 0; device < n; device++)
@@ -156,8 +157,8 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
     }
 }
 
-// How many stages there may be: one for each device and range at most; as many as were asked for, if they were.
-static void bound_stages(struct search *search, int64_t asked)
+// Number of stages: at most one for each device and range; the requested number, if there is one.
+static void bound_stages(struct stage_search *search, int64_t asked)
 {
     int64_t most =
         int64_min(search->staging->planner->machine.n, (int64_t)search->staging->n_ranges);
@@ -170,13 +171,13 @@ static void bound_stages(struct search *search, int64_t asked)
     search->most = (size_t)most;
 }
 
-// flows: stages are to hand over to the next alone; where the cells would be too many, that is not looked at.
-static bool search_init(struct search *search, struct staging *staging,
+// flows: stages send to the next one only; ignored if there would be too many cells.
+static bool search_init(struct stage_search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
     struct arena *arena = &staging->planner->arena;
     size_t n = (size_t)staging->planner->machine.n, cuts = staging->n_ranges + 1;
-    *search = (struct search){
+    *search = (struct stage_search){
         .staging = staging, .grain = 1, .smallest = 1, .largest = n, .status = TSR_OK};
     search->known = tsr__search_known(search, INT64_MAX);
     search->paced = options->objective == TSR_THROUGHPUT;
@@ -194,8 +195,9 @@ static bool search_init(struct search *search, struct staging *staging,
     return !arena->failed;
 }
 
-// So coarse that there are few ranges, yet one for each stage that is wanted; hand-made stages end where they end.
-static size_t coarsest(const struct search *search)
+// A grain that leaves few ranges, but one for each requested stage. Manual stages need every split
+// point.
+static size_t coarsest(const struct stage_search *search)
 {
     size_t ranges = FEW_RANGES;
     if (search->least > ranges)
@@ -205,11 +207,12 @@ static size_t coarsest(const struct search *search)
     return search->staging->n_ranges / ranges;
 }
 
-// Lines whose stages have `n` devices each: the coarsest that there is, if it is better than the one that is known.
-static void try_blocks_of(struct search *search, size_t n, tsr_objective objective,
-                          struct line *best)
+// Pipelines whose stages have `n` devices each, with the coarsest grain that gives one; kept if
+// better.
+static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective objective,
+                          struct pipeline *best)
 {
-    struct line line = {0};
+    struct pipeline line = {0};
     search->smallest = search->largest = n;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
         try_orders(search, objective, &line);
@@ -222,9 +225,10 @@ static void try_blocks_of(struct search *search, size_t n, tsr_objective objecti
         *best = line;
 }
 
-// A line that is found at once, so that there is one whenever time is up: stages of one device each, where nothing is cut; then as
-// few stages as there may be on all devices, which is often the best of all. 16 devices and 2 stages: blocks of 8.
-static void find_any(struct search *search, tsr_objective objective, struct line *out)
+// Finds some pipeline at once, so that there is one when time is up: stages of one device; then as
+// few stages as possible on all devices, which is often the best. 16 devices and 2 stages: blocks
+// of 8.
+static void find_any(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     try_blocks_of(search, 1, objective, out);
     size_t share = tsr__search_devices(search) / search->least;
@@ -232,8 +236,8 @@ static void find_any(struct search *search, tsr_objective objective, struct line
         try_blocks_of(search, share, objective, out);
 }
 
-// Lines that are worse than this one are not looked for.
-static void heed(struct search *search, tsr_objective objective, const struct line *line)
+// Worse pipelines are not searched.
+static void heed(struct stage_search *search, tsr_objective objective, const struct pipeline *line)
 {
     int64_t takes = INT64_MAX;
     if (line->n)
@@ -241,15 +245,15 @@ static void heed(struct search *search, tsr_objective objective, const struct li
     search->known = tsr__search_known(search, takes);
 }
 
-// Every 16th cut first, every 4th, then each: whenever time is up there is a line. What a finer search finds is taken even if
-// it is as good, so that without haste the coarse ones change nothing.
-static void refine(struct search *search, tsr_objective objective, struct line *out)
+// Every 16th split point first, every 4th, then each, so that there is a pipeline when time is up.
+// A finer search wins ties, so that without a time limit the coarse ones change nothing.
+static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);
     if (search->status != TSR_OK || search->staging->hasty)
         return;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
-        struct line line = {0};
+        struct pipeline line = {0};
         heed(search, objective, out);
         try_orders(search, objective, &line);
         bool any = out->n > 0, finished = !search->staging->hasty;
@@ -261,9 +265,9 @@ static void refine(struct search *search, tsr_objective objective, struct line *
 }
 
 static tsr_status search_once(struct staging *staging, const tsr_plan_options *options,
-                              enum measure what, bool flows, struct line *out)
+                              enum measure what, bool flows, struct pipeline *out)
 {
-    struct search search;
+    struct stage_search search;
     tsr_objective objective = options->objective;
     if (what == MEASURE_MEMORY)
         objective = TSR_THROUGHPUT; // the fullest device counts, not the sum
@@ -278,10 +282,11 @@ static tsr_status search_once(struct staging *staging, const tsr_plan_options *o
 }
 
 tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
-                              void (*each)(struct search *search), struct line_trial *trial)
+                              void (*each)(struct stage_search *search),
+                              struct pipeline_trial *trial)
 {
-    struct search search;
-    struct line none = {0};
+    struct stage_search search;
+    struct pipeline none = {0};
     if (!search_init(&search, staging, options, false))
         return TSR_NOMEM;
     search.measure = MEASURE_OPEN;
@@ -292,12 +297,12 @@ tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *o
     return search.status;
 }
 
-// Where runs follow one another, stages that wait for no other come first; those that wait are better than nothing.
+// For throughput, pipelines whose stages send only to the next one come first.
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
-                              enum measure what, struct line *out)
+                              enum measure what, struct pipeline *out)
 {
     tsr_status st = TSR_OK;
-    *out = (struct line){0};
+    *out = (struct pipeline){0};
     if (what != MEASURE_MEMORY && options->objective == TSR_THROUGHPUT)
         st = search_once(staging, options, what, true, out);
     if (st == TSR_OK && !out->n)

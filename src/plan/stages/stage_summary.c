@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_answer.c - what a plan in pipeline stages comes to: time, pace, bound, and what it would be if a node ran otherwise.
+// stage_summary.c - figures of a plan in stages: time, period, bound, and costs of a node's
+// candidates.
 //
-// Three stages on four devices, in line 3 2 1 0. Times in ms; a transfer is what a stage gets from the one before:
+// Three stages on four devices, in the order 3 2 1 0. Times in ms; a transfer is what a stage
+// receives:
 //
 //     stage       0             1            2
 //     devices     3             2            0 1
 //     time        4             5            3
-//     transfer    0             1            1             (stage 2 also brings the outputs to device 0: it has them)
+//     transfer    0             1            1        (outputs are on device 0 already)
 //
-// Chosen by these, one run takes 4 + (1 + 5) + (1 + 3) = 14: the cost for latency. For throughput it is the pace of the stage that
-// is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7. If stage 2 read a value of stage 0
-// directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10. That is the cost where each stage chose by itself (two
-// models at once, or no time left); else it is that of all stages together (stage_line.c, stage_pace.c). What is told of the plan,
-// latency, period and the stages' times, are those of the cut model (stage_clock.c): there parts are sent of what is counted whole here.
+// The cost for latency is 4 + (1 + 5) + (1 + 3) = 14. For throughput it is the time of the busiest
+// stage, with receiving and sending: stage 1 with 1 + 5 + 1 = 7. If stage 2 read a value of stage 0
+// directly, stage 0 would also wait until stage 1 is done: 4 + 1 + 5 = 10. These costs apply if
+// each stage was solved by itself (two models, or no time left); otherwise the cost is that of all
+// stages together (pipeline_program.c, throughput.c). Reported latency, period and stage times come
+// from pipeline_timing.c, where shards are sent instead of full values.
 //
-// Transfers are counted on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, rules of the code;
-// tests/e2e/overlap.py sees it in traces). What overlaps are stages, each busy with another run.
+// Transfers count on both sides: a rank computes nothing while it sends or receives
+// (ARCHITECTURE.md, rules of the code; tests/e2e/overlap.py checks it in traces). Stages overlap,
+// each with another run.
 #include "plan/stages/stages.h"
 
 // ---- times --------------------------------------------------------------------------------------
 
-// Devices, memory and nodes of one stage as the caller gets them.
+// Devices, memory and nodes of one stage.
 static bool tell_stage(struct staging *staging, const struct stage *stage, const int64_t *memory,
                        tsr_plan_stage *out)
 {
@@ -42,7 +46,7 @@ static bool tell_stage(struct staging *staging, const struct stage *stage, const
     return true;
 }
 
-// Time and transfers of the stages from `from` to `to`, both of them counted.
+// Time and transfers of the stages from `from` to `to`, both included.
 static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
 {
     int64_t sum = 0;
@@ -51,8 +55,8 @@ static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
     return sum;
 }
 
-// The stage in line that a node belongs to.
-static size_t stage_of(const struct staging *staging, const struct line *line, size_t node)
+// The stage of a node.
+static size_t stage_of(const struct staging *staging, const struct pipeline *line, size_t node)
 {
     size_t k = 0;
     while (k + 1 < line->n && staging->cut[line->at[k].end] <= node)
@@ -60,18 +64,18 @@ static size_t stage_of(const struct staging *staging, const struct line *line, s
     return k;
 }
 
-// How long stage k is busy with one run: with what it takes in and hands over; longer where it waits for others, because it
-// reads what an earlier stage than the one before made.
-static int64_t busy_time(struct staging *staging, const struct line *line, const tsr_plan_stage *at,
-                         size_t k)
+// Time that stage k is busy with one run, with receiving and sending; longer if it reads a value of
+// a stage before the previous one.
+static int64_t busy_time(struct staging *staging, const struct pipeline *line,
+                         const tsr_plan_stage *at, size_t k)
 {
     const struct range *range = tsr__stages_range(staging, line->at[k].begin, line->at[k].end);
     int64_t own = sum_of(at, k, k);
     if (k + 1 < line->n)
         own += at[k + 1].transfer;
     int64_t waiting = own;
-    // It reads over the head of a stage in between: the maker waits until all stages before this
-    // one are done with the run.
+    // It reads past a stage in between: the producer waits until all stages before this one are
+    // done.
     if (range && range->n_in) {
         size_t from = stage_of(staging, line, range->earliest);
         if (from + 1 < k)
@@ -80,8 +84,9 @@ static int64_t busy_time(struct staging *staging, const struct line *line, const
     return int64_max(own, waiting);
 }
 
-// Between runs: the stage that is busy longest.
-static int64_t period_of(struct staging *staging, const struct line *line, const tsr_plan_stage *at)
+// Period of runs: the time of the busiest stage.
+static int64_t period_of(struct staging *staging, const struct pipeline *line,
+                         const tsr_plan_stage *at)
 {
     int64_t most = 0;
     for (size_t k = 0; k < line->n; k++)
@@ -89,7 +94,7 @@ static int64_t period_of(struct staging *staging, const struct line *line, const
     return most;
 }
 
-bool tsr__stages_tell(struct staging *staging, const struct line *line, const int64_t *memory,
+bool tsr__stages_tell(struct staging *staging, const struct pipeline *line, const int64_t *memory,
                       struct told_stages *out)
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
@@ -107,8 +112,8 @@ bool tsr__stages_tell(struct staging *staging, const struct line *line, const in
     return true;
 }
 
-// Each stage with the time and the transfers of all runs of both models, as it was chosen.
-static void add_runs(const struct staging *staging, const struct line *line, tsr_plan_stage *at)
+// Time and transfers of each stage, of all runs of all models.
+static void add_runs(const struct staging *staging, const struct pipeline *line, tsr_plan_stage *at)
 {
     for (size_t k = 0; k < line->n; k++) {
         const struct stage *stage = &line->at[k];
@@ -117,16 +122,17 @@ static void add_runs(const struct staging *staging, const struct line *line, tsr
     }
 }
 
-// Of the nodes that are in no stage, for all runs.
+// Time of the nodes in no stage, of all runs.
 static int64_t common_time(const struct staging *staging)
 {
     int64_t run[PLAN_MAX_MODELS] = {staging->common, staging->other ? staging->other->common : 0};
     return tsr__models_time(staging->models, run);
 }
 
-// What the plan costs by its objective. The pace of two models is that of the stage that is busy longest with both.
-static int64_t cost_of(struct staging *staging, const struct line *line, const tsr_plan_stage *at,
-                       tsr_objective objective)
+// The cost by the objective. The period of two models is that of the stage that is busiest with
+// both.
+static int64_t cost_of(struct staging *staging, const struct pipeline *line,
+                       const tsr_plan_stage *at, tsr_objective objective)
 {
     int64_t common = common_time(staging);
     if (objective != TSR_THROUGHPUT)
@@ -139,7 +145,7 @@ static int64_t cost_of(struct staging *staging, const struct line *line, const t
 
 // ---- the answer ---------------------------------------------------------------------------------
 
-// Time of the whole range on device 0 alone; stays 0 where it does not fit.
+// Time of the model on device 0 alone; stays 0 if it does not fit.
 static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
 {
     struct point point = {0};
@@ -151,13 +157,13 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     struct kind *kind = tsr__stages_kind(staging, &first, 1);
     if (!kind)
         return TSR_NOMEM;
-    tsr_status st = tsr__front_at(staging, kind, 0, staging->n_ranges, memory, &point);
+    tsr_status st = tsr__range_time(staging, kind, 0, staging->n_ranges, memory, &point);
     if (point.feasible)
         out->one_device = point.time + common_time(staging);
     return st;
 }
 
-// Where ranges were left out: the devices share out at best what one of them would take.
+// If ranges were left out: the devices divide the work of one device at best.
 static int64_t shared_out(const struct staging *staging)
 {
     const struct planner *planner = staging->planner;
@@ -168,11 +174,11 @@ static int64_t shared_out(const struct staging *staging)
     return (int64_t)(work / tsr__planner_speeds(planner));
 }
 
-// No plan takes less, of those whose ranges were all looked at; else of any.
+// Lower bound of plans whose ranges were all solved; else of any plan.
 static tsr_status find_bound(struct staging *staging, const tsr_plan_options *options,
                              int64_t *bound)
 {
-    struct line proved = {0};
+    struct pipeline proved = {0};
     tsr_status st = TSR_OK;
     if (!staging->hasty)
         st = tsr__stages_search(staging, options, MEASURE_BOUND, &proved);
@@ -188,8 +194,8 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
     return st;
 }
 
-// What is proved: the same search over what no plan of a range is below.
-tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
+// Proves the bound by a search over the bounds of ranges.
+tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *line,
                              const tsr_plan_options *options, tsr_plan_summary *out)
 {
     tsr_plan_stage at[STAGES_MOST];
@@ -215,7 +221,7 @@ tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
     return one_device(staging, out);
 }
 
-// The planner of a stage counts its devices from 0: the shardings once more, by the devices of the whole.
+// Converts the shardings of a stage to device numbers of the topology.
 static tsr_status name_devices(struct planner *planner, const struct stage *stage, const char *name,
                                tsr_plan_summary *out)
 {
@@ -230,7 +236,7 @@ static tsr_status name_devices(struct planner *planner, const struct stage *stag
     return TSR_OK;
 }
 
-// A node that is in no stage: every device runs it whole, and there is no other way.
+// A node in no stage: every device runs it, and there is no other candidate.
 static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
                                  tsr_plan_summary *out)
 {
@@ -248,10 +254,9 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
     return TSR_OK;
 }
 
-// The stages stay as they are: in one of them the node runs otherwise, and the whole costs what
-// follows from that.
-tsr_status tsr__stages_explain(struct staging *staging, const struct line *line, const char *name,
-                               tsr_plan_summary *out)
+// The stages stay as they are; in one of them the node has another candidate.
+tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *line,
+                               const char *name, tsr_plan_summary *out)
 {
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
     size_t k = 0;
@@ -265,12 +270,12 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct line *line,
     }
     const struct stage *stage = &line->at[k];
     if (line->answer.feasible) {
-        tsr_status st = tsr__line_explain(staging, line, name, out);
+        tsr_status st = tsr__pipeline_explain(staging, line, name, out);
         if (st != TSR_OK || out->objective != TSR_THROUGHPUT)
             return st;
-        return tsr__pace_explain(staging, line, name, out);
+        return tsr__throughput_explain(staging, line, name, out);
     }
-    tsr_status st = tsr__front_explain(staging, stage->kind, stage->begin, stage->end,
+    tsr_status st = tsr__range_explain(staging, stage->kind, stage->begin, stage->end,
                                        stage->memory, name, out);
     if (st != TSR_OK)
         return st;

@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // throughput.c - the best candidates of a pipeline for throughput: the busiest stage sets the pace.
 //
-// The program of a pipeline (pipeline_program.c) minimizes the sum of all stages. Its solution is played
-// on the devices' clocks (pipeline_timing.c), which gives the period of runs that follow one another. The
-// stages' own solutions are played too, and the better period wins.
+// The program of a pipeline (pipeline_program.c) minimizes the sum of all stages. Its solution is
+// played on the devices' clocks (pipeline_timing.c), which gives the period of runs that follow one
+// another. The stages' own solutions are played too, and the better period wins.
 //
 //     Two stages of 6 and 3 ms with a transfer of 1 ms: the period is 6 + 1 = 7 ms.
 //
-// No period is below the least sum divided by the number of stages, nor below what each stage needs at
-// least (pipeline_search.c).
+// No period is below the least sum divided by the number of stages, nor below what each stage needs
+// at least (pipeline_search.c).
 #include "plan/stages/stages.h"
 
-struct pacing {
-    struct lining lining;
+struct throughput {
+    struct pipeline_program lining;
     struct stage_clock clock;
 };
 
 // ---- answers -----------------------------------------------------------------------------------
 
-// Plays the choices that the nodes have, and keeps them if their pace is the best so far. False: out of memory.
-static bool play_choices(struct pacing *pacing, struct line_answer *best)
+// Simulates the current choices, and keeps them if their period is the best so far. False: out of
+// memory.
+static bool play_choices(struct throughput *throughput, struct pipeline_answer *best)
 {
-    struct staging *staging = pacing->lining.staging;
+    struct staging *staging = throughput->lining.staging;
     struct planner *planner = staging->planner;
-    if (!tsr__stages_play(staging, pacing->lining.line, &pacing->clock))
+    if (!tsr__pipeline_timing(staging, throughput->lining.line, &throughput->clock))
         return false;
-    struct line_answer played = {.cost = int64_max(pacing->clock.period - staging->common, 0),
-                                 .latency = pacing->clock.latency};
-    if (best->feasible && !line_is_better(&played, best))
+    struct pipeline_answer played = {.cost =
+                                         int64_max(throughput->clock.period - staging->common, 0),
+                                     .latency = throughput->clock.latency};
+    if (best->feasible && !pipeline_is_better(&played, best))
         return true;
     if (!best->choice)
         best->choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
@@ -41,68 +43,69 @@ static bool play_choices(struct pacing *pacing, struct line_answer *best)
     return true;
 }
 
-// Solves the program and plays its answer. *bound: no answer of the program costs less; 0 where nothing was found.
-static tsr_status solve_and_play(struct pacing *pacing, const struct program *program,
-                                 struct line_answer *best, int64_t *bound)
+// Solves the program and simulates the solution. *bound: lower bound of the program; 0 if nothing
+// was found.
+static tsr_status solve_and_play(struct throughput *throughput, const struct program *program,
+                                 struct pipeline_answer *best, int64_t *bound)
 {
-    struct planner *planner = pacing->lining.staging->planner;
-    struct program_options options = tsr__lining_options(&pacing->lining);
+    struct planner *planner = throughput->lining.staging->planner;
+    struct program_options options = tsr__pipeline_program_options(&throughput->lining);
     struct program_result result = {0};
     *bound = 0;
-    tsr_status st = tsr__program_solve(program, &options, &pacing->lining.scratch, &result);
+    tsr_status st = tsr__program_solve(program, &options, &throughput->lining.scratch, &result);
     if (st != TSR_OK || !result.feasible)
         return st;
     *bound = result.bound;
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->nodes[i].strategy)
             planner->nodes[i].choice = result.choice[planner->nodes[i].var];
-    return play_choices(pacing, best) ? TSR_OK : TSR_NOMEM;
+    return play_choices(throughput, best) ? TSR_OK : TSR_NOMEM;
 }
 
 // The least sum divided by the stages bounds the period too.
-static tsr_status solve_line(struct pacing *pacing, struct line_answer *best)
+static tsr_status solve_line(struct throughput *throughput, struct pipeline_answer *best)
 {
     int64_t bound = 0;
-    const struct program *program = &pacing->lining.staging->planner->program;
-    tsr_status st = solve_and_play(pacing, program, best, &bound);
-    best->bound = int64_max(best->bound, bound / (int64_t)pacing->lining.line->n);
+    const struct program *program = &throughput->lining.staging->planner->program;
+    tsr_status st = solve_and_play(throughput, program, best, &bound);
+    best->bound = int64_max(best->bound, bound / (int64_t)throughput->lining.line->n);
     best->bound = int64_min(best->bound, best->cost);
     return st;
 }
 
-// To be ended in any case. *late: there was no time for the program.
-static tsr_status begin_pacing(struct pacing *pacing, struct staging *staging,
-                               const struct line *line)
+// To be ended in any case. lining.late: there was no time for the program.
+static tsr_status begin_throughput(struct throughput *throughput, struct staging *staging,
+                                   const struct pipeline *line)
 {
-    *pacing = (struct pacing){0};
-    if (!tsr__lining_begin(&pacing->lining, staging, line))
+    *throughput = (struct throughput){0};
+    if (!tsr__pipeline_program_begin(&throughput->lining, staging, line))
         return TSR_NOMEM;
-    if (pacing->lining.late)
+    if (throughput->lining.late)
         return TSR_OK;
-    tsr__lining_show(&pacing->lining);
+    tsr__pipeline_program_show(&throughput->lining);
     return TSR_OK;
 }
 
-tsr_status tsr__pace_solve(struct staging *staging, const struct line *line, int64_t least,
-                           struct line_answer *out)
+tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *line,
+                                 int64_t least, struct pipeline_answer *out)
 {
-    struct pacing pacing;
+    struct throughput throughput;
     out->bound = least;
-    tsr_status st = begin_pacing(&pacing, staging, line);
-    if (st == TSR_OK && !pacing.lining.late)
-        st = solve_line(&pacing, out);
-    tsr__lining_end(&pacing.lining);
+    tsr_status st = begin_throughput(&throughput, staging, line);
+    if (st == TSR_OK && !throughput.lining.late)
+        st = solve_line(&throughput, out);
+    tsr__pipeline_program_end(&throughput.lining);
     return st;
 }
 
-// What the stages choose by themselves becomes choices of the line, by place in the graph. False in *fits: one has no plan.
-static tsr_status take_fronts(struct staging *staging, struct line *line, uint32_t *choice,
+// Takes the solutions of the stages by themselves, by node index. *fits false: a stage has none.
+static tsr_status take_fronts(struct staging *staging, struct pipeline *line, uint32_t *choice,
                               bool *fits)
 {
     *fits = true;
     for (size_t k = 0; k < line->n && *fits; k++) {
         struct stage *stage = &line->at[k];
-        tsr_status st = tsr__front_take(staging, stage->kind, stage->begin, stage->end,
+        tsr_status st = tsr__range_take(staging, stage->kind, stage->begin, stage->end,
                                         stage->memory, &stage->point);
         if (st != TSR_OK)
             return st;
@@ -113,70 +116,71 @@ static tsr_status take_fronts(struct staging *staging, struct line *line, uint32
     return TSR_OK;
 }
 
-tsr_status tsr__pace_first(struct staging *staging, struct line *line, struct line_answer *out)
+tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *line,
+                                 struct pipeline_answer *out)
 {
-    struct pacing pacing;
+    struct throughput throughput;
     struct planner *planner = staging->planner;
     bool fits = false;
     uint32_t *choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
-    *out = (struct line_answer){0};
+    *out = (struct pipeline_answer){0};
     if (!choice)
         return TSR_NOMEM;
     tsr_status st = take_fronts(staging, line, choice, &fits);
     if (st != TSR_OK || !fits)
         return st;
-    st = begin_pacing(&pacing, staging, line);
-    if (st != TSR_OK || pacing.lining.late)
+    st = begin_throughput(&throughput, staging, line);
+    if (st != TSR_OK || throughput.lining.late)
         goto end;
     for (size_t i = 0; i < planner->n_nodes; i++)
         planner->nodes[i].choice = choice[i];
     st = TSR_NOMEM;
-    if (play_choices(&pacing, out))
-        st = solve_line(&pacing, out);
+    if (play_choices(&throughput, out))
+        st = solve_line(&throughput, out);
 end:
-    tsr__lining_end(&pacing.lining);
+    tsr__pipeline_program_end(&throughput.lining);
     return st;
 }
 
 // ---- why ---------------------------------------------------------------------------------------
 
-// The pace with that way of the node; the program is as before afterwards.
-static tsr_status pace_with(struct pacing *pacing, const struct plan_node *node, size_t way,
-                            struct line_answer *out)
+// The period with that candidate of the node.
+static tsr_status pace_with(struct throughput *throughput, const struct plan_node *node, size_t way,
+                            struct pipeline_answer *out)
 {
     int64_t bound;
-    struct program *program = &pacing->lining.staging->planner->program;
+    struct program *program = &throughput->lining.staging->planner->program;
     struct program_node *variable = &program->nodes.at[node->var];
     const int64_t *kept = variable->cost;
-    int64_t *cost = ARENA_ARRAY(&pacing->lining.scratch, int64_t, variable->k + 1);
-    *out = (struct line_answer){0};
+    int64_t *cost = ARENA_ARRAY(&throughput->lining.scratch, int64_t, variable->k + 1);
+    *out = (struct pipeline_answer){0};
     if (!cost)
         return TSR_NOMEM;
     for (size_t i = 0; i < variable->k; i++)
         cost[i] = i == way ? kept[i] : COST_FORBIDDEN;
     variable->cost = cost;
-    tsr_status st = solve_and_play(pacing, program, out, &bound);
+    tsr_status st = solve_and_play(throughput, program, out, &bound);
     variable->cost = kept;
     return st;
 }
 
-tsr_status tsr__pace_explain(struct staging *staging, const struct line *line, const char *name,
-                             tsr_plan_summary *out)
+tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *line,
+                                   const char *name, tsr_plan_summary *out)
 {
-    struct pacing pacing;
+    struct throughput throughput;
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    tsr_status st = begin_pacing(&pacing, staging, line);
+    tsr_status st = begin_throughput(&throughput, staging, line);
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
-    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node && !pacing.lining.late; i++) {
-        struct line_answer answer = {0};
+    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node && !throughput.lining.late; i++) {
+        struct pipeline_answer answer = {0};
         if (!list[i].feasible)
             continue;
         if (!list[i].chosen)
-            st = pace_with(&pacing, node, i, &answer);
+            st = pace_with(&throughput, node, i, &answer);
         list[i].cost = out->cost;
         if (answer.feasible)
             list[i].cost = int64_max(answer.cost + staging->common, out->cost);
     }
-    tsr__lining_end(&pacing.lining);
+    tsr__pipeline_program_end(&throughput.lining);
     return st;
 }

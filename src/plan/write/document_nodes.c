@@ -2,12 +2,13 @@
 // document_nodes.c - the nodes of a plan's document: the edits that shard each node, the shardings
 // of its inputs and outputs, and the collectives that finish its results.
 //
-// Edits are what a replay applies. Inputs, outputs and reductions are for readers: they are what the
-// flow of shardings derives from these edits, also for nodes without any.
+// Edits are what a replay applies. Inputs, outputs and reductions are for readers: they are what
+// the flow of shardings derives from these edits, also for nodes without any.
 //
 //     down = MatMul(r, w2), k sharded over 2 devices:
-//         "inputs": r {1,2:0,1}, w2 {2,1:0,1};  "outputs": y {1:0,1};  "reductions": AllReduce sum of y
-#include "plan/costs/planner.h"
+//         "inputs": r {1,2:0,1}, w2 {2,1:0,1};  "outputs": y {1:0,1};  "reductions": AllReduce sum
+//         of y
+#include "plan/write/write.h"
 
 #include <stdlib.h>
 
@@ -27,7 +28,7 @@ static int64_t node_of(const char *line)
     return strtoll(hash + 1, NULL, 10);
 }
 
-// The flow of the model as it was given, without expansions.
+// The flow of the original model, without expansions.
 static const struct flow *given_flow(const struct flow *flow)
 {
     if (flow->before)
@@ -122,7 +123,7 @@ static void add_reductions_of(struct node_writer *writer, const struct node_flow
     }
 }
 
-// Nodes of the expanded flow are in the order of the nodes that they stand for.
+// Nodes of the expanded flow are in the order of the original nodes.
 static void add_reductions(struct node_writer *writer, size_t index, const tsr_node *given)
 {
     const struct flow *flow = writer->flow;
@@ -136,7 +137,7 @@ static void add_reductions(struct node_writer *writer, size_t index, const tsr_n
     tsr_json_end(writer->json);
 }
 
-// Adds the edits of a node; lines without a number go with the node at hand, so that none is lost.
+// Adds the edits of a node; lines without an index go with the current node, so that none is lost.
 static void add_edits(struct node_writer *writer, int64_t index, const char **edits)
 {
     tsr_json_begin(writer->json, "edits", '[');
@@ -160,8 +161,8 @@ static void add_node(struct node_writer *writer, size_t index, const tsr_node *n
     tsr_json_end(writer->json);
 }
 
-// Follows the shardings through the model. The planner has reported already what is not followed, so
-// diagnostics are dropped.
+// Infers the shardings of the model. The planner has reported problems already, so diagnostics are
+// dropped.
 static const struct flow *follow(struct arena *arena, tsr_model *model, const tsr_config *config,
                                  tsr_model **expanded)
 {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// metadata.c - what a model was planned for, kept with it as metadata of configuration NAME:
-// ai.tessera.topology.NAME, text that a topology is read from (a generator's short form where it is
-// as that made it, else JSON), and ai.tessera.dims.NAME, a line for each size of a symbolic
-// dimension. Who simulates, reports or completes a plan takes them where nothing is given.
-#include "plan/costs/planner.h"
+// metadata.c - stores what a model was planned for as metadata of configuration NAME:
+// ai.tessera.topology.NAME, a topology as text (the short form of a generator, else JSON), and
+// ai.tessera.dims.NAME, a line for each size of a symbolic dimension. Commands that simulate,
+// report or complete a plan use them by default.
+#include "plan/write/write.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #define KEY      "ai.tessera.topology."
 #define KEY_DIMS "ai.tessera.dims."
-#define MAX_DIMS 256 // lines that are read
+#define MAX_DIMS 256 // maximum number of lines
 
 static struct str key_of(struct arena *arena, const char *config)
 {
     return tsr__arena_printf(arena, KEY "%s", config);
 }
 
-// NULL takes the entry away, if there is one.
+// NULL removes the entry.
 static tsr_status set_or_remove(tsr_model *model, const char *key, const char *text)
 {
     if (!text && !tsr_model_metadata(model, key))
@@ -25,7 +25,7 @@ static tsr_status set_or_remove(tsr_model *model, const char *key, const char *t
     return tsr_model_set_metadata(model, key, text);
 }
 
-// The sides of its grid, "2x4", beside the topology: rooms that know no topologies read them.
+// The sides of the grid, "2x4", for modules that do not read topologies.
 static tsr_status keep_mesh(struct arena *arena, tsr_model *model, const char *config,
                             const tsr_topology *topology)
 {
@@ -40,7 +40,7 @@ static tsr_status keep_mesh(struct arena *arena, tsr_model *model, const char *c
     return set_or_remove(model, key.p, sides.n ? sides.p : NULL);
 }
 
-// The short form where it is as a generator made it, else its JSON.
+// The short form if a generator made the topology, else JSON.
 static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *config,
                             const tsr_topology *topology)
 {
@@ -69,8 +69,7 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
     return st;
 }
 
-// TSR_OK if the topology has as many devices as the configuration; else the finding says both
-// numbers.
+// TSR_OK if topology and configuration have the same number of devices; else a diagnostic.
 static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
                               const tsr_topology *topology)
 {
@@ -87,7 +86,7 @@ static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
     return TSR_INVALID;
 }
 
-// topology NULL takes it away again.
+// topology NULL removes it.
 tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                   const tsr_topology *topology)
 {
@@ -109,7 +108,7 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
     return st;
 }
 
-// The planner has made or checked the configuration, so its number of devices is right.
+// The planner made or checked the configuration, so its number of devices is right.
 tsr_status tsr__planner_keep_topology(struct planner *planner)
 {
     tsr_status st = keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
@@ -155,7 +154,7 @@ static tsr_status find_text(struct arena *arena, tsr_model *model, const char *c
     return TSR_OK;
 }
 
-// TSR_OK with *out NULL where the model says nothing.
+// TSR_OK with *out NULL if the model has none.
 tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
 {
     if (!out)
@@ -171,7 +170,7 @@ tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology
     tsr__arena_free(&arena);
     if (st != TSR_OK)
         return st;
-    // A model may have been edited by hand since: the numbers of devices are compared again.
+    // The model may have been edited since: compare the numbers of devices again.
     const tsr_config *named = topology && config ? tsr_model_find_config(model, config) : NULL;
     if (named && fits_config(model, named, topology) != TSR_OK) {
         tsr_topology_free(topology);
@@ -198,7 +197,8 @@ static bool has_symbol(const tsr_model *model, const char *name)
     return false;
 }
 
-// "batch=4\nseq=128". Without any size the entry is removed: an older plan's sizes would be wrong.
+// "batch=4
+// seq=128". Without sizes the entry is removed: those of an older plan would be wrong.
 tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct str key =
@@ -216,7 +216,7 @@ tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *
     return st;
 }
 
-// "batch=4": what stands before the last sign, and a number from 0 on; else nothing.
+// "batch=4": the text before the last sign, and a number from 0 on; else nothing.
 static tsr_dim_size read_line(struct arena *arena, struct str line)
 {
     const char *sign = memrchr(line.p, '=', line.n);
@@ -251,8 +251,7 @@ static bool has_name(const tsr_dim_size *sizes, size_t n, const char *name)
     return false;
 }
 
-// The caller's sizes come first, and win: of the lines, only names that are not among them are
-// added.
+// The caller's sizes come first; lines add only other names.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n)
 {
@@ -269,7 +268,7 @@ bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *co
         return false;
     if (given)
         memcpy(all, *sizes, given * sizeof *all);
-    // Lines that cannot be read are passed over: metadata is anybody's.
+    // Lines that cannot be read are skipped: metadata may come from anywhere.
     while (*text && n_all < given + MAX_DIMS) {
         tsr_dim_size size = read_line(arena, next_line(&text));
         if (size.name && !has_name(all, n_all, size.name))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_shardings.c - the chosen plan as shardings in the model: one at every input and output of
-// every node that could have been cut. Nodes that run whole in any case say nothing, unless a value
-// arrives that is not everywhere. Read again, the flow finds the same placements: candidates.c has
-// tried that for each candidate.
-#include "plan/costs/planner.h"
+// write_shardings.c - writes the chosen plan as shardings: at every input and output of every node
+// that could have been sharded. Nodes that must be replicated have none, unless an input is not on
+// all devices. Sharding inference finds the same placements again: candidates.c has checked each
+// candidate.
+#include "plan/write/write.h"
 
 static bool is_everywhere(const struct planner *planner, const struct tile_layout *layout)
 {
@@ -13,7 +13,7 @@ static bool is_everywhere(const struct planner *planner, const struct tile_layou
     return true;
 }
 
-// The value is made on some of the devices only.
+// True if the value is made on some of the devices only.
 static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -29,8 +29,8 @@ static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// What writing needs. given_at[value] is the number of the node, plus 1, that came with a sharding
-// for the value: one list for all nodes, so that a node with many shardings is read once.
+// given_at[value] is the index, plus 1, of the node that came with a sharding for the value: one
+// list for all nodes, so that each node is read once.
 struct writing {
     struct planner *planner;
     tsr_config *config;
@@ -52,8 +52,8 @@ static void mark_given(const struct writing *writing, size_t node)
     }
 }
 
-// Left out: absent tensors, what the host reads, what the caller's sharding says already, tensors
-// without a known rank in stages, and whole nodes whose inputs are everywhere.
+// Skips absent tensors, host inputs, given shardings, tensors of unknown rank in stages, and
+// replicated nodes whose inputs are on all devices.
 static tsr_status write_slot(const struct writing *writing, size_t at, enum slot_side side,
                              size_t i)
 {
@@ -66,15 +66,16 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
         writing->given_at[tsr__value_id(value)] == at + 1)
         return TSR_OK;
     if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
-        return TSR_OK; // no tensor, or nobody knows: its stage says enough
+        return TSR_OK; // no tensor, or unknown rank: its stage is enough
     if (!planner->scope.staged && node->strategy->whole &&
         (side == SIDE_OUTPUT || !is_elsewhere(planner, value)))
         return TSR_OK;
     return tsr__spec_write(node->node, writing->config, value, planner->layouts.at[layout].tiles);
 }
 
-// Shardings of all inputs, then of all outputs. Without stages the first device gives the outputs; one stage of other devices
-// gives them itself: caches of 500 MB need not cross to a CPU that does nothing else.
+// Inputs, then outputs. Without stages the first device returns the outputs; a single stage on
+// other devices returns them itself, so that large caches need not cross to a CPU that does nothing
+// else.
 static tsr_status write_node(const struct writing *writing, size_t at)
 {
     tsr_node *node = writing->planner->nodes[at].node;
@@ -99,7 +100,7 @@ static tsr_status write_node(const struct writing *writing, size_t at)
 
 // ---- sums that stay in parts --------------------------------------------------------------------
 
-// The lines of other configurations, as they are.
+// Copies the lines of other configurations.
 static void keep_lines(struct text *t, const char *text, struct str config)
 {
     while (text && *text) {
@@ -111,7 +112,7 @@ static void keep_lines(struct text *t, const char *text, struct str config)
     }
 }
 
-// The only output of the node stays in parts.
+// True if the only output of the node stays partial.
 static bool gives_parts(const struct planner *planner, const struct plan_node *node)
 {
     if (!node->strategy || !tsr_node_output_count(node->node))
@@ -120,7 +121,7 @@ static bool gives_parts(const struct planner *planner, const struct plan_node *n
     return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;
 }
 
-// A line "configuration:value" of the metadata for each sum that stays in parts.
+// A line "configuration:value" of the metadata for each sum that stays partial.
 static tsr_status write_delays(struct planner *planner, const tsr_config *config)
 {
     struct text text;
@@ -162,7 +163,7 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
     return write_delays(planner, config);
 }
 
-// The configuration first, which all else is written under.
+// The configuration first: everything else belongs to it.
 tsr_status tsr__planner_write(struct planner *planner, const char *config)
 {
     tsr_status st = tsr__planner_config(planner, config);

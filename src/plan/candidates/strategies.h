@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// strategies.h - the lists of candidates that other folders use.
+#ifndef TSR_PLAN_STRATEGIES_H
+#define TSR_PLAN_STRATEGIES_H
+
+#include "plan/costs/planner.h"
+
+// strategies.c
+// The candidates of a node, made once for nodes that are alike. NULL: out of memory.
+struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
+// Adds a candidate in which that tensor has the layout. False: impossible, or tried before.
+bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
+                             const tsr_node *node, enum slot_side side, size_t slot,
+                             uint32_t layout);
+// Adds candidates that read that input as a partial sum.
+void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
+                            const tsr_node *node, size_t slot, uint32_t layout);
+
+// partial_sums.c: marks the nodes whose sums may stay partial, and those that may read partial
+// sums.
+bool tsr__partial_sums_mark(struct planner *planner);
+
+// unequal_shares.c: fills machine.shares and machine.speed; after the rules. False: out of memory.
+bool tsr__planner_shares(struct planner *planner);
+
+#endif

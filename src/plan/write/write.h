@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// write.h - writes a chosen plan into the model.
+#ifndef TSR_PLAN_WRITE_H
+#define TSR_PLAN_WRITE_H
+
+#include "plan/program/program.h"
+
+// write_shardings.c: the shardings, topology and states, under a configuration of this name (NULL:
+// an unused name).
+tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;
+
+// metadata.c: the topology of the plan, and the sizes of the model's inputs, as metadata.
+tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
+tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes,
+                                   size_t n) TSR_MUST_USE;
+
+// document_nodes.c: adds "declares" and "nodes" to a plan's document.
+tsr_status tsr__document_nodes(struct arena *arena, tsr_json *json, tsr_model *model,
+                               const tsr_config *config) TSR_MUST_USE;
+
+#endif
