@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire_tool.c - `wire` for the Python witness (reference.py): one answer for each thing asked on stdin.
+// wire_tool.c - runs `wire` for reference.py: one answer for each request on stdin.
 //
 //   wire_tool verdict     reads (message, length, bytes) triples, answers y or n: does the check accept?
 //   wire_tool model       the same for whole models that are loaded; after y come two numbers of 4 bytes: how many
