@@ -196,8 +196,6 @@ static void build_model(struct rope *rope, tsr_model *model)
     if (model->graph->flags & (G_CHANGED | G_NAME))
         tsr__part_emit(&parts, managed[n++] = F_MODEL_GRAPH, emit_main_graph, model->graph);
     parts_of_lists(&parts, model, managed, &n);
-    if (model->renamed && tsr__parts_of_training(&parts, model))
-        managed[n++] = F_MODEL_TRAINING_INFO;
     // always: a function may have been added, or a body changed, and unchanged ones are views
     managed[n++] = F_MODEL_FUNCTIONS;
     parts_of_functions(&parts, model);

@@ -27,9 +27,6 @@ void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number); /
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
                       const uint32_t *managed, size_t n, const struct parts *parts);
 
-// training.c: the model's training information under the names that its values have now. False: there is none.
-bool tsr__parts_of_training(struct parts *parts, const tsr_model *model);
-
 // metadata.c: what a node carries besides what it computes.
 void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node);
 
