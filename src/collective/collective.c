@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective.c - the rows of collectives.def as a table, and how to find one.
+// collective.c - the table of collectives.
 //
-// The file of rows is included twice with other macros: in collective.h for the numbers, here for
-// the fields.
+// collectives.def is included twice: in collective.h for the indices, here for the fields.
 #include "collective/collective.h"
 
 #define HAS(attribute) (1u << ATTRIBUTE_##attribute)
@@ -26,8 +25,7 @@ static const char *const attribute_names[ATTRIBUTE_COUNT] = {[ATTRIBUTE_REDUCE] 
                                                              [ATTRIBUTE_AXES] = "axes",
                                                              [ATTRIBUTE_WINDOWS] = "windows"};
 
-// Not checked: kinds come from the enumeration; numbers of other ranks are looked at in
-// transport.c.
+// Not checked: kinds come from the enumeration, and transport.c checks those from other ranks.
 const struct collective *tsr__collective(int kind)
 {
     return &collectives[kind];
@@ -67,12 +65,10 @@ enum comm_kind tsr__collective_find(struct str op)
 struct str tsr__collective_plain(struct str op)
 {
     enum comm_kind kind = tsr__collective_find(op);
-    if (kind == COMM_KIND_COUNT)
-        return without_type(op);
-    return str_of(collectives[kind].op);
+    return kind == COMM_KIND_COUNT ? without_type(op) : str_of(collectives[kind].op);
 }
 
-// Public kinds have the lowest numbers, so that they index the table as they are.
+// Public kinds have the lowest indices.
 const char *tsr_collective_name(tsr_collective what)
 {
     if ((int)what < 0 || what >= TSR_COLLECTIVE_COUNT)

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective.h - the table of collectives: what each is called, what its operator carries, what it is priced by.
+// collective.h - the table of collectives: names, attributes, traits and cost basis of each.
 //
-// One row each (collectives.def). Topology prices, transport moves, ops computes and partition writes by the row's index;
-// whoever needs a name, an attribute or a trait reads it from the row. Moves nothing, prices nothing, knows no ONNX model.
+// One row each (collectives.def). All modules refer to a collective by the index of its row and
+// read names, attributes and traits from the row: topology computes costs, transport communicates,
+// ops has the kernels, and partition writes the operators.
 #ifndef TSR_COLLECTIVE_H
 #define TSR_COLLECTIVE_H
 
 #include "base/base.h"
 
-// The index of a row.
 enum comm_kind {
 #define PUBLIC_COLLECTIVE(name, ...) COMM_##name = TSR_##name,
 #define COLLECTIVE(name, ...)        COMM_##name,
@@ -16,70 +16,71 @@ enum comm_kind {
 #undef PUBLIC_COLLECTIVE
 #undef COLLECTIVE
     COMM_KIND_COUNT,
-    COMM_HANDSHAKE = COMM_KIND_COUNT, // has no row: ranks meet, and nothing is moved
+    COMM_HANDSHAKE = COMM_KIND_COUNT, // has no row: ranks synchronize without data
 };
 
-// Attributes of some operators, in the order in which they are written; all operators have `plan`, `id`, `group` and
-// `elem_type` besides.
+// Attributes of operators, in the order in which they are written. All operators also have `plan`,
+// `id`, `group` and `elem_type`.
 enum comm_attribute {
     ATTRIBUTE_REDUCE,     // sum, max, min, prod
-    ATTRIBUTE_AXIS,       // that becomes whole, or of a reduction cut
-    ATTRIBUTE_SPLIT_AXIS, // that becomes cut
-    ATTRIBUTE_UNIT,       // in which the axis is cut
-    ATTRIBUTE_SHARES,     // of the members, in the axis that is cut; absent: all have as much
-    ATTRIBUTE_ROOT,       // who has it, or gets it
-    ATTRIBUTE_FROM,       // who sends
-    ATTRIBUTE_TO,         // who receives
+    ATTRIBUTE_AXIS,       // axis that is gathered, or scattered by a reduction
+    ATTRIBUTE_SPLIT_AXIS, // axis that becomes sharded
+    ATTRIBUTE_UNIT,       // block size of the sharded axis
+    ATTRIBUTE_SHARES,     // of the members in the sharded axis; absent: equal
+    ATTRIBUTE_ROOT,       // source or destination
+    ATTRIBUTE_FROM,       // sender
+    ATTRIBUTE_TO,         // receiver
     ATTRIBUTE_SOURCE,     // layout before
     ATTRIBUTE_TARGET,     // layout after
-    ATTRIBUTE_AXES,       // that have windows
-    ATTRIBUTE_WINDOWS,    // of each member, along these axes
+    ATTRIBUTE_AXES,       // axes with windows
+    ATTRIBUTE_WINDOWS,    // of each member along these axes
     ATTRIBUTE_COUNT
 };
 
 enum comm_trait {
-    TRAIT_FOLDS = 1, // elements of all members are combined: pending values become finished
-    TRAIT_JOINS = 2, // pieces of all members are joined along `axis`; their other sizes are equal
-    TRAIT_TAKES_SHAPE = 4,     // the second input is the shape of the whole tensor
-    TRAIT_TEXTS = 8,           // elements may be texts
-    TRAIT_IN_PLACE = 16,       // the output may lie where the input lay
-    TRAIT_MAY_LACK_INPUT = 32, // a member may have nothing to give: its input is empty
-    TRAIT_ALL_KEEP = 64,       // every member keeps its output, also one that gets no elements
-    TRAIT_COPIES_WITHIN = 128, // a group of one device still has its node, which copies
+    TRAIT_FOLDS = 1,           // reduces: partial sums become results
+    TRAIT_JOINS = 2,           // concatenates along `axis`; the other sizes are equal
+    TRAIT_TAKES_SHAPE = 4,     // the second input is the shape of the full tensor
+    TRAIT_TEXTS = 8,           // elements may be strings
+    TRAIT_IN_PLACE = 16,       // the output may use the memory of the input
+    TRAIT_MAY_LACK_INPUT = 32, // a member may have an empty input
+    TRAIT_ALL_KEEP = 64,       // every member has an output, which may be empty
+    TRAIT_COPIES_WITHIN = 128, // a group of one device still has the operator, which copies
 };
 
-// The bytes by which a price is asked for.
+// The bytes that determine the cost.
 enum comm_pricing {
     PRICED_BY_INPUT,      // of the largest member
     PRICED_BY_OUTPUT,     // of the largest member
-    PRICED_BY_ALL_INPUTS, // of the largest member, times the members
-    PRICED_AS_EXCHANGE,   // no collective of topology: everybody with everybody
-    PRICED_AS_NEIGHBOURS, // no collective of topology: one message to a neighbour
+    PRICED_BY_ALL_INPUTS, // of the largest member, times the number of members
+    PRICED_AS_EXCHANGE,   // messages between all pairs
+    PRICED_AS_NEIGHBOURS, // one message to a neighbour
 };
 
-// What of the whole tensor, of n members, each reads and writes in its own memory besides what topology counts.
+// Part of the full tensor, with n members, that each member copies in its own memory besides what
+// topology counts.
 enum comm_copies {
     COPIES_ALL,     // 1
     COPIES_OTHERS,  // (n - 1) / n: all but its own part
-    COPIES_PAIRS,   // (n - 1) / n^2: of its own part all but what stays
-    COPIES_NOTHING, // it is folded as it comes
+    COPIES_PAIRS,   // (n - 1) / n^2: its own part except what stays
+    COPIES_NOTHING, // reduced while it is received
 };
 
-// Memory that the operator needs beside its tensors.
+// Temporary memory of the operator.
 enum comm_scratch {
     SCRATCH_NONE,
-    SCRATCH_INPUT,           // as much as the input
-    SCRATCH_BOTH,            // as much as input and output
-    SCRATCH_UNPACKED_INPUT,  // as much as the input, unless the parts along `axis` lie on end
-    SCRATCH_UNPACKED_OUTPUT, // as much as the output, likewise
+    SCRATCH_INPUT,           // size of the input
+    SCRATCH_BOTH,            // size of input and output
+    SCRATCH_UNPACKED_INPUT,  // size of the input, unless the parts along `axis` are contiguous
+    SCRATCH_UNPACKED_OUTPUT, // size of the output, unless the parts along `axis` are contiguous
 };
 
 struct collective {
-    const char *op;        // the operator in a rank file: "AllReduce"; for float16 F16 follows
-    const char *other_end; // NULL, or what stands on the rank that receives: "Recv"
-    const char *both_ends; // NULL, or both, for messages: "Send or Recv"
-    const char *word;      // in texts and JSON: "all-reduce"
-    int stamp;             // in fingerprints of partitions: never changes, is never used again
+    const char *op;        // operator in rank files: "AllReduce", for float16 "AllReduceF16"
+    const char *other_end; // operator of the receiver: "Recv"; NULL: the same
+    const char *both_ends; // for messages: "Send or Recv"; NULL: the same
+    const char *word;      // in messages and JSON: "all-reduce"
+    int stamp;             // in fingerprints of partitions: never changed or reused
     unsigned attributes;   // bit k: enum comm_attribute k
     unsigned traits;       // enum comm_trait
     enum comm_pricing priced_by;
@@ -87,23 +88,22 @@ struct collective {
     enum comm_scratch scratch;
 };
 
-// The row; kind is below COMM_KIND_COUNT.
+// `kind` must be below COMM_KIND_COUNT.
 const struct collective *tsr__collective(int kind);
-// The row of an operator's name, as it stands in a rank file: "RecvF16" is that of Send. COMM_KIND_COUNT: no such operator.
+// Finds an operator of a rank file: "RecvF16" is COMM_SEND. COMM_KIND_COUNT: unknown.
 enum comm_kind tsr__collective_find(struct str op);
-// What the operator is called without its type and seen from the sender: "RecvF16" -> "Send"; an unknown name without F16.
+// The name without its type, as of the sender: "RecvF16" gives "Send". Unknown names lose only F16.
 struct str tsr__collective_plain(struct str op);
-// The operator is that of float16 alone: "RecvF16".
+// True for the float16 variant: "RecvF16".
 bool tsr__collective_is_half(struct str op);
 const char *tsr__attribute_name(enum comm_attribute attribute); // "split_axis"
 
-// The kind, which may be a number beyond the table (a step that is no collective), is a collective with this trait.
+// `kind` may exceed the table, for steps that are not collectives.
 static inline bool comm_has(int kind, enum comm_trait trait)
 {
     return kind < COMM_KIND_COUNT && (tsr__collective(kind)->traits & (unsigned)trait);
 }
 
-// The operator of the kind carries this attribute.
 static inline bool comm_carries(int kind, enum comm_attribute attribute)
 {
     return tsr__collective(kind)->attributes >> attribute & 1;

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// copy.c - moves what two pieces have in common: from one to the other, into a message, out of a
-// message.
+// copy.c - copies the common elements of two pieces: directly, into a message, or out of a message.
 //
-// All three are one walk over the intersection in row-major order of the whole index space, so that
-// sender and receiver agree on the order without a word. Dimensions at the end that both pieces
-// have whole and alike are taken together as bytes of one element, so runs are as long as they can
-// be. It allocates nothing.
+// All three visit the intersection in row-major order of the index space, so sender and receiver
+// agree on the order. Trailing dimensions that both pieces store in the same way are treated as one
+// long element, so contiguous ranges are as long as possible. Nothing is allocated.
 //
-// Example: [4,6], rows 0 and 1 (a piece of 2 x 6) to columns 3 to 5 (a piece of 4 x 3). In common are two runs of 3
-// elements: from 3 and 9 in the first to 0 and 3 in the second; a message of it has 6 elements.
+// Example: [4,6], from rows 0 and 1 (a piece of 2 x 6) to columns 3 to 5 (a piece of 4 x 3). The
+// common elements are two runs of 3: from 3 and 9 in the first to 0 and 3 in the second. A message
+// has 6 elements.
 #include "tile/tile.h"
 
-// One move under way. A unit is a stretch of bytes that both sides store alike: an element, or rows
-// of them.
+// A copy in progress. A unit is a contiguous range that both sides store in the same way: an
+// element or rows of elements.
 struct walk {
     const struct tile_piece *from, *to;
-    int rank;    // dimensions walked; those behind are part of `unit`
-    size_t unit; // bytes that always move together
+    int rank;    // dimensions that are visited; later ones are part of `unit`
+    size_t unit; // in bytes
     size_t from_step[TILE_MAX_RANK], to_step[TILE_MAX_RANK]; // bytes from one index to the next
-    char *message; // next place in the message, where one side is packed
+    char *message; // position in the message if one side is packed
     bool pack, unpack;
-    int64_t units;                  // moved so far
-    const struct tile_mover *mover; // NULL: memory is copied here
+    int64_t units;                  // copied so far
+    const struct tile_mover *mover; // NULL: memcpy
 };
 
-// Moves n neighbouring units.
+// Copies n adjacent units.
 static inline void move(struct walk *walk, const char *src, char *dst, int64_t n)
 {
     size_t bytes = (size_t)n * walk->unit;
@@ -43,7 +42,7 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
 
 static void walk(struct walk *walk, int axis, const char *src, char *dst);
 
-// n neighbouring indices of one dimension, which both sides have: at the last dimension that is one move.
+// Copies n adjacent indices of one dimension, in the last dimension with one call.
 static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
     if (dim == w->rank - 1) {
@@ -57,8 +56,8 @@ static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_
     }
 }
 
-// Merges the two ascending interval lists of dimension dim; before_* are the elements already passed,
-// which is where the next interval is stored.
+// Merges the two ascending interval lists of a dimension. before_* are the numbers of elements
+// before the current intervals.
 static void walk(struct walk *w, int dim, const char *src, char *dst)
 {
     if (dim == w->rank) {
@@ -86,15 +85,14 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     }
 }
 
-// One interval each, and the same one: then both store the dimension in the same way.
+// True if both pieces have one and the same interval.
 static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == 1 && b->dims[axis].n == 1 &&
            memcmp(a->dims[axis].at, b->dims[axis].at, sizeof(*a->dims[axis].at)) == 0;
 }
 
-// Gives the elements that were moved. A packed side has steps of 0 and is not addressed: move()
-// goes on in the message.
+// Returns the number of elements. A packed side is not addressed: its steps are 0.
 static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)
 {
     int64_t per_unit = 1;
@@ -106,17 +104,11 @@ static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_
         per_unit *= size;
     }
     if (w->unit == 0)
-        return 0; // a dimension without elements
+        return 0; // an empty dimension
     size_t from = w->unit, to = w->unit;
     for (int dim = w->rank - 1; dim >= 0; dim--) {
-        if (w->unpack) // the packed side is not addressed, it just goes on
-            w->from_step[dim] = 0;
-        else
-            w->from_step[dim] = from;
-        if (w->pack)
-            w->to_step[dim] = 0;
-        else
-            w->to_step[dim] = to;
+        w->from_step[dim] = w->unpack ? 0 : from;
+        w->to_step[dim] = w->pack ? 0 : to;
         from *= (size_t)w->from->dims[dim].size;
         to *= (size_t)w->to->dims[dim].size;
     }
@@ -150,7 +142,7 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
     return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
-// The sender's piece is `from` here: both sides walk the same pair in the same roles.
+// The sender's piece is `from` on both sides, so that both use the same order.
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode.c - a layout as a list of integers, for an operator's attribute, and back.
+// encode.c - layouts as lists of integers, for attributes of operators.
 //
-// What comes back is untrusted: every count is held against what is left of the list before
-// anything is allocated, so memory and work stay in proportion to its length.
+// Decoding handles untrusted input: every count is compared with the rest of the list before memory
+// is allocated, so memory and time are proportional to its length.
 #include "tile/tile.h"
 
-// Counts always, stores while there is room.
+// Stores at most cap numbers and counts all.
 struct sink {
     int64_t *out;
     size_t n, cap;
@@ -18,17 +18,15 @@ static void put(struct sink *sink, int64_t v)
     sink->n++;
 }
 
-// Equal parts are their number; of others, the shares as a negative number: 3 units and 1, bits 3 and 4, are -24.
+// Equal parts are encoded as their number, unequal ones as negative shares: 3 units and 1, bits 3
+// and 4, are -24.
 int64_t tsr__cuts_number(const struct tile_factor *factor)
 {
-    if (factor->shares)
-        return -(int64_t)factor->shares;
-    return factor->cuts;
+    return factor->shares ? -(int64_t)factor->shares : factor->cuts;
 }
 
-// rank, then per dimension its factors (size, cuts), then the loops, then the owners of each shard. A
-// vector cut in two on devices 0 and 1, s being its factor's size: 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1.
-// Without `out` it only counts.
+// A vector with two shards on devices 0 and 1, s being the size of its factor: 1 | 1 s 2 | 1 0 0 |
+// 2 | 1 0 | 1 1.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
     struct sink sink = {out, 0, out ? cap : 0};
@@ -56,13 +54,12 @@ size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t
     return sink.n;
 }
 
-// The list, and how far it has been read.
 struct source {
     const int64_t *v;
     size_t n, at;
 };
 
-// False at the end of the list, and for a number out of bounds.
+// False at the end of the list, or if the number is out of bounds.
 static bool take(struct source *source, int64_t least, int64_t most, int64_t *out)
 {
     if (source->at >= source->n || source->v[source->at] < least || source->v[source->at] > most)
@@ -71,7 +68,7 @@ static bool take(struct source *source, int64_t least, int64_t most, int64_t *ou
     return true;
 }
 
-// A number as tsr__cuts_number gives it. At least two parts, which are not all equal: those have a number of their own.
+// The inverse of tsr__cuts_number. Negative shares must be unequal, as tsr__shares_of returns them.
 static bool take_cuts(struct source *source, struct tile_factor *factor)
 {
     int64_t number, units[TILE_MAX_UNITS];
@@ -93,7 +90,7 @@ static bool take_cuts(struct source *source, struct tile_factor *factor)
     return tsr__shares_of(units, factor->cuts, &fits) == factor->shares;
 }
 
-// At most one factor may be of unknown size (0): two would leave the sizes open.
+// At most one factor may have an unknown size (0).
 static bool take_dim(struct arena *arena, struct source *source, struct tile_dim *dim)
 {
     int64_t n;
@@ -113,7 +110,7 @@ static bool take_dim(struct arena *arena, struct source *source, struct tile_dim
     return open <= 1;
 }
 
-// The loops must be the cut factors, each once, in any order.
+// The loops must be the sharded factors, each once, in any order.
 static bool take_loops(struct source *source, struct tile_layout *layout)
 {
     int64_t n;
@@ -133,8 +130,7 @@ static bool take_loops(struct source *source, struct tile_layout *layout)
     return true;
 }
 
-// Owners of a shard must ascend, as tsr__layout_own leaves them: so each is above the last, and
-// none stands twice.
+// Owners of a shard must be strictly ascending, as tsr__layout_own stores them.
 static bool take_owners(struct arena *arena, struct source *source, struct tile_layout *layout)
 {
     int64_t n_shards, kept = 0;
@@ -158,7 +154,6 @@ static bool take_owners(struct arena *arena, struct source *source, struct tile_
     return true;
 }
 
-// The list must end where the layout ends.
 struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n)
 {
     struct source source = {v, n, 0};
@@ -171,7 +166,7 @@ struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, si
             return NULL;
         for (int factor = 0; factor < dims[dim].n; factor++)
             if (!mul_ok(shards, dims[dim].factors[factor].cuts, &shards) || shards > (int64_t)n)
-                return NULL; // each shard has at least its count in the list
+                return NULL; // each shard has at least one number in the list
     }
     struct tile_layout *layout = tsr__layout_cut(arena, (int)rank, dims);
     if (!layout || !take_loops(&source, layout) || !take_owners(arena, &source, layout) ||

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// layout.c - layouts: how an index space is cut and who owns each shard.
+// layout.c - layouts: how an index space is sharded and who owns each shard.
 //
-// Shards are numbered by nested loops over the cut factors. Owners are stored shard after shard in
-// one array with offsets, as rows of a sparse matrix are. It does not know sizes; piece.c brings a
-// shape in.
+// Shards are numbered by nested loops over the sharded factors. Owners are stored shard by shard in
+// one array with offsets, like the rows of a sparse matrix. Layouts have no sizes; piece.c combines
+// them with a shape.
 //
-// Example: {2,3} has shards 0 to 5; shard 4 is part 1 of the first dimension and part 1 of the second.
-// {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3: shard 0 is on device 5, shard 1 on 6 and 7.
+// Example: {2,3} has shards 0 to 5; shard 4 is part 1 of the first dimension and part 1 of the
+// second. {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3: shard 0 is on device 5, shard 1 on 6
+// and 7.
 #include "tile/tile.h"
 
 #include <stdlib.h>
 
-// All arrays have one entry more than they need, so that none is empty.
+// All arrays have one extra entry, so that none is empty.
 static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loops,
                                         int64_t n_shards, size_t n_owners)
 {
@@ -25,12 +26,9 @@ static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loo
     layout->loops = ARENA_ARRAY(arena, struct tile_loop, (size_t)n_loops + 1);
     layout->first = ARENA_ARRAY(arena, int64_t, (size_t)n_shards + 1);
     layout->owners = ARENA_ARRAY(arena, int64_t, n_owners + 1);
-    if (arena->failed)
-        return NULL;
-    return layout;
+    return arena->failed ? NULL : layout;
 }
 
-// Factors are copied too: a layout shares nothing with what it was made of.
 static bool dims_copy(struct arena *arena, struct tile_layout *layout, const struct tile_dim *dims)
 {
     for (int dim = 0; dim < layout->rank; dim++) {
@@ -45,8 +43,8 @@ static bool dims_copy(struct arena *arena, struct tile_layout *layout, const str
     return true;
 }
 
-// One loop for each factor that is really cut, the last one fastest: dims cut {2} and {3} give 6 shards,
-// shard 4 = 1 * 3 + 1 has the second half of the first and the second third of the other.
+// One loop for each factor with several parts, the last one fastest: {2} and {3} give 6 shards;
+// shard 4 = 1 * 3 + 1 has the second half of the first dimension and the second third of the other.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims)
 {
     int n_loops = 0;
@@ -80,7 +78,7 @@ static int owner_order(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// pairs are sorted in place, and only if they are not in order: most callers make them so.
+// Most callers pass sorted pairs.
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
                      size_t n)
 {
@@ -116,9 +114,7 @@ struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64
         return NULL;
     for (size_t i = 0; i < n; i++)
         pairs[i] = (struct tile_owner){0, devices[i]};
-    if (tsr__layout_own(arena, layout, pairs, n))
-        return layout;
-    return NULL;
+    return tsr__layout_own(arena, layout, pairs, n) ? layout : NULL;
 }
 
 struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layout *l)
@@ -133,7 +129,7 @@ struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layo
     return c;
 }
 
-// How many cut factors of the dimension stand before the loop's own.
+// Number of sharded factors of the dimension before that of the loop.
 static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop *at)
 {
     int n = 0;
@@ -142,8 +138,8 @@ static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop 
     return n;
 }
 
-// For each loop of b the loop of a with the same position; both number the same cut factors, the
-// k-th cut factor of a dimension standing for itself whatever whole factors lie between.
+// in_a[i] is the loop of a that corresponds to loop i of b: the k-th sharded factor of the same
+// dimension.
 static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
 {
     for (int i = 0; i < b->n_loops; i++)
@@ -158,7 +154,7 @@ static int64_t loop_cuts(const struct tile_layout *layout, int i)
     return layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
 }
 
-// The digits of the shard's number, the last loop fastest: shard 4 of loops of 2 and 3 is (1,1).
+// The digits of the shard number, the last loop fastest: shard 4 of loops of 2 and 3 is (1,1).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords)
 {
     for (int i = layout->n_loops - 1; i >= 0; i--) {
@@ -168,7 +164,7 @@ void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t
     }
 }
 
-// Shard of a that is at the same place as shard k of b.
+// The shard of a that corresponds to shard k of b.
 static int64_t same_shard(const struct tile_layout *a, const struct tile_layout *b, const int *in_a,
                           int64_t k)
 {
@@ -212,9 +208,7 @@ struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_l
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    if (tsr__layout_own(arena, tile_layout, pairs, n))
-        return tile_layout;
-    return NULL;
+    return tsr__layout_own(arena, tile_layout, pairs, n) ? tile_layout : NULL;
 }
 
 bool tsr__layout_is_whole(const struct tile_layout *layout)
@@ -222,8 +216,7 @@ bool tsr__layout_is_whole(const struct tile_layout *layout)
     return layout->n_shards == 1;
 }
 
-// The next factor of a dimension with neighbouring whole factors taken together; false past the
-// end.
+// The next factor, with adjacent unsharded factors combined. False at the end.
 static bool next_factor(const struct tile_dim *dim, int *at, struct tile_factor *out)
 {
     if (*at >= dim->n)
@@ -243,9 +236,9 @@ static bool dim_is_cut(const struct tile_dim *dim)
     return false;
 }
 
-// A size that is not given (0) is what the others leave; it equals a given one in its place if all other sizes are equal.
-// Dimensions that leave different places open are not equal: of 12 elements, 3 times one half of the rest is 3 times 2 of 4, but
-// the rest times one half of 2 is 6 times 1 of 2.
+// An unknown size (0) follows from the others, so it equals a known one if all other sizes are
+// equal. Two dimensions with different unknown sizes are not equal: of 12 elements, 3 x (unknown, 2
+// parts) is 3 times 2 of 4, but unknown x (2, 2 parts) is 6 times 1 of 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
     if (!dim_is_cut(a) || !dim_is_cut(b))
@@ -267,8 +260,8 @@ static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
     }
 }
 
-// Text by text a layout may be said in two ways ({4} of 8, or {2/2*4/2}); such ones are not equal
-// here. sharding/canonical.c makes one form of them first.
+// The same layout can be written in two ways ({4} of 8, or {2/2*4/2}), which are not equal here.
+// sharding/canonical.c normalizes them first.
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)
@@ -301,7 +294,7 @@ bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device)
     return false;
 }
 
-// A walk over shard_of(d, 0), shard_of(d, that + 1) ... meets all shards of a device, ascending.
+// To visit all shards of a device: shard_of(d, 0), shard_of(d, that + 1), ...
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from)
 {
     for (int64_t k = from < 0 ? 0 : from; k < layout->n_shards; k++)

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// overlap.c - how many elements two parts of one dimension share, without listing their intervals: a
-// part of a strided sharding can have millions of them.
+// overlap.c - counts the common elements of two parts of a dimension, without listing their
+// intervals: a part of a strided sharding can have millions of them.
 //
-// F(r) is the number of indices below r that are in both parts. A digit that takes [start, stop)
-// of its values, each `unit` wide, reduces F to the digits below it: what is below r is what is
-// below stop * unit less what is below start * unit, in each period of the digit. Where periods
-// of both parts repeat, one of them is counted and multiplied. Both parts give up their digits from
-// the highest to the lowest; the sum is kept as a list of terms `times` * F(at).
+// F(r) is the number of indices below r that are in both parts. A digit with the range [start,
+// stop) and values `unit` wide reduces F to the digits below it: in each period of the digit, F(r)
+// is F(stop * unit) - F(start * unit). If periods of both parts repeat, one of them is counted and
+// multiplied. The digits of both parts are processed from the highest to the lowest. The sum is a
+// list of terms `times` * F(at).
 //
-// Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1). F(12):
-// x takes all of its high digit: F(12). y takes 1 of 3, unit 4: F(8) - F(4). x repeats every 4:
-// 2 F(4) - F(4) = F(4); its low digit takes 2 and 3: F(4) - F(2). No digit is left, F(r) is r: 2.
+// Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1).
+// F(12): x has all values of its high digit: F(12). y has 1 of 3, unit 4: F(8) - F(4). x repeats
+// every 4: 2 F(4) - F(4) = F(4); its low digit has 2 and 3: F(4) - F(2). No digit is left, F(r) is
+// r: 2.
 #include "tile/tile.h"
 
 #define MERGED 64 // terms that are searched for an equal one
 
 struct term {
     int64_t at;
-    uint64_t times; // modulo 2^64: may stand for a negative number, and the sum fits
+    uint64_t times; // modulo 2^64, may represent a negative number
 };
 typedef VEC(struct term) term_list;
 
@@ -41,7 +42,7 @@ static void add_term(struct overlap *overlap, int64_t at, uint64_t times)
         *term = (struct term){at, times};
 }
 
-// After so many elements the digit `level` and all below it repeat; 1 if no digit is left.
+// Number of elements after which the digit `level` and all below it repeat; 1 if no digit is left.
 static int64_t period_of(const struct tile_digits *digits, int level)
 {
     if (level > digits->run)
@@ -49,16 +50,10 @@ static int64_t period_of(const struct tile_digits *digits, int level)
     return level ? digits->unit[level - 1] : digits->size;
 }
 
-// INT64_MAX where it does not fit.
+// Least common multiple, at most INT64_MAX.
 static int64_t least_multiple(int64_t a, int64_t b)
 {
-    int64_t x = a, y = b, multiple;
-    while (y) {
-        int64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return mul_ok(a / x, b, &multiple) ? multiple : INT64_MAX;
+    return mul_cap(a / common_divisor(a, b), b);
 }
 
 // times * F(r) in terms of the digits below `level`.
@@ -76,7 +71,7 @@ static void expand_periods(struct overlap *overlap, const struct tile_digits *di
     }
 }
 
-// Whole repetitions of both parts are counted once.
+// Complete repetitions of both parts are counted once.
 static void expand(struct overlap *overlap, const struct tile_digits *digits, int level,
                    int64_t other_period)
 {
@@ -94,7 +89,7 @@ static void expand(struct overlap *overlap, const struct tile_digits *digits, in
     overlap->next = swap;
 }
 
-// The digit with the longer period goes first.
+// The digit with the longer period is processed first.
 int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y)
 {

@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// piece.c - what a shard is in numbers: intervals of a dimension, and their product, a piece.
+// piece.c - the elements of a shard: intervals of each dimension, and their product, a piece.
 //
-// A dimension of factors f0 x f1 x ... is counted like digits, f0 the highest. A shard takes a
-// range of each digit; so its indices are a set of equal runs. The lowest digit that is not taken
-// whole gives the run, every digit above it repeats it.
+// A dimension with factors f0 x f1 x ... is indexed by digits, f0 the highest. A shard has a range
+// of each digit, so its indices are equally long intervals. The lowest digit with a restricted
+// range determines the interval, and all digits above it repeat it.
 //
 // Example: 12 elements as factors 3 x 4.
 //     3/3*4, shard 1:   1 of the high digit, all of the low one:     [4,8)
 //     3*4/2, shard 1:   all of the high digit, 2 and 3 of the low:   [2,4) [6,8) [10,12)
 #include "tile/tile.h"
 
-int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
-{
-    // floor(j * size / n) = j * floor(size / n) + floor(j * (size mod n) / n); the second product
-    // fits into 128 bits whatever comes.
-    __extension__ typedef unsigned __int128 wide;
-    int64_t q = size / n, r = size % n;
-    return j * q + (int64_t)((wide)j * (wide)r / (wide)n);
-}
-
-// As tsr__dim_sizes, but a factor may be smaller than its cuts: some shards are empty then.
+// As tsr__dim_sizes, but a factor may be smaller than its cuts, which leads to empty shards.
 static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
     int64_t known = 1, rest = -1;
@@ -36,9 +27,7 @@ static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *size
     }
     if (dim->n == 0)
         return size >= 0;
-    int64_t unit = known; // of the first factor
-    if (rest < 0)
-        unit = known / sizes[0];
+    int64_t unit = rest < 0 ? known / sizes[0] : known; // of the first factor
     bool short_last = !inner_cut && rest <= 0 && unit > 0 && size > 0;
     if (rest >= 0 && size % known == 0)
         sizes[rest] = size / known;
@@ -63,8 +52,9 @@ bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
     return true;
 }
 
-// 12 elements as factors 3 (not cut) and 4 (cut in 2), coordinate 1: the digit of unit 1 takes [2,4), the
-// digit of unit 4 takes [0,3). run is the lower one, count 3: the intervals [2,4), [6,8) and [10,12).
+// 12 elements as factors 3 (not sharded) and 4 (2 shards), coordinate 1: the digit with unit 1 has
+// the range [2,4), the digit with unit 4 has [0,3). `run` is the lower one, `count` is 3: the
+// intervals are [2,4), [6,8) and [10,12).
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits)
 {
@@ -93,7 +83,7 @@ bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *co
     return true;
 }
 
-// The digits above `run` count through all their values; each value is one interval.
+// The digits above `run` take all their values; each combination is one interval.
 void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out, int64_t cap)
 {
     int64_t digit[TILE_MAX_FACTORS];
@@ -108,8 +98,7 @@ void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interva
             base += digit[factor] * digits->unit[factor];
         out[i].start = base + digits->start[digits->run] * digits->unit[digits->run];
         out[i].stop = base + digits->stop[digits->run] * digits->unit[digits->run];
-        if (out[i].stop > digits->size)
-            out[i].stop = digits->size; // the short last unit
+        out[i].stop = int64_min(out[i].stop, digits->size); // the last unit may be incomplete
         for (int factor = digits->run - 1; factor >= 0 && ++digit[factor] == digits->stop[factor];
              factor--)
             digit[factor] = digits->start[factor];
@@ -127,8 +116,7 @@ int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64
     return digits.count;
 }
 
-// The part of a tensor that one shard has, as intervals per dimension: [8,6] cut {2,1}: shard 1 has rows
-// [4,8) and columns [0,6). Intervals are counted first, then filled in.
+// [8,6] with {2,1}: shard 1 has rows [4,8) and columns [0,6).
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard)
 {
@@ -161,7 +149,7 @@ struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layo
     return piece;
 }
 
-// -1: the product does not fit.
+// Returns -1 on overflow.
 int64_t tsr__piece_elements(const struct tile_piece *piece)
 {
     int64_t n = 1;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// repeat.c - layouts of machines that are made of copies of one block of devices.
+// repeat.c - layouts of machines that consist of copies of one block of devices.
 //
-// Copy c of a block has devices c n .. (c + 1) n - 1. A dimension that the copies share is cut `copies` times more, outermost;
-// what they do not share lies in every copy. {1,2:0,1} on blocks of 2 with 3 copies that share dimension 0 is
-// {3,2:0,1,2,3,4,5}; with nothing shared it is {1,2:(0,2,4),(1,3,5)}.
+// Copy c of a block has devices c n .. (c + 1) n - 1. A dimension that the copies share has
+// `copies` times as many parts, outermost; otherwise the tensor is replicated in every copy.
+// {1,2:0,1} on blocks of 2 with 3 copies that share dimension 0 is {3,2:0,1,2,3,4,5}; with nothing
+// shared it is {1,2:(0,2,4),(1,3,5)}.
 #include "tile/tile.h"
 
-// Shards behind the first factor of a dimension, in row-major order of the dimensions.
+// Number of shards inside of the first factor of a dimension, in row-major order.
 static int64_t shards_behind(const struct tile_layout *layout, int dim)
 {
     int64_t inner = 1;
@@ -18,7 +19,7 @@ static int64_t shards_behind(const struct tile_layout *layout, int dim)
     return inner;
 }
 
-// How often the first factor of a dimension is cut.
+// Number of parts of the first factor of a dimension.
 static int64_t outer_cuts(const struct tile_layout *layout, int dim)
 {
     if (layout->dims[dim].n && layout->dims[dim].factors[0].cuts > 0)
@@ -26,7 +27,7 @@ static int64_t outer_cuts(const struct tile_layout *layout, int dim)
     return 1;
 }
 
-// The cuts of the block with those of the copies, nobody owning anything yet.
+// The factors of the block with those of the copies, without owners.
 static struct tile_layout *cut_more(struct arena *arena, const struct tile_layout *layout,
                                     int64_t copies, int dim)
 {
@@ -39,35 +40,29 @@ static struct tile_layout *cut_more(struct arena *arena, const struct tile_layou
             wide->dims[dim] = (struct tile_dim){fresh, 1};
         struct tile_factor *outer = &wide->dims[dim].factors[0];
         if (outer->shares)
-            return NULL; // blocks share what is cut in equal parts alone
+            return NULL; // only equal parts are supported
         outer->cuts = outer_cuts(layout, dim) * copies;
-        outer->size *= copies; // 0: whatever the rest is
+        outer->size *= copies; // stays 0 if unknown
     }
     return tsr__layout_cut(arena, layout->rank, wide->dims);
 }
 
-// Every shard of the block becomes one shard of each copy (shared dimension) or the same shard with
-// the owners of all copies.
+// Every shard of the block becomes one shard of each copy (shared dimension), or the same shard
+// with the owners of all copies.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim)
 {
     const struct tile_layout *layout = tsr__layout_ordered(arena, block);
     int64_t copies = repeat->copies, shared = copies > 1 ? dim : -1;
-    struct tile_layout *wide = NULL;
-    if (layout)
-        wide = cut_more(arena, layout, copies, (int)shared);
+    struct tile_layout *wide = layout ? cut_more(arena, layout, copies, (int)shared) : NULL;
     if (!wide)
         return NULL;
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner,
                                            (size_t)(layout->first[layout->n_shards] * copies) + 1);
     if (!pairs)
         return NULL;
-    int64_t cuts = 1;
-    if (shared >= 0)
-        cuts = outer_cuts(layout, dim);
-    int64_t inner = 1;
-    if (shared >= 0)
-        inner = shards_behind(layout, dim);
+    int64_t cuts = shared >= 0 ? outer_cuts(layout, dim) : 1;
+    int64_t inner = shared >= 0 ? shards_behind(layout, dim) : 1;
     size_t n = 0;
     for (int64_t c = 0; c < copies; c++)
         for (int64_t s = 0; s < layout->n_shards; s++) {
@@ -83,12 +78,11 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
                 pairs[n++] = (struct tile_owner){shard, c * repeat->devices + device};
             }
         }
-    if (tsr__layout_own(arena, wide, pairs, n))
-        return wide;
-    return NULL;
+    return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
 }
 
-// The cuts of one block; NULL: the dimension is not cut for the copies, or no memory.
+// The factors of one block. NULL: the dimension is not divided between the copies, or out of
+// memory.
 static struct tile_layout *cut_less(struct arena *arena, const struct tile_layout *layout,
                                     int64_t copies, int dim)
 {
@@ -107,7 +101,8 @@ static struct tile_layout *cut_less(struct arena *arena, const struct tile_layou
     return tsr__layout_cut(arena, layout->rank, narrow->dims);
 }
 
-// Which shard of the block a shard of the first copy is; -1: it belongs to another copy.
+// The shard of the block that corresponds to a shard of the first copy; -1: it belongs to another
+// copy.
 static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, int64_t copies,
                               int dim)
 {
@@ -115,19 +110,15 @@ static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, i
         return shard;
     int64_t cuts = outer_cuts(layout, dim) / copies, inner = shards_behind(layout, dim);
     int64_t before = shard / (inner * cuts * copies), own = shard / inner % (cuts * copies);
-    if (own < cuts)
-        return (before * cuts + own) * inner + shard % inner;
-    return -1;
+    return own < cuts ? (before * cuts + own) * inner + shard % inner : -1;
 }
 
-// The inverse of repeating: the layout of one copy, if repeating it gives the layout at hand; NULL: it does not.
+// Checks by repeating the result.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim)
 {
     const struct tile_layout *layout = tsr__layout_ordered(arena, all);
-    struct tile_layout *block = NULL;
-    if (layout)
-        block = cut_less(arena, layout, repeat->copies, dim);
+    struct tile_layout *block = layout ? cut_less(arena, layout, repeat->copies, dim) : NULL;
     struct tile_owner *pairs = NULL;
     if (block)
         pairs = ARENA_ARRAY(arena, struct tile_owner, (size_t)layout->first[layout->n_shards] + 1);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile.h - index arithmetic: bounds of a cut, layouts, pieces, copying. Knows no tensors.
+// tile.h - index arithmetic: shard bounds, layouts, pieces, copying. Knows no tensors.
 //
-// A layout says how an index space of some rank is cut and who owns each shard: per dimension an
-// ordered list of factors (size, cuts), first outermost; a loop order over all cut factors that
-// numbers the shards; and a set of owners for each shard. Everything else (intervals, boxes, moves)
-// is computed from it.
+// A layout describes how an index space is sharded and which devices own each shard. Each dimension
+// has an ordered list of factors (size, cuts), outermost first. Nested loops over all sharded
+// factors number the shards, and each shard has a set of owners. Intervals, boxes and transfers are
+// computed from it.
 #ifndef TSR_TILE_H
 #define TSR_TILE_H
 
@@ -12,76 +12,77 @@
 
 #define TILE_MAX_RANK      64
 #define TILE_MAX_FACTORS   16       // per dimension
-#define TILE_MAX_LOOPS     64       // cut factors of a layout (20 at most: each cuts in 2 or more)
+#define TILE_MAX_LOOPS     64       // sharded factors of a layout
 #define TILE_MAX_SHARDS    1048576  // per layout
 #define TILE_MAX_INTERVALS 16777216 // of one dimension of one piece
 
 // First index of shard j of n over size elements: floor(j * size / n). Shard j is [start(j),
-// start(j + 1)).
+// start(j + 1)). (units.c)
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
 
-// Parts that are not equal are runs of equal units: parts of 3 units and of 1 are {4:0,0,0,1} with the tiles of a device as
-// one. Bit e is set where a part ends behind unit e - 1, so 3 and 1 are bits 3 and 4; 0: all parts are equal. (units.c)
+// Unequal parts consist of equal units: parts of 3 units and of 1 are {4:0,0,0,1}, with the tiles
+// of a device as one part. Bit e is set if a part ends after unit e - 1, so 3 and 1 are bits 3 and
+// 4. 0: all parts are equal. (units.c)
 typedef uint64_t tile_shares;
 #define TILE_MAX_UNITS 62
 
 struct tile_factor {
-    int64_t size; // elements; 0: the rest of its dimension (at most one such per dimension)
-    int64_t cuts; // >= 1
+    int64_t size; // elements; 0: unknown (at most one factor of a dimension)
+    int64_t cuts; // number of parts, at least 1
     tile_shares shares;
 };
 
-// A part of a cut, in units: first .. stop - 1 of `of`. Part j of n equal ones is unit j of n.
+// A part of a factor in units: first .. stop - 1 of `of`. Part j of n equal ones is unit j of n.
 struct tile_units {
     int64_t first, stop, of;
 };
 struct tile_units tsr__share_units(int64_t cuts, tile_shares shares, int64_t j);
-int64_t tsr__units_of(int64_t cuts, tile_shares shares); // all units
-// First index of part j over size elements, and what the part has of them.
+int64_t tsr__units_of(int64_t cuts, tile_shares shares); // number of units
+// First index of part j over size elements, and its number of elements.
 int64_t tsr__share_start(int64_t size, int64_t cuts, tile_shares shares, int64_t j);
 int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t j);
-// Shares of n parts of so many units each, in the least units: 6 and 2 are 3 and 1. 0: they are equal, or there are more
-// units than TILE_MAX_UNITS (*fits is false then).
+// Shares of n parts, given by their numbers of units, in lowest terms: 6 and 2 are 3 and 1. Returns
+// 0 if all parts are equal, or if there are more than TILE_MAX_UNITS units (*fits is then false).
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits);
 
-// How n members divide an axis among them: in whole units of `unit` elements, the last of which may be short. Member j has
-// shares[j] of every so many; NULL: all have as many.
+// How the n members of a group divide an axis: in blocks of `unit` elements, of which the last may
+// be shorter. Member j gets shares[j] of the sum of the shares; NULL: equal shares. (units.c)
 struct tile_division {
     int64_t unit, n;
     const int64_t *shares;
 };
-// Where the part of member j begins; j = n: where the last one ends. Shares must have been found good. (units.c)
+// First index of the part of member j; j = n: the end of the last one. The shares must be valid.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j);
-// There are shares for n members, none below 0, and their sum is above 0 and can be counted.
+// True if there are n shares, none is negative, and their sum is positive and does not overflow.
 bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n);
 
 struct tile_dim {
     struct tile_factor *factors; // outermost first
-    int n;                       // 0 or (one factor with cuts 1): not cut
+    int n;                       // 0, or one factor with cuts 1: not sharded
 };
-// Position of one cut factor in the loop order.
+// One sharded factor.
 struct tile_loop {
     int dim, factor;
 };
 struct tile_layout {
     int rank;
     struct tile_dim *dims;
-    struct tile_loop *loops; // cut factors (cuts > 1), outermost first
+    struct tile_loop *loops; // sharded factors (cuts > 1), outermost first
     int n_loops;
     int64_t n_shards; // product of the cuts
     int64_t *first;   // n_shards + 1 offsets into owners
     int64_t *owners;  // devices, ascending within a shard
 };
 
-// A layout that is not cut, on the given devices; of rank 0 where the rank is unknown (negative) or
-// above TILE_MAX_RANK. NULL: out of memory.
+// An unsharded layout on the given devices. Its rank is 0 if `rank` is unknown (negative) or above
+// TILE_MAX_RANK. NULL: out of memory.
 struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64_t *devices,
                                       size_t n);
-// Those cuts (copied), loops in dimension order, nobody owns anything yet. NULL: out of memory, or
-// more than TILE_MAX_SHARDS shards.
+// A layout with these factors (copied), loops in the order of the dimensions, and no owners yet.
+// NULL: out of memory, or more than TILE_MAX_SHARDS shards.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims);
-// Gives shards their owners: pairs in any order, sorted here; a pair that occurs twice counts once.
-// False: out of memory.
+// Sets the owners of the shards. The pairs may be in any order and are sorted here; duplicates are
+// ignored. False: out of memory.
 struct tile_owner {
     int64_t shard, device;
 };
@@ -92,56 +93,58 @@ struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layo
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout);
 bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is cut
 bool tsr__layout_shared(const struct tile_layout *layout);   // some parts are not equal
-// The same with equal parts, of which a device has several: parts of 3 units and 1 on devices 0 and 1 as {4:0,0,0,1}. Loops
-// are in the order of the dimensions. NULL: out of memory, or more than TILE_MAX_SHARDS shards. (units.c)
+// The layout with equal parts only: parts of 3 units and 1 on devices 0 and 1 become {4:0,0,0,1}.
+// Loops are in the order of the dimensions. NULL: out of memory, or more than TILE_MAX_SHARDS
+// shards. (units.c)
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout);
-// The other way: {4:0,0,0,1} as parts of 3 units and 1, if then every device has one shard; else the layout as it is.
-// NULL: out of memory. (units.c)
+// The inverse: {4:0,0,0,1} becomes parts of 3 units and 1, if every device then has one shard; else
+// the layout itself. NULL: out of memory. (units.c)
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout);
-// Same cuts of the same factors and the same owners for the same pieces (loop order does not
-// matter).
+// True if the same factors are sharded in the same way and the same pieces have the same owners, in
+// any order of the loops.
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b);
-// Owners of shard k: the count, and where they stand.
+// Returns the number of owners of the shard and sets *out to them.
 size_t tsr__layout_owners(const struct tile_layout *layout, int64_t shard, const int64_t **out);
 bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device);
 // The first shard >= from that device owns, or -1.
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from);
 
-// Copies of one block of devices: copy c has devices c n .. (c + 1) n - 1. (repeat.c)
+// Copies of a block of devices: copy c has devices c * n .. (c + 1) * n - 1. (repeat.c)
 struct tile_repeat {
-    int64_t copies, devices; // n: of one copy
-    const int64_t
-        *device; // of the first copy: what the block's layout calls 0, 1 ...; NULL: the same
+    int64_t copies, devices; // devices: n, of one copy
+    const int64_t *device;   // of the first copy, by device of the block's layout; NULL: the same
 };
-// The layout of a block in all its copies, which share dimension dim; -1: each has all of it. NULL: out of memory.
+// The layout of a block in all its copies, which share dimension `dim`; -1: replicated in each
+// copy. NULL: out of memory.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim);
-// The other way: the layout of the first copy. NULL: it is not the same in all copies (or the arena has failed).
+// The inverse: the layout of the first copy. NULL: the copies differ, or out of memory.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim);
 // Coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords);
 
-// Sizes of the factors of a dimension of that many elements. They multiply to it; only where
-// nothing but the first factor is cut, its last unit may be short. False: they do not fit, or a
-// factor is smaller than its cuts.
+// Sizes of the factors of a dimension of `size` elements. Their product is `size`; if only the
+// first factor is sharded, its last unit may be incomplete. False: they do not match, or a factor
+// is smaller than its cuts.
 bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
-// A part of a dimension as ranges of digits, outermost first. The digits above `run` repeat it.
+// A part of a dimension as ranges of digits, outermost first. The digits above `run` repeat it (see
+// piece.c).
 struct tile_digits {
     int64_t start[TILE_MAX_FACTORS], stop[TILE_MAX_FACTORS], unit[TILE_MAX_FACTORS];
-    int64_t size;  // of the dimension: its last unit may be short
-    int run;       // lowest digit that is not taken whole; -1: all are
-    int64_t count; // of intervals
+    int64_t size;  // of the dimension
+    int run;       // lowest digit with a restricted range; -1: none
+    int64_t count; // number of intervals
 };
-// The part that a choice of coordinates covers. False: sizes do not fit.
+// The part of a dimension at the given coordinates, one per factor. False: the sizes do not match.
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits);
-// Elements that two parts of one dimension share; -1: out of memory, or too many to count. (overlap.c)
+// Number of elements that two parts of one dimension share. -1: out of memory, or too many
+// intervals. (overlap.c)
 int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y);
-// For one dimension of given size: the intervals, ascending, that a choice of coordinates (one per
-// factor of the dimension; 0 for uncut ones) covers. Returns the count, or -1 if sizes do not fit.
-// With out NULL only counts.
+// The intervals of a dimension, ascending, at the given coordinates (0 for factors that are not
+// sharded). Returns their number, -1 if the sizes do not match. `out` may be NULL.
 struct tile_interval {
     int64_t start, stop;
 };
@@ -150,7 +153,7 @@ int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64
 void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out,
                            int64_t cap);
 
-// A piece: per dimension a list of intervals; its elements are their product, stored row-major.
+// A piece of a tensor: the product of a list of intervals per dimension, stored row-major.
 struct tile_piece {
     int rank;
     struct {
@@ -158,24 +161,25 @@ struct tile_piece {
         int64_t n, size; // intervals; sum of their lengths
     } * dims;
 };
-// Piece of shard k for a shape; empty where a dimension has fewer elements than shards. NULL: out of memory, or factors
-// that do not make the shape's sizes.
+// The piece of a shard; empty if a dimension has fewer elements than shards. NULL: out of memory,
+// or the factors do not match the shape.
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard);
 int64_t tsr__piece_elements(const struct tile_piece *piece);
-// Copies the elements that both pieces have from src (stored as piece from) to dst (stored as piece
-// to). Returns the number of elements copied.
+// Copies the common elements from src (stored as piece `from`) to dst (stored as `to`). Returns
+// their number.
 int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
                         void *dst, size_t elem_bytes);
-// Packs into / unpacks from a contiguous message the elements that both pieces have, in row-major
-// order of the intersection; both sides of a transfer compute the same order. Returns the count.
+// Packs the common elements into a contiguous message, or unpacks them, in row-major order, which
+// both sides compute alone. Returns their number.
 int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
                         const struct tile_piece *theirs, void *message, size_t elem_bytes);
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes);
 
-// All three as one: from and to are the pieces of both ends, one of which may be packed. A mover is told every stretch
-// of neighbouring bytes instead, in order: addresses are handed on, not looked at (a GPU's, say).
+// The general form: `from` and `to` are the pieces of both ends, one of which may be packed. With a
+// mover, every contiguous range is passed to it in order, and addresses are not dereferenced (they
+// may be GPU addresses).
 enum tile_packed { TILE_NOT_PACKED, TILE_PACKED_FROM, TILE_PACKED_TO };
 struct tile_mover {
     void (*move)(void *data, void *to, const void *from, size_t bytes);
@@ -185,13 +189,13 @@ int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const st
                         void *dst, size_t elem_bytes, enum tile_packed packed,
                         const struct tile_mover *mover);
 
-// A layout as a list of integers, for an operator's attribute, and back (untrusted: checked). Form:
-// rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n]. Cuts in unequal parts are
-// their shares as a negative number (tsr__cuts_number).
+// A layout as a list of integers, for attributes of operators: rank, per dimension [n, (size, cuts)
+// * n], n_loops, (dim, factor) * n_loops, n_shards, per shard [n, device * n]. Unequal parts are
+// encoded as negative cuts (tsr__cuts_number). Decoding checks untrusted input.
 int64_t tsr__cuts_number(const struct tile_factor *factor);
-size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out,
-                          size_t cap); // count needed
-struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v,
-                                       size_t n); // NULL: malformed
+// Returns the length; writes at most `cap` numbers, none if `out` is NULL.
+size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap);
+// NULL: malformed, or out of memory.
+struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n);
 
 #endif

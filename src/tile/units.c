@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// units.c - parts that are not equal: how they are counted, and layouts with them in both forms.
+// units.c - unequal parts: their bounds, and conversion of layouts that have them.
 //
-// A fast device and a slow one may have 3 quarters and 1 quarter of a dimension. In ONNX's fields that is a cut in 4 whose
-// first three shards are the same device's: {4:0,0,0,1}. All that works with layouts wants one shard of each device, so
-// the tiles of a device that lie side by side become one part, and the cut keeps in mind where its parts end.
+// A fast device and a slow one may have three quarters and one quarter of a dimension. In ONNX this
+// is a sharding in 4 parts, of which the first three are on the same device: {4:0,0,0,1}. Layouts
+// have one shard per device, so adjacent tiles of a device become one part, and `shares` stores
+// where parts end.
 //
 //     {4:0,0,0,1}   2 parts on devices 0 and 1, ends at units 3 and 4: bits 3 and 4, shares = 24
-//     of 10 elements, part 0 has 0 .. floor(3 * 10 / 4) = 7, part 1 has 7 .. 10: what the four shards have together
+//     10 elements:  part 0 is [0, floor(3 * 10 / 4)) = [0, 7), part 1 is [7, 10), the same elements
+//                   as those of the four shards
 //     {8:0,0,0,0,0,0,1,1} is the same: floor(6 D / 8) = floor(3 D / 4) for every D
 #include "tile/tile.h"
 
 #include <stdlib.h>
 
-// ---- counting ----------------------------------------------------------------------------------
+// ---- bounds ------------------------------------------------------------------------------------
 
-// Where part j - 1 ends: the j-th bit that is set, counted from 1; 0 for j = 0.
+int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
+{
+    // floor(j * size / n) = j * floor(size / n) + floor(j * (size mod n) / n), without overflow.
+    __extension__ typedef unsigned __int128 wide;
+    int64_t q = size / n, r = size % n;
+    return j * q + (int64_t)((wide)j * (wide)r / (wide)n);
+}
+
+// The end of part j - 1: the j-th set bit, counted from 1; 0 for j = 0.
 static int64_t end_of(tile_shares shares, int64_t j)
 {
     int64_t end = 0;
@@ -29,9 +39,7 @@ static int64_t end_of(tile_shares shares, int64_t j)
 
 int64_t tsr__units_of(int64_t cuts, tile_shares shares)
 {
-    if (shares)
-        return 63 - __builtin_clzll(shares);
-    return cuts;
+    return shares ? 63 - __builtin_clzll(shares) : cuts;
 }
 
 struct tile_units tsr__share_units(int64_t cuts, tile_shares shares, int64_t j)
@@ -54,7 +62,7 @@ int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t 
     return tsr__share_start(size, cuts, shares, j + 1) - tsr__share_start(size, cuts, shares, j);
 }
 
-// 6 and 2 have the divisor 2: parts end at 3 and 4.
+// 6 and 2 are divided by 2: parts end at 3 and 4.
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
 {
     int64_t divisor = 0, end = 0;
@@ -78,8 +86,8 @@ tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
     return shares;
 }
 
-// 10 elements in units of 4 are 3 units. Of two equal parts the second begins at unit 1, element 4; of shares 3 and 1 at
-// unit floor(3 * 3 / 4) = 2, element 8.
+// 10 elements in units of 4 are 3 units. With two equal parts the second begins at unit 1, element
+// 4; with shares 3 and 1 at unit floor(3 * 3 / 4) = 2, element 8.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j)
 {
     int64_t units = length / division->unit + (length % division->unit != 0);
@@ -117,13 +125,12 @@ bool tsr__layout_shared(const struct tile_layout *layout)
     return false;
 }
 
-// The factor that a loop of the layout counts.
 static struct tile_factor *factor_at(const struct tile_layout *layout, int loop)
 {
     return &layout->dims[layout->loops[loop].dim].factors[layout->loops[loop].factor];
 }
 
-// Which part of the factor has that unit: as many parts end at it or before. Ends at 3 and 4: unit 2 is part 0's, unit 3 part 1's.
+// The part that contains the unit. Parts end at 3 and 4: unit 2 is in part 0, unit 3 in part 1.
 static int64_t part_with(const struct tile_factor *factor, int64_t unit)
 {
     if (!factor->shares)
@@ -132,7 +139,7 @@ static int64_t part_with(const struct tile_factor *factor, int64_t unit)
     return __builtin_popcountll(factor->shares & up_to_it);
 }
 
-// The shard that has a shard of the same layout in units; both count the same loops in the same order.
+// The shard that contains the given units, one per loop.
 static int64_t shard_with(const struct tile_layout *layout, const int64_t *units)
 {
     int64_t shard = 0;
@@ -143,7 +150,7 @@ static int64_t shard_with(const struct tile_layout *layout, const int64_t *units
     return shard;
 }
 
-// Every unit is a shard of its own, with the owners of the part that it belongs to.
+// Every unit becomes a shard, with the owners of its part.
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *parts = tsr__layout_ordered(arena, layout);
@@ -173,9 +180,7 @@ struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_lay
             *pair = (struct tile_owner){k, owners[i]};
         }
     }
-    if (tsr__layout_own(arena, units, pairs.at, pairs.n))
-        return units;
-    return NULL;
+    return tsr__layout_own(arena, units, pairs.at, pairs.n) ? units : NULL;
 }
 
 // ---- runs of tiles -----------------------------------------------------------------------------
@@ -185,7 +190,7 @@ static int by_number(const void *a, const void *b)
     return int64_order(*(const int64_t *)a, *(const int64_t *)b);
 }
 
-// Owners mostly ascend from shard to shard, and then none has several.
+// True if no device can have several shards, because the owners are ascending.
 static bool ascends(const struct tile_layout *layout)
 {
     int64_t n = layout->first[layout->n_shards];
@@ -195,7 +200,7 @@ static bool ascends(const struct tile_layout *layout)
     return true;
 }
 
-// Some device has several shards. Out of memory: false.
+// True if a device has several shards; false if out of memory.
 static bool owns_several(struct arena *arena, const struct tile_layout *layout)
 {
     if (ascends(layout))
@@ -221,8 +226,8 @@ static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
     return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
 }
 
-// The parts that a loop's tiles form: part[j] is the number of the part that tile j belongs to. A part ends where the
-// owners change, whatever the place in the other loops. False: more parts than can be counted, or out of memory.
+// Merges the tiles of a loop into parts: part[j] is the part of tile j. A part ends where the
+// owners change at any position of the other loops. False: too many parts, or out of memory.
 static bool find_runs(struct arena *arena, const struct tile_layout *layout, int loop,
                       int64_t *part, struct tile_factor *out)
 {
@@ -233,7 +238,7 @@ static bool find_runs(struct arena *arena, const struct tile_layout *layout, int
     for (int64_t k = 0; k < layout->n_shards; k++) {
         tsr__layout_coords(layout, k, coords);
         if (coords[loop] && !same_owners(layout, k, k - stride))
-            part[coords[loop]] = 1; // another part begins here
+            part[coords[loop]] = 1; // a new part begins
     }
     int64_t *units = ARENA_ARRAY(arena, int64_t, (size_t)cuts);
     if (!units)
@@ -249,7 +254,7 @@ static bool find_runs(struct arena *arena, const struct tile_layout *layout, int
     return fits;
 }
 
-// Owners of the shards of `tiles`, as owners of the parts that they belong to: parts[loop][j] for tile j of the loop.
+// Gives the owners of the tiles to the parts; parts[loop][j] is the part of tile j of the loop.
 static struct tile_layout *own_runs(struct arena *arena, const struct tile_layout *tiles,
                                     struct tile_layout *runs, int64_t *const *parts,
                                     const int64_t *cuts)
@@ -266,13 +271,12 @@ static struct tile_layout *own_runs(struct arena *arena, const struct tile_layou
         for (int64_t i = tiles->first[k]; i < tiles->first[k + 1]; i++)
             pairs[at++] = (struct tile_owner){shard, tiles->owners[i]};
     }
-    if (tsr__layout_own(arena, runs, pairs, at))
-        return runs;
-    return NULL;
+    return tsr__layout_own(arena, runs, pairs, at) ? runs : NULL;
 }
 
-// The layout with each run as one part; `layout` itself where runs cannot be counted or a device still has several. All loops
-// at once: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first and of 1 and 1 in the second. NULL: out of memory.
+// Merges runs of tiles in all loops: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first loop
+// and of 1 and 1 in the second. Returns `layout` if there are too many units or a device still has
+// several shards. NULL: out of memory.
 static const struct tile_layout *take_runs(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *tiles = tsr__layout_ordered(arena, layout);
@@ -299,8 +303,8 @@ static const struct tile_layout *take_runs(struct arena *arena, const struct til
     return runs;
 }
 
-// Few layouts come to the second step: in most no device has several shards. What it takes is ten times the layout and given
-// back at once; runs that can be counted are few, and copied.
+// In most layouts no device has several shards. The work takes ten times the memory of the layout
+// and is done in an arena of its own.
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout)
 {
     if (tsr__layout_shared(layout) || ascends(layout))
@@ -314,7 +318,5 @@ const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct til
         runs = tsr__layout_copy(arena, runs);
     arena->failed = arena->failed || work.failed;
     tsr__arena_free(&work);
-    if (arena->failed)
-        return NULL;
-    return runs;
+    return arena->failed ? NULL : runs;
 }
