@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// external.c - tensor data in other files: what a model says about it, held against what is there.
+// external.c - tensor data in external files.
 //
-// Keys and numbers are read strictly, the file is opened beneath the model's folder by `base`
-// alone, and the window is held against the file's size before a byte of it is touched. Knows no
-// element types.
+// The keys and numbers of external_data are parsed strictly, the file is opened inside of the
+// model's folder, and the range is compared with the size of the file before it is read.
 //
-//     external_data {location "w.bin", offset "4096", length "192"} in m/model.onnx: bytes 4096 .. 4287 of m/w.bin
+//     external_data {location "w.bin", offset "4096", length "192"} in m/model.onnx:
+//         bytes 4096 .. 4287 of m/w.bin
 //     without offset: from the start; without length: to the end of the file
 //     "../w.bin", "/etc/passwd", a link that leads out of m/: refused by tsr__folder_file
-//
-// ir asks in two ways: map the range (tsr__external_map), or open the file to copy from
-// (tsr__external_open).
 #include "wire/internal.h"
 
 #include <errno.h>
@@ -18,11 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// ONNX Runtime marks data in its own memory with this location; in a file it is an attack or a
+// ONNX Runtime marks data in its own memory with this location. In a file it is an attack or a
 // leak.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
 
-// Which of two locations holds is a question that different readers answer differently, so none is taken.
+// Readers differ in which of two values they use, so duplicates are errors.
 static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
                           struct str value)
 {
@@ -40,8 +37,8 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
 {
     int64_t v;
     if (value.n == 0 || value.p[0] == '-' || !tsr__str_int(value, &v)) {
-        tsr__diag(session, DIAG_external_number, at, "write a decimal number of bytes, digits only",
-                  "external data: " STR_FMT " is \"" STR_FMT "\", which is no number of bytes",
+        tsr__diag(session, DIAG_external_number, at, "use a decimal number, digits only",
+                  "external data: " STR_FMT " is \"" STR_FMT "\", not a number of bytes",
                   STR_ARG(key), STR_ARG(value));
         return TSR_MALFORMED;
     }
@@ -49,14 +46,13 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
     return TSR_OK;
 }
 
-// Whether the name leads out of the folder is not asked here: only opening it can tell, since links
-// decide too.
+// Opening the file checks whether the name leads out of the folder.
 static tsr_status check_location(tsr_session *session, const struct place *at, struct str location)
 {
     struct str marker = STR(MEMORY_MARKER);
     if (location.n == 0) {
         tsr__diag(session, DIAG_external_location, at, "save the model with its data again",
-                  "external data: no location says which file it is in");
+                  "external data: the location is missing");
         return TSR_MALFORMED;
     }
     if (location.n >= marker.n && memcmp(location.p, marker.p, marker.n) == 0) {
@@ -67,7 +63,7 @@ static tsr_status check_location(tsr_session *session, const struct place *at, s
     return TSR_OK;
 }
 
-// The texts in *out are views of the tensor's bytes. A checksum is handed on as it stands.
+// The strings of *out are views of the tensor. The checksum is not used.
 tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out)
 {
@@ -86,7 +82,7 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
         while (k < KEYS && !str_is(key, names[k]))
             k++;
         if (k == KEYS)
-            continue; // keys of others are theirs
+            continue;
         if (has[k])
             return bad_key(session, at, key, value);
         has[k] = true;
@@ -109,7 +105,7 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
     return TSR_OK;
 }
 
-// Length of the window, which lies in a file of `size` bytes; or the finding.
+// Checks the range against the size of the file and returns its length.
 static tsr_status check_window(tsr_session *session, const struct wire_external *external,
                                const struct place *at, uint64_t size, uint64_t *length_out)
 {
@@ -117,11 +113,11 @@ static tsr_status check_window(tsr_session *session, const struct wire_external 
     if (external->has_length)
         length = external->length;
     else if (external->offset <= size)
-        length = size - external->offset; // to the end of the file
+        length = size - external->offset;
     if (external->offset > size || length > size - external->offset) {
         tsr__diag(session, DIAG_external_window, at,
-                  "bring the whole data file, or save the model again",
-                  "external data: bytes %llu to %llu of \"" STR_FMT "\" are asked for, it has %llu",
+                  "copy the complete data file, or save the model again",
+                  "external data: bytes %llu to %llu of \"" STR_FMT "\" are needed, it has %llu",
                   (unsigned long long)external->offset,
                   (unsigned long long)external->offset + (unsigned long long)length,
                   STR_ARG(external->location), (unsigned long long)size);
@@ -131,8 +127,7 @@ static tsr_status check_window(tsr_session *session, const struct wire_external 
     return TSR_OK;
 }
 
-// The descriptor is the caller's. A file that is cut short afterwards is not noticed here: who
-// copies from it sees that.
+// The caller closes the descriptor.
 tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out)
@@ -144,7 +139,7 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     struct stat info;
     if (tsr__fault(session, FAULT_READ) || fstat(fd, &info) != 0) {
         tsr__diag(session, DIAG_io_read, at, NULL,
-                  "external data: the size of \"" STR_FMT "\" is not known",
+                  "external data: the size of \"" STR_FMT "\" is unknown",
                   STR_ARG(external->location));
         st = TSR_IO;
     } else {
@@ -158,8 +153,7 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     return TSR_OK;
 }
 
-// An empty range has no map (base NULL) and bytes that are not NULL. The file is closed at once: a
-// map outlives its descriptor.
+// An empty range has no mapping (base NULL) and a non-NULL pointer.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
                              struct external_map *out)
@@ -172,7 +166,7 @@ tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
     struct external_map map = {.bytes = {"", 0}};
     if (length > 0) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        uint64_t skip = external->offset % page; // a map starts at a page
+        uint64_t skip = external->offset % page;
         map.size = (size_t)(length + skip);
         off_t start = (off_t)(external->offset - skip);
         if (tsr__fault(session, FAULT_READ))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// fields.h - the field numbers of every ONNX message, as F_<message>_<field>.
+// fields.h - the field numbers of all ONNX messages, as F_<message>_<field>.
 //
-// Numbers only; what a field holds stands in schema.c, which uses these names. Numbers that the
-// schema reserves (they occur in very old files) are unknown fields here and are kept as such.
+// schema.c describes their types. Numbers that the schema reserves (they occur in very old files)
+// are treated as unknown fields, which are preserved.
 #ifndef TSR_WIRE_FIELDS_H
 #define TSR_WIRE_FIELDS_H
 

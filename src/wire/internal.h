@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of `wire` share and other rooms do not see.
+// internal.h - declarations shared by the files of wire.
 #ifndef TSR_WIRE_INTERNAL_H
 #define TSR_WIRE_INTERNAL_H
 
 #include "wire/wire.h"
 
-// Rows by message and field number; a row without a name is an unknown field.
+// Indexed by message and field number; unknown fields have no name.
 extern const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1];
 
 #define VARINT_MAX 10 // bytes of the longest varint that is read
@@ -16,7 +16,7 @@ static inline size_t varint_size(uint64_t v)
     return 1 + (size_t)(63 - __builtin_clzll(v | 1)) / 7;
 }
 
-// Writes v as the shortest varint; room for VARINT_MAX bytes must be there. Gives the end.
+// Writes v as a varint of up to VARINT_MAX bytes and returns the end.
 static inline char *varint_put(char *p, uint64_t v)
 {
     while (v >= 128) {

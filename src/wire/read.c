@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// read.c - protobuf bytes as fields: one at a time, or a whole message checked at once.
+// read.c - reads protobuf fields one at a time, and checks complete messages.
 //
-// What is refused is what the protobuf library of Python's onnx refuses, nothing more: tags are at
-// most 5 bytes and 32 bits, lengths at most 5 bytes (longer only where more than 32 GiB need them),
-// varints at most 10; a field with an unexpected wire type is an unknown field; messages and groups
-// together nest 100 deep. Nothing is allocated, every length is held against the bytes that are
-// left before it is used.
+// Exactly what the protobuf library of Python's onnx rejects is rejected: tags of more than 5 bytes
+// or 32 bits, lengths of more than 5 bytes (unless they exceed 32 GiB), varints of more than 10
+// bytes, and more than 100 nested messages and groups. A field with an unexpected wire type is an
+// unknown field. Nothing is allocated, and every length is compared with the bytes that are left.
 //
 //     0a 03 61 62 63   field 1 (0a = 1 << 3 | 2, length-delimited), 3 bytes "abc"
 //     10 ac 02         field 2 (10 = 2 << 3 | 0, varint), 300 = 0x2c + 2 * 128
 //     0d 00 00 80 3f   field 1 (0d = 1 << 3 | 5, four bytes), the float 1.0
 //
-// Two ways through the same bytes: take_* decode any field and say what is wrong with it;
-// usual_head decodes the form that nearly all fields have and gives up on any other. Files are
-// mostly read by the second.
+// take_* decode any field and return what is wrong with it. usual_head decodes the form that nearly
+// all fields have, for speed.
 #include "wire/internal.h"
 
-// What can be wrong; wrongs[] has the finding's code and words for each.
+// Errors; wrongs[] has the code and message of each.
 enum wrong { FINE, TRUNCATED, LENGTH, TAG, NUMBER, TYPE, VARINT, GROUP, DEPTH, PACKED };
 
 static const struct {
     enum diag_code code;
     const char *text;
 } wrongs[] = {
-    [TRUNCATED] = {DIAG_wire_truncated, "the bytes end in the middle of a field"},
-    [LENGTH] = {DIAG_wire_length, "a length reaches beyond the message that it stands in"},
-    [TAG] = {DIAG_wire_tag, "a field's tag has more than 32 bits"},
-    [NUMBER] = {DIAG_wire_tag, "a field has the number 0"},
-    [TYPE] = {DIAG_wire_tag, "a field has a wire type that does not exist"},
-    [VARINT] = {DIAG_wire_varint, "an integer takes more than 10 bytes"},
-    [GROUP] = {DIAG_wire_group, "a group is not closed, or closed without having been opened"},
-    [DEPTH] = {DIAG_wire_depth, "messages are nested more than 100 deep"},
-    [PACKED] = {DIAG_wire_packed, "a packed list does not end where its last element ends"},
+    [TRUNCATED] = {DIAG_wire_truncated, "the file is truncated: it ends in the middle of a field"},
+    [LENGTH] =
+        {DIAG_wire_length,
+         "the file is truncated or corrupt: a field is longer than the message that contains it"},
+    [TAG] = {DIAG_wire_tag, "the file is corrupt: a field tag has more than 32 bits"},
+    [NUMBER] = {DIAG_wire_tag, "the file is corrupt: a field has the number 0"},
+    [TYPE] = {DIAG_wire_tag, "the file is corrupt: a field has an unknown wire type"},
+    [VARINT] = {DIAG_wire_varint, "the file is corrupt: an integer has more than 10 bytes"},
+    [GROUP] = {DIAG_wire_group, "the file is corrupt: unbalanced protobuf groups"},
+    [DEPTH] = {DIAG_wire_depth, "messages are nested more than 100 levels deep"},
+    [PACKED] = {DIAG_wire_packed,
+                "the file is corrupt: a packed list ends in the middle of an element"},
 };
 
-// Where a walk is; p is behind what was read last.
+// [p, end) are the bytes that are not read yet.
 struct scan {
     const unsigned char *p, *end;
 };
 
-// Seven bits in each byte, lowest first; the high bit says that another byte follows.
+// Seven bits in each byte, lowest first; the high bit is set if another byte follows.
 static enum wrong take_varint(struct scan *scan, uint64_t *out)
 {
     uint64_t v = 0;
@@ -47,7 +48,7 @@ static enum wrong take_varint(struct scan *scan, uint64_t *out)
         if (scan->p == scan->end)
             return TRUNCATED;
         unsigned char b = *scan->p++;
-        v |= (uint64_t)(b & 127) << (7 * i); // bits above 64 fall away, as in every implementation
+        v |= (uint64_t)(b & 127) << (7 * i); // bits above 64 are dropped
         if (b < 128) {
             *out = v;
             return FINE;
@@ -69,8 +70,7 @@ static enum wrong take_tag(struct scan *scan, uint32_t *number, uint32_t *type)
     return wrong;
 }
 
-// A length and as many bytes. Lengths below 32 GiB fit in 5 bytes; longer ones of these are
-// refused, as protobuf does, which knows no lengths above 2 GiB at all.
+// A length and its bytes. A length of more than 5 bytes must be 32 GiB or more.
 static enum wrong take_bytes(struct scan *scan, struct str *out)
 {
     const unsigned char *start = scan->p;
@@ -85,7 +85,7 @@ static enum wrong take_bytes(struct scan *scan, struct str *out)
     return FINE;
 }
 
-// Little-endian, byte by byte: no alignment is asked of the file.
+// Little-endian, not aligned.
 static enum wrong take_fixed(struct scan *scan, int bytes, uint64_t *out)
 {
     if (scan->end - scan->p < bytes)
@@ -115,15 +115,11 @@ static enum wrong take_plain(struct scan *scan, uint32_t type, uint64_t *integer
     }
 }
 
-// What follows the opening tag of a group, up to and with its closing tag. Groups are no part of
-// the ONNX schema, so their fields have no meaning here: nesting is tracked by number alone,
-// without recursion. (A field number 0 passes inside a group, as it does in the library that we
-// follow.)
+// Reads the rest of a group with its end tag. ONNX has no groups, so only their nesting is checked,
+// without recursion. (The field number 0 is accepted inside of groups, as in the protobuf library.)
 static enum wrong take_group(struct scan *scan, uint32_t number, int levels, struct str *inside)
 {
-    uint32_t open[WIRE_MAX_DEPTH];
-    //
-    // numbers of the groups that are open, outermost first; each closing tag must have the last one's
+    uint32_t open[WIRE_MAX_DEPTH]; // numbers of the open groups, outermost first
     int n = 0;
     if (levels < 1)
         return DEPTH;
@@ -154,8 +150,8 @@ static enum wrong take_group(struct scan *scan, uint32_t number, int levels, str
     return FINE;
 }
 
-// One field of a message below which `levels` more may nest.
-// *out has what was read so far, also where something is wrong.
+// Reads one field; `levels` more may be nested below it. *out is filled as far as possible on
+// errors.
 static enum wrong take_field(struct scan *scan, int levels, struct wire_field *out)
 {
     const char *start = (const char *)scan->p;
@@ -177,28 +173,24 @@ static enum wrong take_field(struct scan *scan, int levels, struct wire_field *o
     return wrong;
 }
 
-// A field of the usual form at p, with `left` bytes to the end: a tag of one byte and a length of one or two.
-// Gives the bytes of tag and length, 0 if it has another form, and the length.
+// Decodes a field with a tag of one byte and a length of one or two. Returns the size of tag and
+// length, 0 if the field has another form.
 static inline size_t usual_head(const unsigned char *p, size_t left, size_t *length)
 {
     uint32_t two = p[0] | (uint32_t)p[1] << 8;
     size_t n = two >> 8;
     if (TSR_LIKELY(wire_is_short(two))) {
         *length = n;
-        if (n <= left - 2)
-            return 2;
-        return 0;
+        return n <= left - 2 ? 2 : 0;
     }
     if (!wire_is_short(two & 0x7fff) || left < 3 || p[2] >= 128)
         return 0;
     *length = n = (n & 127) | (size_t)p[2] << 7;
-    if (n <= left - 3)
-        return 3;
-    return 0;
+    return n <= left - 3 ? 3 : 0;
 }
 
-// What the inline part in wire.h leaves: lengths of two bytes, which are still common, and
-// everything else. On damage cursor->p stays at the field that is wrong.
+// Everything that the inline part in wire.h leaves: lengths of two bytes, which are common, and
+// rare forms. On errors cursor->p stays at the bad field.
 bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 {
     const unsigned char *p = cursor->p;
@@ -221,28 +213,24 @@ bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 
 // ---- the check ---------------------------------------------------------------------------------
 
-// True if the bytes are whole varints of at most 10 bytes.
-// Eight bytes at a time where none of them says "more follows": lists of small numbers are mostly that.
+// True if the bytes are complete varints of at most 10 bytes. Eight bytes at a time are skipped if
+// all of them are below 128.
 static bool varints_ok(const unsigned char *p, const unsigned char *end)
 {
-    int run = 0; // bytes so far that say "more follows"
+    int run = 0; // number of bytes with the high bit set
     while (p < end) {
         uint64_t eight;
         if (run == 0 && end - p >= 8 && (memcpy(&eight, p, 8), !(eight & 0x8080808080808080u))) {
             p += 8;
             continue;
         }
-        if (*p++ < 128)
-            run = 0;
-        else
-            run = run + 1;
+        run = *p++ < 128 ? 0 : run + 1;
         if (run == VARINT_MAX)
             return false;
     }
     return run == 0;
 }
 
-// A packed list is the elements' bytes, one behind the other, without tags.
 static bool packed_ok(const struct wire_row *row, struct str bytes)
 {
     const unsigned char *p = (const unsigned char *)bytes.p;
@@ -253,14 +241,14 @@ static bool packed_ok(const struct wire_row *row, struct str bytes)
     return varints_ok(p, p + bytes.n);
 }
 
-// First damage that a walk met.
+// The first error of a check.
 struct damage {
     enum wrong wrong;
     const unsigned char *at;
     enum wire_message message;
 };
 
-// Always false, so that a check can return it.
+// Returns false, for use in return statements.
 static bool damaged(struct damage *damage, enum wrong wrong, const unsigned char *at,
                     enum wire_message m)
 {
@@ -270,9 +258,7 @@ static bool damaged(struct damage *damage, enum wrong wrong, const unsigned char
 
 static bool walk(struct damage *damage, struct str body, enum wire_message m, int depth);
 
-// What a known field holds.
-// row->check is not INSIDE_ANY: a list or a message that must be whole. `start` is where the field
-// begins.
+// Checks the contents of a known field that begins at `start`.
 static bool walk_inside(struct damage *damage, const struct wire_row *row, struct str bytes,
                         const unsigned char *start, enum wire_message m, int depth)
 {
@@ -283,18 +269,16 @@ static bool walk_inside(struct damage *damage, const struct wire_row *row, struc
     return walk(damage, bytes, (enum wire_message)row->message, depth + 1);
 }
 
-// A field of any form at p; gives the end of it, or NULL.
-// Unknown fields, and known ones with another wire type than theirs, are whole if their form is.
-static const unsigned char *walk_slow(struct damage *damage, const unsigned char *p,
-                                      const unsigned char *end, enum wire_message message,
-                                      int depth)
+// Checks a field of any form at p. Returns its end or NULL. Unknown fields, and known ones with
+// another wire type, are accepted.
+static const unsigned char *check_field(struct damage *damage, const unsigned char *p,
+                                        const unsigned char *end, enum wire_message message,
+                                        int depth)
 {
     struct scan scan = {p, end};
     struct wire_field field;
     enum wrong wrong = take_field(&scan, WIRE_MAX_DEPTH - depth, &field);
-    const struct wire_row *row = NULL;
-    if (wrong == FINE)
-        row = tsr__wire_row(message, field.number);
+    const struct wire_row *row = wrong == FINE ? tsr__wire_row(message, field.number) : NULL;
     if (wrong != FINE)
         damaged(damage, wrong, p, message);
     else if (!row || !row->check || field.type != WIRE_LEN ||
@@ -303,9 +287,8 @@ static const unsigned char *walk_slow(struct damage *damage, const unsigned char
     return NULL;
 }
 
-// Walks a message and, by recursion, all known nested ones; depth is its own level, at most
-// WIRE_MAX_DEPTH. This is a pass over every byte of structure before anything is built, so the usual fields
-// are told apart by their first two bytes.
+// Checks a message and all known nested ones. `depth` is its level, at most WIRE_MAX_DEPTH. Visits
+// every field of a file, so frequent forms are recognized by their first two bytes.
 static bool walk(struct damage *damage, struct str body, enum wire_message message, int depth)
 {
     const struct wire_row *rows = tsr__wire_rows[message];
@@ -321,7 +304,7 @@ static bool walk(struct damage *damage, struct str body, enum wire_message messa
                 head = usual_head(p, left, &n);
         }
         if (TSR_UNLIKELY(head == 0)) {
-            if (!(p = walk_slow(damage, p, end, message, depth)))
+            if (!(p = check_field(damage, p, end, message, depth)))
                 return false;
             continue;
         }
@@ -334,14 +317,12 @@ static bool walk(struct damage *damage, struct str body, enum wire_message messa
     return true;
 }
 
-// depth: level of the message in its file, 0 for a ModelProto.
 bool tsr__wire_sound(struct str body, enum wire_message m, int depth)
 {
     struct damage damage;
     return body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&damage, body, m, depth));
 }
 
-// One finding, for the first damage: what comes after it cannot be told.
 tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
                            struct str body, enum wire_message message, int depth)
 {
@@ -354,15 +335,13 @@ tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *st
     at.file = file;
     at.offset = (uint64_t)((const char *)damage.at - start);
     tsr__diag(session, wrongs[damage.wrong].code, &at,
-              "export the model again, or fetch a fresh copy of the file", "%s (in a %s)",
+              "export the model again, or download the file again", "%s (in a %s)",
               wrongs[damage.wrong].text, tsr__wire_message_name(damage.message));
     return TSR_MALFORMED;
 }
 
-// ---- reading parts that were checked -----------------------------------------------------------
+// ---- reading checked messages ------------------------------------------------------------------
 
-// Walks the whole body, since the last field of the number counts; a view into it, {NULL, 0} if
-// there is none.
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -380,7 +359,7 @@ struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
     return last;
 }
 
-// *out is left alone where the field is absent, so callers put the default there first.
+// *out is unchanged if the field is absent, so it can hold the default.
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -395,7 +374,7 @@ bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
     return found;
 }
 
-// Appends to the n that are there already; gives the new count, which may exceed cap.
+// Appends to n values. Returns the new number, which may exceed cap.
 static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 {
     struct scan scan = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};
@@ -408,7 +387,6 @@ static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
     return n;
 }
 
-// Called twice as a rule: with cap 0 for the count, then with room for all.
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -428,8 +406,7 @@ size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap
     return n;
 }
 
-// Protobuf: a message field that is written twice is the two bodies one behind the other. One occurrence,
-// the usual case, is returned as a view; several are joined in the arena.
+// One occurrence, the usual case, is returned as a view.
 struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present)
 {
     struct wire_cursor cursor = wire_over(body);

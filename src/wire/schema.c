@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// schema.c - what the ONNX schema says about each field: kind, repeated or not, which message.
+// schema.c - the ONNX schema as a table: kind, repeated or not, and message type of each field.
 //
-// One row per field, found by message and number without a search. Packed or unpacked is not told
-// apart: a reader takes both. Enumerations are integers. What has no row is an unknown field.
+// Rows are found by message and field number without a search. Packed and unpacked lists are not
+// distinguished: readers accept both. Enumerations are integers. Fields without a row are unknown.
 //
-// `check` is what a reader must look into before it trusts a field (enum wire_inside): a message is
-// walked, a packed list must end with its last element, and any other bytes are whatever they are.
-// Only length-delimited fields are looked into.
+// `check` tells what the check of a file looks into (enum wire_inside): messages are visited, and
+// packed lists must end with their last element. Only length-delimited fields are looked into.
 //
-// To follow a new version of ONNX: the number in fields.h, a row here, and WIRE_MAX_NUMBER if the
-// number is above it; a new message needs an enumerator in wire.h and its name below. Bytes of
-// fields without a row are kept, so an old program does not lose what a new file says.
+// For a new version of ONNX: add the number to fields.h, a row here, and raise WIRE_MAX_NUMBER if
+// necessary. A new message needs an enumerator in wire.h and its name below. Fields without a row
+// are preserved, so older programs do not lose the data of newer files.
 #include "wire/internal.h"
 
 // ONE: a single value; MANY: repeated; SUB and SUBS: a message, once or repeated.
@@ -244,7 +243,7 @@ const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1] = 
     },
 };
 
-// For findings: "the bytes end in the middle of a field (in a TensorProto)".
+// For diagnostics: "... (in a TensorProto)".
 static const char *const message_names[WIRE_MESSAGE_COUNT] = {
     [WIRE_MODEL] = "ModelProto",
     [WIRE_GRAPH] = "GraphProto",
@@ -289,7 +288,5 @@ const struct wire_row *tsr__wire_row(enum wire_message m, uint32_t number)
 
 const char *tsr__wire_message_name(enum wire_message m)
 {
-    if (m < WIRE_MESSAGE_COUNT)
-        return message_names[m];
-    return "message";
+    return m < WIRE_MESSAGE_COUNT ? message_names[m] : "message";
 }

@@ -1,40 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// write.c - ONNX bytes as a rope: spans of the old file where nothing changed, encoded chunks
-// elsewhere.
+// write.c - ropes: lists of views of an old file and of newly encoded bytes.
 //
-// Encoded bytes go into chunks of the arena and become pieces of the rope; a piece that continues
-// the last one in memory is joined to it. A nested message reserves one byte for its length; a
-// longer length moves the content up where that lies in one chunk, or is put between two pieces.
-// Knows fields, not messages.
+// Encoded bytes are written to chunks in the arena, which become pieces of the rope. A piece that
+// continues the last one in memory is joined with it.
 //
-//     a model of 1 GB in which one node of 300 bytes got an attribute of 20 bytes:
-//     [file: before the graph] [tag and new length of the graph] [file: up to the node] [the node] [file: the rest]
-//     memory is taken for the node and the length; the rest is written from the map, large spans by the kernel
+//     A model of 1 GB, in which one node of 300 bytes got an attribute of 20 bytes, becomes:
+//     [file: before the graph] [tag and new length of the graph] [file: up to the node] [the node]
+//     [file: the rest]. Only the node and the length take memory.
 //
-// Lengths stand before contents, so a message's length is known only when it ends: tsr__rope_begin
-// leaves one byte for it, and tsr__rope_end makes room if it needs more. Failure of memory is
-// sticky in the arena; writers do not look.
+// The length of a message precedes its contents but is known only at its end. tsr__rope_begin
+// reserves one byte for it. If tsr__rope_end needs more, it moves the contents if they are in one
+// chunk, else it inserts a piece. Memory failures are sticky in the arena and not checked here.
 #include "wire/internal.h"
 
-// Chunks are as large as what was written so far, within these bounds.
+// Chunks are as large as what was written so far, within bounds.
 #define FIRST_BYTES  ((size_t)1 << 10)
 #define CHUNK_BYTES  ((size_t)4 << 20)
-#define VIEW_BYTES   ((size_t)2 << 10)   // texts from here on are referred to, not copied
-#define SMALL_BYTES  ((size_t)512)       // spans below are copied: a piece costs more than they do
-#define SPLICE_BYTES ((size_t)64 << 10)  // messages from here on are not copied for a new name
-#define COPY_BYTES   ((size_t)256 << 10) // spans of the map from here on are copied by the kernel
+#define VIEW_BYTES   ((size_t)2 << 10)   // longer strings are referred to, not copied
+#define SMALL_BYTES  ((size_t)512)       // shorter views are copied: a piece costs more
+#define SPLICE_BYTES ((size_t)64 << 10)  // longer messages are not copied to replace a name
+#define COPY_BYTES   ((size_t)256 << 10) // longer views of the file are copied by the kernel
 
 void tsr__rope_init(struct rope *rope, struct arena *arena)
 {
     *rope = (struct rope){.arena = arena};
 }
 
-// Makes span the end of the pieces; the open run is closed before.
+// Appends to the pieces. The open run must be closed.
 static void append(struct rope *rope, const char *p, size_t n)
 {
-    struct str *last = NULL;
-    if (rope->pieces.n)
-        last = &rope->pieces.at[rope->pieces.n - 1];
+    struct str *last = rope->pieces.n ? &rope->pieces.at[rope->pieces.n - 1] : NULL;
     if (last && last->p + last->n == p) {
         last->n += n;
     } else {
@@ -46,8 +41,7 @@ static void append(struct rope *rope, const char *p, size_t n)
     rope->bytes += n;
 }
 
-// Makes the open run a piece; the messages that were begun in it have their length there.
-// Marks of open messages that point into the run learn the number of its piece.
+// Turns the open run into a piece and sets the piece of the marks that point into it.
 static void close_run(struct rope *rope)
 {
     if (rope->run == rope->at)
@@ -58,19 +52,13 @@ static void close_run(struct rope *rope)
         rope->open.at[i].piece = rope->pieces.n - 1;
 }
 
-// The rest of the old chunk is given up. Chunks double with what was written, so their number stays
-// small.
+// The rest of the old chunk is not used.
 static bool new_chunk(struct rope *rope, size_t n)
 {
-    uint64_t bytes = rope_size(rope);
-    if (bytes >= CHUNK_BYTES)
-        bytes = CHUNK_BYTES;
-    if (bytes <= FIRST_BYTES)
-        bytes = FIRST_BYTES;
-    if (bytes <= n)
-        bytes = n;
+    size_t bytes = size_max(size_min((size_t)rope_size(rope), CHUNK_BYTES), FIRST_BYTES);
+    bytes = size_max(bytes, n);
     close_run(rope);
-    char *chunk = tsr__arena_raw(rope->arena, (size_t)bytes);
+    char *chunk = tsr__arena_raw(rope->arena, bytes);
     if (!chunk)
         return false;
     rope->run = rope->at = chunk;
@@ -78,13 +66,12 @@ static bool new_chunk(struct rope *rope, size_t n)
     return true;
 }
 
-// Room for n encoded bytes at rope->at, or false once memory has run out.
+// Reserves n bytes at rope->at. False: no memory.
 static inline bool room(struct rope *rope, size_t n)
 {
     return TSR_LIKELY((size_t)(rope->end - rope->at) >= n && rope->at) || new_chunk(rope, n);
 }
 
-// For bytes that do not live as long as the rope.
 void tsr__rope_copy(struct rope *rope, struct str bytes)
 {
     if (bytes.n == 0 || !room(rope, bytes.n))
@@ -93,7 +80,7 @@ void tsr__rope_copy(struct rope *rope, struct str bytes)
     rope->at += bytes.n;
 }
 
-// A short span behind encoded bytes is copied to them: it would cost a piece of its own, and end the run.
+// A short view after encoded bytes is copied to them, which keeps the run open.
 void tsr__rope_view(struct rope *rope, struct str span)
 {
     if (span.n == 0)
@@ -129,7 +116,6 @@ void tsr__rope_float(struct rope *rope, uint32_t number, float value)
     rope->at = p;
 }
 
-// Tag, length and bytes in one go; a long value becomes a view, whose piece follows the head.
 void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
 {
     bool copy = value.n < VIEW_BYTES;
@@ -145,30 +131,15 @@ void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
         tsr__rope_view(rope, value);
 }
 
-// One field for each number.
 void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         tsr__rope_int(rope, number, v[i]);
 }
 
-// The length is counted first; the list may then run over several chunks.
-void tsr__rope_packed(struct rope *rope, uint32_t number, const int64_t *v, size_t n)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        bytes += varint_size((uint64_t)v[i]);
-    if (!room(rope, TAG_MAX + VARINT_MAX))
-        return;
-    rope->at = varint_put(put_tag(rope->at, number, WIRE_LEN), bytes);
-    for (size_t i = 0; i < n && room(rope, VARINT_MAX); i++)
-        rope->at = varint_put(rope->at, (uint64_t)v[i]);
-}
-
 // ---- nested messages ---------------------------------------------------------------------------
 
-// mark is the depth of nesting: messages end in the reverse order of their beginning. mark->bytes
-// is what stands before the content.
+// The mark is the nesting depth: messages end in reverse order.
 size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 {
     size_t mark = rope->open.n;
@@ -184,15 +155,12 @@ size_t tsr__rope_begin(struct rope *rope, uint32_t number)
     return mark;
 }
 
-// Puts the length between the piece that ends before the slot and the rest, which becomes its own piece.
+// Inserts the length after the piece that ends before the slot; the bytes behind the slot become a
+// piece of their own.
 static void insert_length(struct rope *rope, const struct rope_mark *mark, uint64_t length)
 {
     char *start = arena_get(rope->arena, VARINT_MAX, 1);
-    //
-    // two more pieces at most: the length, and what stands behind the slot in the piece that holds it
-    struct str *spare = NULL;
-    if (start)
-        spare = vec_push(rope->arena, &rope->pieces);
+    struct str *spare = start ? vec_push(rope->arena, &rope->pieces) : NULL;
     if (spare)
         spare = vec_push(rope->arena, &rope->pieces);
     if (!spare)
@@ -200,9 +168,7 @@ static void insert_length(struct rope *rope, const struct rope_mark *mark, uint6
     struct str *head = &rope->pieces.at[mark->piece];
     struct str rest = {mark->slot + 1, (size_t)(head->p + head->n - (mark->slot + 1))};
     size_t behind = rope->pieces.n - 2 - (mark->piece + 1);
-    size_t gap = 1;
-    if (rest.n)
-        gap = 2;
+    size_t gap = rest.n ? 2 : 1;
     memmove(head + 1 + gap, head + 1, behind * sizeof *head);
     head->n = (size_t)(mark->slot - head->p);
     head[1] = (struct str){start, (size_t)(varint_put(start, length) - start)};
@@ -213,8 +179,8 @@ static void insert_length(struct rope *rope, const struct rope_mark *mark, uint6
     rope->bytes += head[1].n - 1;
 }
 
-// tsr__rope_begin left one byte for the length: enough up to 127. A longer length moves the body by the
-// missing bytes if the open chunk holds it and has room (300 needs one more), else it becomes a piece of its own.
+// One byte was reserved: enough for lengths up to 127. For longer ones the contents are moved if
+// they are in the open chunk and it has space, else the length becomes a piece.
 void tsr__rope_end(struct rope *rope, size_t mark)
 {
     if (rope->arena->failed || mark >= rope->open.n)
@@ -241,39 +207,38 @@ void tsr__rope_end(struct rope *rope, size_t mark)
 
 // ---- rewriting ---------------------------------------------------------------------------------
 
-// The parts of one managed number while origin is walked. Members: the fields of that number in
+// The parts of one managed number while origin is read. Members are the fields of that number in
 // origin.
 struct lane {
     uint32_t first, n; // its parts are order[first .. first + n)
-    uint32_t next;     // parts before it are written
-    uint32_t kept;     // first part from next on that is a span of origin (looked up lazily)
-    uint32_t left;     // members of origin still to come
-    bool moved;        // kept parts stand in another order than in origin
+    uint32_t next;     // first part that is not written yet
+    uint32_t kept;     // first part from `next` on that is a view of origin (found lazily)
+    uint32_t left;     // members of origin that follow
+    bool moved;        // the views of origin are in another order than in origin
 };
 
-#define FEW_PARTS 64 // their order fits on the stack
+#define FEW_PARTS 64 // order on the stack
 
 struct rewrite {
     struct rope *rope;
     struct str origin;
     const struct wire_part *parts;
-    uint32_t *order;  // indices of parts: by number, else as the caller has them
-    struct str same;  // kept bytes that are not written yet
-    uint32_t managed; // bit set of the numbers that have a lane
-    uint32_t absent;  // of these, the ones that origin has no member of
+    uint32_t *order;  // indices of parts, stably sorted by number
+    struct str same;  // bytes of origin that are not written yet
+    uint32_t managed; // bit set of the managed numbers
+    uint32_t absent;  // managed numbers without members that are not written yet
     struct lane lanes[WIRE_MAX_NUMBER + 1]; // by number; only the managed ones are set
     uint32_t few[FEW_PARTS];
 };
 
-// True for a part that is a span of origin.
+// True if the part is a view of origin.
 static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
 {
     return !part->emit && !part->text &&
            (uintptr_t)part->span.p - (uintptr_t)rewrite->origin.p < rewrite->origin.n;
 }
 
-// NULL: the number is not managed, and its fields stay.
-// Numbers above WIRE_MAX_NUMBER are unknown fields and never managed.
+// NULL: not managed. Numbers above WIRE_MAX_NUMBER are never managed.
 static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
     if (number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1)
@@ -281,21 +246,19 @@ static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
     return NULL;
 }
 
-// Part i of a lane, in the caller's order.
 static const struct wire_part *part_at(const struct rewrite *rewrite, const struct lane *lane,
                                        uint32_t i)
 {
     return &rewrite->parts[rewrite->order[lane->first + i]];
 }
 
-// What was kept must be written before anything new comes.
 static void write_same(struct rewrite *rewrite)
 {
     tsr__rope_view(rewrite->rope, rewrite->same);
     rewrite->same.n = 0;
 }
 
-// Bytes of origin that stay; those that adjoin are written together.
+// Keeps bytes of origin; adjacent ones are written together.
 static void keep(struct rewrite *rewrite, struct str span)
 {
     if (rewrite->same.n && rewrite->same.p + rewrite->same.n == span.p) {
@@ -306,7 +269,7 @@ static void keep(struct rewrite *rewrite, struct str span)
     rewrite->same = span;
 }
 
-// Writes the parts of the lane before `end` that are not written yet.
+// Writes the parts before `end` that are not written yet.
 static void write_until(struct rewrite *rewrite, struct lane *lane, uint32_t end)
 {
     while (lane->next < end) {
@@ -325,7 +288,7 @@ static void write_until(struct rewrite *rewrite, struct lane *lane, uint32_t end
     }
 }
 
-// Sorts the parts into lanes and finds the lanes whose kept parts are out of order.
+// Sorts the parts into lanes and finds out which lanes are reordered.
 static void sort_parts(struct rewrite *rewrite, size_t n_parts)
 {
     for (size_t i = 0; i < n_parts; i++)
@@ -354,7 +317,7 @@ static void sort_parts(struct rewrite *rewrite, size_t n_parts)
     }
 }
 
-// How many members of each lane are to come: at the last one all parts that are left are written.
+// Counts the members of each lane: at the last one all remaining parts are written.
 static void count_members(struct rewrite *rewrite)
 {
     struct wire_cursor cursor = wire_over(rewrite->origin);
@@ -369,9 +332,9 @@ static void count_members(struct rewrite *rewrite)
     }
 }
 
-// A member of a managed number, as it stands in origin.
-//     origin has members A B C, the parts are A, new, C: at A: A is written; at B, which is gone: new takes its
-//     place; at C, the last: C. With parts C, A (moved) all are written where A stood.
+// Writes parts at the place of a member of origin.
+//     Origin has A B C, the parts are A, new, C. At A, A is written; at B, which is dropped, the
+//     new part; at C, C. With parts C, A (reordered) both are written at the place of A.
 static void rewrite_member(struct rewrite *rewrite, struct lane *lane, struct str whole)
 {
     lane->left--;
@@ -386,11 +349,10 @@ static void rewrite_member(struct rewrite *rewrite, struct lane *lane, struct st
     if (lane->kept < lane->n && part_at(rewrite, lane, lane->kept)->span.p == whole.p)
         write_until(rewrite, lane, lane->kept + 1);
     else if (lane->next < lane->kept)
-        write_until(rewrite, lane,
-                    lane->next + 1); // gone from here, and something new waits: it takes the place
+        write_until(rewrite, lane, lane->next + 1); // a new part takes the place
 }
 
-// Writes the numbers below `below` that origin has no member of.
+// Writes the managed numbers below `below` that have no members.
 static void write_absent(struct rewrite *rewrite, uint32_t below)
 {
     while (rewrite->absent && (uint32_t)__builtin_ctz(rewrite->absent) < below) {
@@ -400,11 +362,10 @@ static void write_absent(struct rewrite *rewrite, uint32_t below)
     }
 }
 
-// One walk over origin. Numbers that it has no member of come before the first field of a higher number.
 void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
                        size_t n_managed, const struct wire_part *parts, size_t n_parts)
 {
-    struct rewrite rewrite; // not initialised as a whole: this runs once for each changed node
+    struct rewrite rewrite; // large and called for each changed node: not zeroed
     rewrite.rope = rope;
     rewrite.origin = origin;
     rewrite.parts = parts;
@@ -436,9 +397,9 @@ void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *man
     write_same(&rewrite);
 }
 
-// ---- exchanging texts --------------------------------------------------------------------------
+// ---- replacing strings -------------------------------------------------------------------------
 
-// Bytes of a text field's tag and length, nearly always one each.
+// Size of the tag and length of a string field, nearly always one byte each.
 static inline size_t head_size(uint32_t number, size_t length)
 {
     if (TSR_LIKELY(number < 16 && length < 128))
@@ -456,7 +417,7 @@ static inline char *put_head(char *p, uint32_t number, size_t length)
     return varint_put(put_tag(p, number, WIRE_LEN), length);
 }
 
-// from may be NULL where n is 0, which memcpy does not allow.
+// `from` may be NULL if n is 0.
 static inline char *put_bytes(char *p, const char *from, size_t n)
 {
     if (n)
@@ -464,8 +425,7 @@ static inline char *put_bytes(char *p, const char *from, size_t n)
     return p + n;
 }
 
-// Renaming rewrites most nodes of a model and little in each: counted, then copied in one run,
-// without parts.
+// Renaming changes a few names in most nodes of a model: each is copied in one run.
 void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
                       const struct wire_splice *splice, size_t n)
 {
@@ -473,7 +433,7 @@ void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
     for (size_t i = 0; i < n; i++)
         length +=
             head_size(splice[i].number, splice[i].text.n) + splice[i].text.n - splice[i].old.n;
-    if (length >= SPLICE_BYTES) { // rare, and too much to copy
+    if (length >= SPLICE_BYTES) { // rare
         size_t mark = tsr__rope_begin(rope, number);
         for (size_t i = 0; i <= n; i++) {
             const char *from = i ? splice[i - 1].old.p + splice[i - 1].old.n : origin.p;
@@ -498,15 +458,13 @@ void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
     rope->at = put_bytes(p, from, (size_t)(origin.p + origin.n - from));
 }
 
-// ---- giving out --------------------------------------------------------------------------------
+// ---- output ------------------------------------------------------------------------------------
 
-// Encoded bytes behind the last piece.
 static struct str last_run(const struct rope *rope)
 {
     return (struct str){rope->run, (size_t)(rope->at - rope->run)};
 }
 
-// Failures are sticky in the outfile: its commit tells. fd -1: nothing is copied by the kernel.
 void tsr__rope_write(const struct rope *rope, struct outfile *outfile, struct str map, int fd)
 {
     for (size_t i = 0; i < rope->pieces.n; i++) {
@@ -533,7 +491,6 @@ void tsr__rope_read(const struct rope *rope, char *out)
         memcpy(out, run.p, run.n);
 }
 
-// A rope of one piece is that piece, not a copy. {NULL, 0}: out of memory.
 struct str tsr__rope_flat(const struct rope *rope, struct arena *arena)
 {
     struct str run = last_run(rope);

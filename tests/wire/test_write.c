@@ -75,9 +75,6 @@ static void test_golden(void **state)
     put_dim(&x.r, -1, 0, "N", 2);
     assert_rope(&x, "0a0178 1000 1001 2212 08ffffffffffffffffff01 1205 12014e 1802");
     tsr__rope_init(&x.r, &x.a);
-    tsr__rope_packed(&x.r, F_SPEC_DEVICE, (const int64_t[]){0, 1}, 2);
-    assert_rope(&x, "12020001");
-    tsr__rope_init(&x.r, &x.a);
     tsr__rope_bytes(&x.r, F_NODE_CONFIG_CONFIGURATION_ID, STR("c"));
     tsr__rope_int(&x.r, F_NODE_CONFIG_PIPELINE_STAGE, 0);
     assert_rope(&x, "0a0163 1800");

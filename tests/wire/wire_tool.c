@@ -8,7 +8,7 @@
 //                         with the length (4 bytes) and the bytes of the model.
 //   wire_tool roundtrip   reads lines "MESSAGE PATH", decodes and encodes every field of the file through the
 //                         rope, and rewrites it with its own fields as parts; both must give the same bytes.
-#include "wire/wire.h"
+#include "wire/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,12 @@ static void encode_packed(struct rope *r, const struct wire_field *f, struct are
     if (!v)
         return;
     tsr__wire_ints(f->whole, f->number, v, n);
-    tsr__rope_packed(r, f->number, v, n);
+    char *bytes = ARENA_ARRAY(a, char, n *VARINT_MAX + 1), *end = bytes;
+    if (!bytes)
+        return;
+    for (size_t i = 0; i < n; i++)
+        end = varint_put(end, (uint64_t)v[i]);
+    tsr__rope_bytes(r, f->number, str_bytes(bytes, (size_t)(end - bytes)));
 }
 
 static void encode_field(struct rope *r, const struct wire_field *f, const struct wire_row *row)
