@@ -24,7 +24,7 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
 void tsr__scratch_close(struct scratch *scratch)
 {
     if (scratch->model && scratch->model[0] && scratch->parts)
-        tsr__diag_name(scratch->session, &scratch->mark, scratch->parts, scratch->model);
+        tsr__diag_set_file(scratch->session, &scratch->mark, scratch->parts, scratch->model);
     tsr__temporary_remove(scratch->temporary);
     *scratch = (struct scratch){0};
 }

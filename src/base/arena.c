@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// arena.c - memory: the session's accounting over its allocator, and arenas by lifetime.
+// arena.c - memory: the session's allocator with its accounting, and arenas.
 //
-// Blocks grow with what the arena holds, 64 KiB to 4 MiB; what is large for the block at hand gets
-// one of its own, behind the newest, so that the rest of the newest stays in use.
+// Arena blocks grow with the contents of the arena, from 64 KiB to 4 MiB. A large request gets a
+// block of its own, linked behind the newest block, so that the free rest of the newest stays in
+// use.
 //
-// Example: an arena that holds 100 KiB takes its next block of 128 KiB. A request of 10 KiB that the newest
-// block has no room for opens such a block; one of 40 KiB, more than a quarter of it, gets a block of just its
-// size, and the next 10 bytes still come from the newest.
+// Example: an arena that holds 100 KiB allocates its next block with 128 KiB. A request of 10 KiB
+// that does not fit in the newest block opens such a block. A request of 40 KiB, more than a
+// quarter of it, gets a block of just its size, and the next 10 bytes still come from the newest.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -30,7 +31,7 @@
 #define PLAIN_MALLOC 0
 #endif
 
-// Sanitizers stop at what their malloc cannot hold, where it should return NULL.
+// Sanitizers abort on very large sizes where malloc should return NULL.
 #if PLAIN_MALLOC
 #define LARGEST ((size_t)1 << 38)
 #else
@@ -41,15 +42,15 @@
 
 const bool tsr__default_zeroes = !PLAIN_MALLOC;
 
-// Whether memory of that size is mapped or taken from malloc. Freeing decides again by the same
-// size, so callers must give the size that they asked for.
+// True if memory of this size is mapped instead of taken from malloc. Freeing decides by the same
+// size.
 static bool by_pages(size_t bytes)
 {
     return !PLAIN_MALLOC && bytes >= PAGES_BYTES;
 }
 
-// Fresh zeroed pages that start on a multiple of PAGES_BYTES: with huge pages, loading a large
-// model is a third faster. Both ends that the alignment leaves over are given back.
+// Zeroed pages that start on a multiple of PAGES_BYTES. Huge pages make loading a large model a
+// third faster. The pages before and after the aligned range are unmapped.
 static void *pages_get(size_t bytes)
 {
     size_t want = (bytes + PAGE_MAX - 1) & ~(PAGE_MAX - 1);
@@ -61,11 +62,11 @@ static void *pages_get(size_t bytes)
     if (before)
         munmap(p, before);
     munmap(p + before + want, PAGES_BYTES - before);
-    madvise(p + before, want, MADV_HUGEPAGE); // a wish; failure costs speed only
+    madvise(p + before, want, MADV_HUGEPAGE); // only a hint
     return p + before;
 }
 
-// munmap wants the size that was mapped, rounded up as pages_get did.
+// Rounds up as pages_get did.
 static void default_free(void *p, size_t bytes)
 {
     if (by_pages(bytes))
@@ -74,8 +75,7 @@ static void default_free(void *p, size_t bytes)
         free(p);
 }
 
-// One function for all, as tsr_alloc_fn wants it: bytes 0 frees. realloc does what malloc does from end to end; memory
-// that comes from pages, or becomes such, is copied.
+// A tsr_alloc_fn: bytes 0 frees. Memory that is mapped before or after the call is copied.
 void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
@@ -86,7 +86,7 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
     }
     if (bytes > LARGEST)
         return NULL;
-    // Both sizes are malloc's: it can often grow memory where it lies.
+    // realloc can often grow memory in place.
     if (!by_pages(bytes) && (!old || !by_pages(old_bytes)))
         return realloc(old, bytes);
     void *p;
@@ -103,8 +103,39 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
-// memory_used is what is held at this moment, as the callers say it: they must give the size that they asked for when they
-// free. The lower one of limit and budget refuses; what is refused has its finding, and the old memory stays.
+// Works without memory: uses the free slot of the list and text in the session. The message
+// distinguishes a file that needs more than its size justifies, the limit of the session, and the
+// system.
+void tsr__nomem(tsr_session *session, size_t bytes)
+{
+    char *text = session->out_of_memory_text;
+    size_t size = sizeof session->out_of_memory_text;
+    if (session->out_of_memory)
+        return;
+    session->out_of_memory = true;
+    session->counts[TSR_ERROR]++;
+    bool over_budget = session->memory_budget &&
+                       session->memory_used + bytes > session->memory_budget &&
+                       (!session->memory_limit || session->memory_budget < session->memory_limit);
+    if (over_budget && bytes <= PTRDIFF_MAX)
+        snprintf(text, size,
+                 "loading this file needs more than %zu MiB, which its size does not justify",
+                 session->memory_budget >> 20);
+    else if (session->memory_limit && bytes <= PTRDIFF_MAX)
+        snprintf(text, size, "cannot allocate %zu bytes; the limit of the session is %zu", bytes,
+                 session->memory_limit);
+    else
+        snprintf(text, size, "cannot allocate %zu bytes", bytes);
+    session->diags.at[session->diags.n++] = (struct diag_record){
+        .code = DIAG_out_of_memory,
+        .severity = TSR_ERROR,
+        .place = PLACE_NONE,
+        .message = str_of(text),
+    };
+}
+
+// Fails with a diagnostic if memory_used would exceed the lower one of memory_limit and
+// memory_budget; the old memory stays valid.
 void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes)
 {
     if (!p)
@@ -113,18 +144,16 @@ void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes
         tsr__free(session, p, old_bytes);
         return NULL;
     }
-    // What stays held if the old memory goes: the new size is judged beside it, not beside both.
-    // While it is copied both exist for a moment, which is not counted.
+    // Compare the new size with what remains besides the old memory. Both exist for a moment while
+    // the contents are copied, which is not counted.
     size_t others = session->memory_used - old_bytes, limit = session->memory_limit;
     if (session->memory_budget && (!limit || session->memory_budget < limit))
         limit = session->memory_budget;
     bool refused = tsr__fault(session, FAULT_ALLOC) || bytes > PTRDIFF_MAX ||
                    (limit && (others > limit || bytes > limit - others));
-    void *q = NULL;
-    if (!refused)
-        q = session->alloc_fn(session->alloc_data, p, old_bytes, bytes);
+    void *q = refused ? NULL : session->alloc_fn(session->alloc_data, p, old_bytes, bytes);
     if (!q) {
-        tsr__diag_nomem(session, bytes);
+        tsr__nomem(session, bytes);
         return NULL;
     }
     session->memory_used = others + bytes;
@@ -140,7 +169,7 @@ void *tsr__alloc(tsr_session *session, size_t bytes)
     return tsr__realloc(session, NULL, 0, bytes);
 }
 
-// The size is the caller's knowledge; a wrong one makes memory_used wrong for good.
+// `bytes` must be the size that was allocated, or memory_used becomes wrong.
 void tsr__free(tsr_session *session, void *p, size_t bytes)
 {
     if (!p)
@@ -153,11 +182,10 @@ void tsr__free(tsr_session *session, void *p, size_t bytes)
 
 // ---- arenas ------------------------------------------------------------------------------------
 
-// Stands at the beginning of each block. 16 bytes, so that what follows is aligned as malloc's
-// memory is.
+// Head of each block. Its 16 bytes keep the memory behind it aligned as malloc's.
 struct arena_block {
     struct arena_block *next;
-    size_t bytes; // all of it, this head included
+    size_t bytes; // including this head
 };
 
 void tsr__arena_init(struct arena *arena, tsr_session *session)
@@ -165,7 +193,6 @@ void tsr__arena_init(struct arena *arena, tsr_session *session)
     *arena = (struct arena){.session = session};
 }
 
-// Also of an arena that has failed: it may be used again.
 void tsr__arena_free(struct arena *arena)
 {
     for (struct arena_block *block = arena->blocks, *next; block; block = next) {
@@ -193,9 +220,9 @@ static bool is_fresh_pages(const struct arena *arena, size_t bytes)
            bytes >= PAGES_BYTES;
 }
 
-// Clears the newest block up to `needed`, and at least as much again as is cleared already.
-// Arenas hand out zeroed memory, and many hold a few bytes for a short time: clearing a block of
-// 64 KiB at once would be most of their cost. arena->end is the end of the cleared part.
+// Zeroes the newest block up to `needed`, and at least doubles the zeroed part. Many arenas hold
+// only a few bytes for a short time; zeroing 64 KiB for each would be most of their cost.
+// arena->end is the end of the zeroed part.
 static void clear_up_to(struct arena *arena, const char *needed)
 {
     char *block = (char *)arena->blocks, *limit = block + arena->blocks->bytes;
@@ -206,14 +233,14 @@ static void clear_up_to(struct arena *arena, const char *needed)
     arena->end += step;
 }
 
-// True: the newest block has `bytes` of cleared memory at `p`.
+// True if the newest block has `bytes` of memory at `p`; zeroes them.
 static bool has_room(struct arena *arena, const char *p, size_t bytes)
 {
 #ifdef TSR_TORTURE
     (void)arena, (void)p, (void)bytes;
     return false;
 #else
-    if (arena->failed || !arena->at) // without `at`, blocks are those of tsr__arena_raw
+    if (arena->failed || !arena->at) // no `at`: all blocks are raw ones
         return false;
     const char *limit = (char *)arena->blocks + arena->blocks->bytes;
     if (p > limit || bytes > (size_t)(limit - p))
@@ -224,7 +251,8 @@ static bool has_room(struct arena *arena, const char *p, size_t bytes)
 #endif
 }
 
-// Bytes of the next block: at least what the arena has handed out, so that their number grows with the logarithm.
+// Size of the next block: at least what the arena has allocated, so that the number of blocks grows
+// with the logarithm.
 static size_t block_size(const struct arena *arena)
 {
 #ifdef TSR_TORTURE
@@ -238,23 +266,21 @@ static size_t block_size(const struct arena *arena)
 #endif
 }
 
-// The next address that is a multiple of align, a power of two.
 static char *align_up(char *p, size_t align)
 {
     return p + ((size_t)(-(uintptr_t)p) & (align - 1));
 }
 
-// A block that is not cleared, with an aligned place for `bytes`.
+// Allocates a block with an aligned place for `bytes`, not zeroed. *own: the block is for this
+// request alone.
 static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t align, bool *own)
 {
-    // malloc's alignment is 16, and so is the head's size: only larger alignments need slack.
-    size_t slack = 0;
-    if (align > 16)
-        slack = align - 16;
+    // Blocks and their heads are aligned to 16; only larger alignments need slack.
+    size_t slack = align > 16 ? align - 16 : 0;
     size_t most = SIZE_MAX - sizeof(struct arena_block) - slack;
     if (bytes > most) {
         arena->failed = true;
-        tsr__diag_nomem(arena->session, bytes);
+        tsr__nomem(arena->session, bytes);
         return NULL;
     }
     size_t need = sizeof(struct arena_block) + slack + bytes, usual = block_size(arena);
@@ -262,15 +288,13 @@ static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t a
     return block_new(arena, *own ? need : usual);
 }
 
-// Where the cleared part of the newest block has no room. A request of more than a quarter of a
-// block gets one of its own.
+// Called if the zeroed part of the newest block is too small. A request of more than a quarter of a
+// block gets its own block.
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
 {
     if (arena->failed)
         return NULL;
-    char *p = NULL;
-    if (arena->at)
-        p = align_up(arena->at, align);
+    char *p = arena->at ? align_up(arena->at, align) : NULL;
     if (has_room(arena, p, bytes)) {
         arena->at = p + bytes;
         arena->bytes += bytes;
@@ -282,8 +306,7 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
         return NULL;
     p = align_up((char *)(block + 1), align);
     bool zeroed = is_fresh_pages(arena, block->bytes);
-    // Blocks of their own go behind the newest, whose free rest stays the arena's; the first block
-    // of an arena is the newest in any case.
+    // A block for one request goes behind the newest, unless it is the arena's first.
     if (own && arena->blocks) {
         block->next = arena->blocks->next;
         arena->blocks->next = block;
@@ -301,7 +324,6 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
     return p;
 }
 
-// For large buffers (a file that is read, a tensor): zeroing them would touch every page once more.
 // The result is aligned to 16.
 void *tsr__arena_raw(struct arena *arena, size_t bytes)
 {
@@ -309,15 +331,11 @@ void *tsr__arena_raw(struct arena *arena, size_t bytes)
         return NULL;
     size_t need;
     if (__builtin_add_overflow(bytes, sizeof(struct arena_block), &need))
-        need = SIZE_MAX; // refused, with its finding
-    struct arena_block *block = tsr__alloc(arena->session, need);
-    if (!block) {
-        arena->failed = true;
+        need = SIZE_MAX; // too large for any allocator
+    struct arena_block *block = block_new(arena, need);
+    if (!block)
         return NULL;
-    }
-    block->bytes = need;
-    block->next = NULL;
-    if (arena->blocks) { // behind the newest, whose rest stays in use
+    if (arena->blocks) { // behind the newest, which stays in use
         block->next = arena->blocks->next;
         arena->blocks->next = block;
     } else {
@@ -327,21 +345,18 @@ void *tsr__arena_raw(struct arena *arena, size_t bytes)
     return block + 1;
 }
 
-// n * size that does not fit into a size_t becomes SIZE_MAX, which no arena can give.
 void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
 {
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes))
-        bytes = SIZE_MAX; // refused, with its finding
+        bytes = SIZE_MAX; // too large for any allocator
     return arena_get(arena, bytes, align);
 }
 
-// {NULL, 0} without memory; an empty text gives a pointer to its NUL, so the two can be told apart.
+// Returns {NULL, 0} without memory; a copy of an empty text has a pointer to its NUL.
 struct str tsr__arena_str(struct arena *arena, struct str text)
 {
-    char *p = NULL;
-    if (text.n != SIZE_MAX)
-        p = arena_get(arena, text.n + 1, 1);
+    char *p = text.n != SIZE_MAX ? arena_get(arena, text.n + 1, 1) : NULL;
     if (!p)
         return (struct str){NULL, 0};
     if (text.n)
@@ -349,8 +364,7 @@ struct str tsr__arena_str(struct arena *arena, struct str text)
     return (struct str){p, text.n};
 }
 
-// Formats twice: the first time to learn the length.
-// A format that fails (n < 0) reads as no memory would, without setting `failed`.
+// Returns {NULL, 0} without memory, or if the format fails.
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;
@@ -358,20 +372,14 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    char *p = NULL;
-    if (n >= 0)
-        p = arena_get(arena, (size_t)n + 1, 1);
+    char *p = n >= 0 ? arena_get(arena, (size_t)n + 1, 1) : NULL;
     if (p)
         vsnprintf(p, (size_t)n + 1, format, again);
     va_end(again);
-    if (p)
-        return (struct str){p, (size_t)n};
-    return (struct str){NULL, 0};
+    return p ? (struct str){p, (size_t)n} : (struct str){NULL, 0};
 }
 
-// Storage at the end of the newest block grows where it is.
-// True where the vector is the last thing that was handed out and the block has room: nothing is
-// copied.
+// Extends storage that ends where the free part of the newest block begins, without copying.
 static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes, size_t bytes)
 {
 #ifdef TSR_TORTURE
@@ -386,15 +394,13 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
 #endif
 }
 
-// Room for 8, then half as much again and one more: 8, 13, 20, 31. What is left behind is at most twice what is kept.
+// Capacities are 8, 13, 20, 31, ... What is left behind is at most twice what is kept.
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;
-    size_t more = 8, bytes;
-    if (*cap)
-        more = *cap + *cap / 2 + 1;
-    // Reading it through void ** would be another type than the one that it was declared with.
-    memcpy(&old, at, sizeof old); // *at is a pointer of another type
+    size_t more = *cap ? *cap + *cap / 2 + 1 : 8, bytes;
+    // *at has another pointer type, so reading it through void ** would break aliasing rules.
+    memcpy(&old, at, sizeof old);
     if (__builtin_mul_overflow(more, size, &bytes))
         bytes = SIZE_MAX;
     if (bytes != SIZE_MAX && grow_in_place(arena, old, *cap * size, bytes)) {

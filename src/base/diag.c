@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// diag.c - findings: one ordered, bounded list per session, and how people read them.
+// diag.c - diagnostics: one ordered, bounded list per session, and their text form.
 //
-// One slot is always kept free for the out-of-memory finding, whose text lies in the session
-// itself. A finding for which there is no memory keeps its code and loses its words.
-//
-// A finding is added by tsr__diag alone: the code decides the severity and the title (diag.def),
-// the caller gives place, remedy and message. Texts are copied into an arena of the session's, so
-// nothing of the caller is referred to later. Counts include findings beyond TSR_MAX_FINDINGS, of
-// which nothing else is kept. People read, as tsr_finding_text makes it:
+// The code of a diagnostic determines its severity and title (diag.def); the caller of tsr__diag
+// adds place, hint and message. Texts are copied to an arena of the session. Counts include
+// diagnostics beyond TSR_MAX_FINDINGS, which are not stored. One slot of the list is always kept
+// free for the out-of-memory error, whose text is stored in the session itself. tsr_finding_text
+// returns:
 //
 //   m.onnx: error[shard-device]: the sharding names device 5, but configuration 'tp2' has 2 devices
 //     at main > #84 MatMul 'node_linear_4', value 'val_140', configuration 'tp2'
@@ -17,13 +15,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define PART_MAX    4096  // bytes of one name in a finding
+#define PART_MAX    4096  // bytes of one name
 #define MESSAGE_MAX 16384 // bytes of a message or hint
 
 static const struct {
     tsr_severity severity;
     const char *title, *explanation;
-    const char *line; // "error: out of memory": said where there is no memory for the words
+    const char *line; // "error: out of memory", used if there is no memory for the text
 } table[] = {
 #define WORD_ERROR   "error"
 #define WORD_WARNING "warning"
@@ -35,13 +33,13 @@ static const struct {
 };
 
 static const char *const codes[] = {
-#include "base/diag_codes.h" // made from diag.def
+#include "base/diag_codes.h" // generated from diag.def
 };
-_Static_assert(TSR_COUNT(codes) == DIAG_COUNT, "every X( of diag.def starts its line");
+_Static_assert(TSR_COUNT(codes) == DIAG_COUNT, "every X( of diag.def must start its line");
 
 // ---- adding ------------------------------------------------------------------------------------
 
-// One slot more than needed is always there, for tsr__diag_nomem; NULL: there is none besides it.
+// Appends a record and keeps one more slot free, for tsr__nomem. NULL: out of memory.
 static struct diag_record *push(tsr_session *session)
 {
     if (session->diags.n + 1 >= session->diags.cap &&
@@ -51,57 +49,25 @@ static struct diag_record *push(tsr_session *session)
     return &session->diags.at[session->diags.n++];
 }
 
-// Takes the slot that is always free and text inside the session: this finding can be added when nothing else can.
-// Three causes read differently: a file that asks for more than its size allows, the session's limit, the system.
-// Once for a session, until the findings are cleared. Nothing here allocates.
-void tsr__diag_nomem(tsr_session *session, size_t bytes)
-{
-    if (session->out_of_memory)
-        return;
-    session->out_of_memory = true;
-    session->counts[TSR_ERROR]++;
-    bool over_budget = session->memory_budget &&
-                       session->memory_used + bytes > session->memory_budget &&
-                       (!session->memory_limit || session->memory_budget < session->memory_limit);
-    if (over_budget && bytes <= PTRDIFF_MAX)
-        snprintf(session->out_of_memory_text, sizeof session->out_of_memory_text,
-                 "what is in this file takes more than %zu MiB; it is made to fill memory",
-                 session->memory_budget >> 20);
-    else if (session->memory_limit && bytes <= PTRDIFF_MAX)
-        snprintf(session->out_of_memory_text, sizeof session->out_of_memory_text,
-                 "could not get %zu bytes; the session may hold %zu", bytes, session->memory_limit);
-    else
-        snprintf(session->out_of_memory_text, sizeof session->out_of_memory_text,
-                 "could not get %zu bytes", bytes);
-    session->diags.at[session->diags.n++] = (struct diag_record){
-        .code = DIAG_out_of_memory,
-        .severity = TSR_ERROR,
-        .place = PLACE_NONE,
-        .message = str_of(session->out_of_memory_text),
-    };
-}
-
-// A copy of at most max bytes; a cut one ends in dots, on a boundary of characters.
-// "" and not NULL where there is no memory: what reads findings need not look.
+// A copy of at most max bytes, "" without memory. A truncated text ends in "...", never inside of a
+// UTF-8 character.
 static struct str copy(tsr_session *session, struct str text, size_t max)
 {
     if (text.n == 0)
         return (struct str){"", 0};
     if (text.n > max) {
         size_t n = max;
-        // Back over bytes that continue a character, of which there are at most three.
+        // A character has at most three continuation bytes.
         for (int i = 0; i < 3 && ((unsigned char)text.p[n] & 0xC0) == 0x80; i++)
             n--;
         text = tsr__arena_printf(&session->diag_arena, "%.*s...", (int)n, text.p);
     } else {
         text = tsr__arena_str(&session->diag_arena, text);
     }
-    if (text.p)
-        return text;
-    return STR("");
+    return text.p ? text : STR("");
 }
 
-// At most MESSAGE_MAX bytes; the rest is cut off, since a name in it may be as long as a file.
+// At most MESSAGE_MAX bytes: a name in the message may be as long as a file.
 static struct str format_message(tsr_session *session, const char *format, va_list args)
 {
     va_list again;
@@ -116,12 +82,10 @@ static struct str format_message(tsr_session *session, const char *format, va_li
     if (p)
         vsnprintf(p, bytes + 1, format, again);
     va_end(again);
-    if (p)
-        return (struct str){p, bytes};
-    return STR("");
+    return p ? (struct str){p, bytes} : STR("");
 }
 
-// Views become copies that live as long as the finding. A node in a body is named by the way to it: "loop > body > add".
+// Copies all texts. A node in a subgraph gets the path to it as its name: "loop > body > add".
 static struct place copy_place(tsr_session *session, const struct place *at)
 {
     struct place place = *at;
@@ -149,29 +113,26 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
 {
     struct place nowhere = PLACE_NONE;
     session->counts[table[code].severity]++;
-    struct diag_record *record = NULL;
-    if (session->diags.n < TSR_MAX_FINDINGS)
-        record = push(session);
+    struct diag_record *record = session->diags.n < TSR_MAX_FINDINGS ? push(session) : NULL;
     if (!record) {
         session->n_dropped++;
-        // The arena is used on after a failure: one finding lost its place, the next may be small
-        // enough.
+        // A later diagnostic may be small enough.
         session->diag_arena.failed = false;
         return;
     }
-    size_t i = (size_t)(record -
-                        session->diags.at); // the out-of-memory finding may follow; the array stays
+    // Copying the texts may append the out-of-memory error, but does not move the array.
+    size_t i = (size_t)(record - session->diags.at);
     va_list args;
     va_start(args, format);
-    struct diag_record made = {.code = code, .severity = table[code].severity};
-    made.message = format_message(session, format, args);
+    struct diag_record filled = {.code = code, .severity = table[code].severity};
+    filled.message = format_message(session, format, args);
     va_end(args);
-    made.place = copy_place(session, at ? at : &nowhere);
-    made.hint = copy(session, str_of(hint), MESSAGE_MAX);
-    if (made.message.n == 0)
-        made.message = str_of(table[code].title);
-    session->diags.at[i] = made;
-    session->diag_arena.failed = false; // the next finding may fit
+    filled.place = copy_place(session, at ? at : &nowhere);
+    filled.hint = copy(session, str_of(hint), MESSAGE_MAX);
+    if (filled.message.n == 0)
+        filled.message = str_of(table[code].title);
+    session->diags.at[i] = filled;
+    session->diag_arena.failed = false;
 }
 
 tsr_status tsr__missing(tsr_session *session, const char *parameter)
@@ -181,7 +142,7 @@ tsr_status tsr__missing(tsr_session *session, const char *parameter)
     return TSR_INVALID;
 }
 
-bool tsr__diag_told(const tsr_session *session, const char *code)
+bool tsr__diag_has(const tsr_session *session, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(session); i++)
         if (strcmp(tsr_finding_at(session, i).code, code) == 0)
@@ -189,21 +150,21 @@ bool tsr__diag_told(const tsr_session *session, const char *code)
     return false;
 }
 
-// A user knows the file that was named, not what was made of it in a temporary folder.
-void tsr__diag_name(tsr_session *session, const struct diag_mark *mark, const char *folder,
-                    const char *file)
+// For diagnostics about temporary copies of a file: the user knows only the original.
+void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, const char *folder,
+                        const char *file)
 {
-    struct str known = copy(session, str_of(file), PART_MAX);
+    struct str name = copy(session, str_of(file), PART_MAX);
     size_t n = strlen(folder);
-    for (size_t i = mark->n; known.n && i < session->diags.n; i++) {
-        struct str *told = &session->diags.at[i].place.file;
-        bool inside = n && told->n > n && memcmp(told->p, folder, n) == 0 && told->p[n] == '/';
-        if (inside || (!n && !told->n))
-            *told = known;
+    for (size_t i = mark->n; name.n && i < session->diags.n; i++) {
+        struct str *old = &session->diags.at[i].place.file;
+        bool inside = n && old->n > n && memcmp(old->p, folder, n) == 0 && old->p[n] == '/';
+        if (inside || (!n && !old->n))
+            *old = name;
     }
 }
 
-// For work that is tried and may be given up, such as one of several candidates.
+// For work whose diagnostics may be discarded, such as a candidate that is rejected.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {
     struct diag_mark mark = {.n = session->diags.n, .n_dropped = session->n_dropped};
@@ -211,11 +172,9 @@ struct diag_mark tsr__diag_mark(const tsr_session *session)
     return mark;
 }
 
-// Takes back what was found since the mark; that memory ran out stays, and with keep_errors all errors.
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors)
 {
     size_t kept = mark->n, errors = session->counts[TSR_ERROR], ran_out = 0;
-    // What is kept moves down to the mark; order stays.
     for (size_t i = mark->n; i < session->diags.n; i++) {
         const struct diag_record *record = &session->diags.at[i];
         bool memory = record->code == DIAG_out_of_memory;
@@ -240,12 +199,9 @@ size_t tsr__diag_errors(const tsr_session *session)
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// For those who print: never NULL. Copies end with a NUL.
 static const char *plain(struct str text)
 {
-    if (text.p)
-        return text.p;
-    return "";
+    return text.p ? text.p : "";
 }
 
 size_t tsr_finding_count(const tsr_session *session)
@@ -255,12 +211,10 @@ size_t tsr_finding_count(const tsr_session *session)
 
 size_t tsr_finding_total(const tsr_session *session, tsr_severity severity)
 {
-    if ((unsigned)severity < TSR_SEVERITY_COUNT)
-        return session->counts[severity];
-    return 0;
+    return (unsigned)severity < TSR_SEVERITY_COUNT ? session->counts[severity] : 0;
 }
 
-// The public view of a finding: what is not known is "" or -1, never NULL, so that callers print it as it is.
+// Unknown texts are "" and unknown numbers -1, so that callers can print them.
 tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)
@@ -298,8 +252,7 @@ tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
     };
 }
 
-// Views and texts of all findings are invalid from here on. The first SESSION_DIAGS need no memory
-// again.
+// Invalidates the texts of all diagnostics.
 void tsr_finding_clear(tsr_session *session)
 {
     tsr__arena_free(&session->diag_arena);
@@ -329,7 +282,7 @@ bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char
 
 // ---- as people read them -----------------------------------------------------------------------
 
-// "value 'x'": quotes around what a stranger named, its control characters shown as \xNN.
+// Adds "value 'x'", with control characters shown as \xNN.
 static void add_quoted(struct text *text, const char *before, struct str str)
 {
     tsr__text_printf(text, "%s'", before);
@@ -337,7 +290,7 @@ static void add_quoted(struct text *text, const char *before, struct str str)
     tsr__text_add(text, STR("'"));
 }
 
-// "main > #17 MatMul 'ffn/up'": as much of it as is known.
+// Adds the known parts of "main > #17 MatMul 'ffn/up'".
 static void add_node(struct text *text, const struct place *place)
 {
     const char *between = "";
@@ -363,14 +316,15 @@ static void add_node(struct text *text, const struct place *place)
     }
 }
 
-// A comma, unless the list that began at `start` is still empty.
+// Adds a comma unless the list that began at `start` is empty.
 static void separate(struct text *text, size_t start)
 {
     if (text->n > start)
         tsr__text_add(text, STR(", "));
 }
 
-// main > #3 MatMul "mm", value "w", axis 1, rank 2: what is known, in that order.
+// Adds the known parts of: main > #3 MatMul 'mm', value 'w', axis 1, configuration 'tp2', rank 2,
+// byte 7
 static void add_place(struct text *text, const struct place *place)
 {
     size_t start = text->n;
@@ -397,7 +351,7 @@ static void add_place(struct text *text, const struct place *place)
     }
 }
 
-// Lines of a message after the first are set in, so that a finding stays one block.
+// Indents the second and following lines of a message.
 static void add_lines(struct text *text, struct str str)
 {
     const char *newline;
@@ -420,7 +374,7 @@ static void render(struct text *text, const struct diag_record *record)
     }
     tsr__text_printf(text, "%s[%s]: ", severities[record->severity], codes[record->code]);
     add_lines(text, record->message);
-    // Written first and taken back where nothing of the place is known.
+    // Remove "  at " again if nothing of the place is known.
     tsr__text_add(text, STR("  at "));
     size_t start = text->n;
     add_place(text, &record->place);
@@ -434,8 +388,7 @@ static void render(struct text *text, const struct diag_record *record)
     }
 }
 
-// Made at the first call and kept. Where there is no memory for it, the title of the code stands
-// for it.
+// Rendered at the first call and kept. Without memory: the severity and title of the code.
 const char *tsr_finding_text(tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)
@@ -450,7 +403,7 @@ const char *tsr_finding_text(tsr_session *session, size_t i)
         kept = tsr__arena_str(&session->diag_arena, (struct str){text.p, text.n});
     tsr__text_free(&text);
     session->diag_arena.failed = false;
-    if (!kept.p) // said without memory
+    if (!kept.p)
         return table[session->diags.at[i].code].line;
     session->diags.at[i].rendered = kept.p;
     return kept.p;

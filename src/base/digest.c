@@ -2,9 +2,8 @@
 // digest.c - SHA-256 (FIPS 180-4), streaming. Names in capitals are the standard's.
 //
 // A message is padded to a multiple of 64 bytes: one bit, zeros, and its length in bits as 8 bytes.
-// "abc" is one block, and its digest begins with ba7816bf. Whole blocks go straight from the
-// caller's memory, what is left waits in `block`. Two versions of the rounds: plain C, and x86
-// instructions where the processor has them, asked once for each digest.
+// "abc" is one block, and its digest begins with ba7816bf. Full blocks are read from the caller's
+// memory; the rest is kept in `block`. The rounds exist in plain C and with x86 SHA instructions.
 #include "base/internal.h"
 
 #if defined(__x86_64__)
@@ -27,7 +26,7 @@ static uint32_t rotate(uint32_t v, int by)
     return v >> by | v << (32 - by);
 }
 
-// The 16 words of a block, big-endian, and 48 more that follow from them.
+// The 16 big-endian words of a block and the 48 that are derived from them.
 static void schedule(uint32_t W[64], const unsigned char *p)
 {
     for (int t = 0; t < 16; t++, p += 4)
@@ -40,7 +39,6 @@ static void schedule(uint32_t W[64], const unsigned char *p)
     }
 }
 
-// a to h are the standard's working variables; each round shifts them by one place.
 static void blocks_portable(uint32_t H[8], const unsigned char *p, size_t n)
 {
     uint32_t W[64];
@@ -62,8 +60,8 @@ static void blocks_portable(uint32_t H[8], const unsigned char *p, size_t n)
 
 #if defined(__x86_64__)
 
-// The processor's own rounds, some six times faster. W holds the last sixteen words of the
-// schedule, four to a register; the state is kept as the instructions want it, ABEF and CDGH.
+// About six times faster. W holds the last sixteen words of the schedule, four to a register; the
+// state is stored as ABEF and CDGH, as the instructions require.
 __attribute__((target("sha,sse4.1"))) static void blocks_x86(uint32_t H[8], const unsigned char *p,
                                                              size_t n)
 {
@@ -134,7 +132,6 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
     const unsigned char *p = data;
     size_t held = sha256->bytes % 64;
     sha256->bytes += n;
-    // First what waits from the last call is filled up to a block.
     if (held) {
         size_t take = size_min(n, 64 - held);
         memcpy(sha256->block + held, p, take);
@@ -148,8 +145,8 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-// Ends the digest: adding more afterwards has no meaning. The padding brings it to 56 bytes of a
-// block: after 3 bytes 53, after 60 bytes 60, of which 4 end that block and 56 begin another.
+// The padding fills a block up to 56 bytes: after 3 bytes it takes 53; after 60 bytes it takes 60,
+// of which 4 end that block and 56 begin another.
 void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {
     static const char digits[] = "0123456789abcdef";

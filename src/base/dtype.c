@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// dtype.c - names and sizes of the element types. Here, below all rooms, because transports need
-// them too.
+// dtype.c - names and sizes of the ONNX element types.
 #include "base/base.h"
 
-// By ONNX's numbers. 0 bits: no fixed size. bool is a byte, as ONNX stores it.
+// Indexed by ONNX's type numbers. 0 bits: no fixed size. A bool is a byte, as ONNX stores it.
 static const struct {
     const char *name;
     int bits;
@@ -41,29 +40,24 @@ static const struct {
 
 const char *tsr_dtype_name(tsr_dtype t)
 {
-    if ((unsigned)t < TSR_DTYPE_COUNT)
-        return types[t].name;
-    return "unknown";
+    return (unsigned)t < TSR_DTYPE_COUNT ? types[t].name : "unknown";
 }
 
 int tsr_dtype_bits(tsr_dtype t)
 {
-    if ((unsigned)t < TSR_DTYPE_COUNT)
-        return types[t].bits;
-    return 0;
+    return (unsigned)t < TSR_DTYPE_COUNT ? types[t].bits : 0;
 }
 
-// -1: not known, negative or too large. Five int4 are 3 bytes, three float6 (18 bits) too.
+// Returns -1 for unknown types, negative n and overflow. Five int4 are 3 bytes, as are three float6
+// (18 bits).
 int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
 {
     int64_t bits = tsr_dtype_bits(t), whole;
     if (!bits || n < 0)
         return -1;
     if (bits % 8 == 0) {
-        if (mul_ok(n, bits / 8, &whole))
-            return whole;
-        return -1;
+        return mul_ok(n, bits / 8, &whole) ? whole : -1;
     }
-    // Sub-byte types: elements are packed from the low bits up, the last byte padded.
+    // Elements are packed from the low bits up; the last byte is padded.
     return n / 8 * bits + (n % 8 * bits + 7) / 8;
 }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// fault.c - fault points: the n-th allocation, read, write, ... of a session fails on demand.
+// fault.c - fault injection: the n-th allocation, read, write, ... of a session fails on demand.
 //
-// Counting is atomic because the ranks of a run send and receive from their own threads.
-//
-// Tests (tests/api/test_nomem.c) do some work again and again, with its first, second, third ...
-// allocation failing, alone or (sticky) with all after it. Without a request a point costs one
-// comparison.
+// Tests (tests/api/test_nomem.c) repeat some work with its first, second, third ... allocation
+// failing, alone or (sticky) together with all that follow. Without a request a fault point costs
+// one comparison. Counting is atomic because ranks send and receive in their own threads.
 #include "base/internal.h"
 
 bool tsr__fault(tsr_session *session, enum fault_kind kind)
@@ -14,12 +12,10 @@ bool tsr__fault(tsr_session *session, enum fault_kind kind)
     if (TSR_LIKELY(after == 0))
         return false;
     uint64_t seen = __atomic_add_fetch(&session->fault_seen[kind], 1, __ATOMIC_RELAXED);
-    if (session->fault_sticky)
-        return seen >= after;
-    return seen == after;
+    return session->fault_sticky ? seen >= after : seen == after;
 }
 
-// n 0 turns the kind off. Other kinds keep their state; `sticky` is one for all.
+// n 0 turns the kind off. `sticky` applies to all kinds.
 void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
 {
     if (kind < 0 || kind >= FAULT_COUNT)

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// file.c - reading files that the user named: mapped, or whole into memory. Regular files only.
+// file.c - reads files that the user named: mapped, or completely into memory. Regular files only.
 //
-// Two ways to read, one check: open_regular refuses pipes, devices and folders. tsr__file_map is
-// for models and weights, whose views point into it; tsr__file_read is for small texts (scripts,
-// manifests) that must end with a NUL. Files that a model names are not opened here, but beneath
-// its folder (open.c).
+// tsr__file_map is for models and weights, whose views point into the mapping. tsr__file_read is
+// for small texts (scripts, manifests). Files that a model names are opened by open.c instead.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -12,26 +10,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// "cannot open" or "cannot read" by the code; the place is the file.
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *path,
                          const char *hint, const char *why)
 {
     struct place at = PLACE_NONE;
-    const char *verb = "read";
-    if (code == DIAG_io_open)
-        verb = "open";
+    const char *verb = code == DIAG_io_open ? "open" : "read";
     at.file = str_of(path);
     tsr__diag(session, code, &at, hint, "cannot %s '%s': %s", verb, path, why);
     return TSR_IO;
 }
 
-// Opens without waiting: a pipe that nobody writes to must not hold us up before it is refused.
+// O_NONBLOCK: opening a pipe without a writer must not block before it is refused.
 static tsr_status open_regular(tsr_session *session, const char *path, int *fd_out, struct stat *st)
 {
     int fd = -1;
     if (!fault_io(session, FAULT_READ))
         fd = tsr__fd_above(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-    // errno is saved before close, which may change it.
     if (fd < 0 || fstat(fd, st) != 0) {
         int error = errno;
         const char *hint = NULL;
@@ -42,9 +36,7 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
         return refuse(session, DIAG_io_open, path, hint, strerror(error));
     }
     if (!S_ISREG(st->st_mode)) {
-        const char *why = "it is not a regular file";
-        if (S_ISDIR(st->st_mode))
-            why = "it is a folder";
+        const char *why = S_ISDIR(st->st_mode) ? "it is a folder" : "it is not a regular file";
         close(fd);
         return refuse(session, DIAG_io_open, path, "give the path of a regular file", why);
     }
@@ -52,20 +44,18 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
     return TSR_OK;
 }
 
-// A map of the file dies with SIGBUS where the file shrinks while it is used. What is small is read instead: into fresh pages, so
-// that one function unmaps both. Large files stay mapped; the command handles the signal (cli/signals.c).
+// Reading a mapping fails with SIGBUS if the file shrinks meanwhile. Small files are therefore read
+// into anonymous pages. Large files stay mapped; the command handles the signal (cli/signals.c).
 #define READ_MOST ((off_t)4 << 20)
 
-// What is said about an errno of reading; ENODATA stands for a file that ends before its size.
+// read_all returns ENODATA if the file ends before its size.
 static const char *why_unread(int error)
 {
-    if (error == ENODATA)
-        return "it became shorter meanwhile";
-    return strerror(error);
+    return error == ENODATA ? "it became shorter meanwhile" : strerror(error);
 }
 
-// Reads at most n bytes from `at` on and adds how many there were to *done; 0 or an errno.
-// ENODATA at the end of the file: fewer bytes are there than its size promised.
+// Reads at most n bytes at offset `at` and adds their number to *done. Returns 0 or an errno,
+// ENODATA at the end of the file.
 static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
 {
     ssize_t got;
@@ -78,8 +68,7 @@ static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
     return got ? 0 : ENODATA;
 }
 
-// Reads the first n bytes; 0 or an errno.
-// pread, so that the position of the descriptor, which `mapped` keeps open, stays at 0.
+// Reads the first n bytes. Returns 0 or an errno. Does not move the position of the descriptor.
 static int read_all(tsr_session *session, int fd, char *p, size_t n)
 {
     for (size_t done = 0; done < n;) {
@@ -92,7 +81,7 @@ static int read_all(tsr_session *session, int fd, char *p, size_t n)
     return 0;
 }
 
-// The bytes of a file of at most READ_MOST; MAP_FAILED and errno, ENODATA where it became shorter.
+// Returns MAP_FAILED and sets errno on failure.
 static void *read_pages(tsr_session *session, int fd, size_t n)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -108,7 +97,7 @@ static void *read_pages(tsr_session *session, int fd, size_t n)
     return MAP_FAILED;
 }
 
-// An empty file has no pages: the caller does not ask for them.
+// `bytes` is not 0.
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
     if (bytes <= READ_MOST)
@@ -118,8 +107,7 @@ static void *file_pages(tsr_session *session, int fd, off_t bytes)
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 }
 
-// The descriptor stays open beside the bytes: data is copied from it without touching the map
-// (outfile.c).
+// The descriptor stays open: outfile.c copies from it without touching the mapping.
 tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out)
 {
     struct stat st;
@@ -140,7 +128,6 @@ tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *
     return TSR_OK;
 }
 
-// Of a zeroed or unmapped struct it does nothing.
 void tsr__file_unmap(struct mapped *mapped)
 {
     if (mapped->bytes.p)
@@ -150,8 +137,7 @@ void tsr__file_unmap(struct mapped *mapped)
     *mapped = (struct mapped){.fd = -1};
 }
 
-// Within `limit`, which each caller knows for its kind of file. `out` is untouched after a failure;
-// the room in the arena is left behind.
+// *out is unchanged after a failure.
 tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char *path, size_t limit,
                           struct str *out)
 {
@@ -180,7 +166,7 @@ close_file:
     return status;
 }
 
-// The text of the call before is gone.
+// Frees the text of the previous call.
 tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit, const char **text,
                             size_t *bytes)
 {
@@ -198,7 +184,7 @@ tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit
     return TSR_OK;
 }
 
-// By device and inode, whatever the paths look like; false where one of them does not exist.
+// Compares device and inode; false if one of the files does not exist.
 bool tsr__same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -207,7 +193,7 @@ bool tsr__same_file(const char *a, const char *b)
 
 #define DIGEST_BYTES (256u << 10)
 
-// Adds n bytes of the file, block by block; 0 or an errno.
+// Returns 0 or an errno.
 static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, struct sha256 *sha256)
 {
     for (size_t done = 0, before = 0; done < n; before = done) {
@@ -221,7 +207,7 @@ static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, str
     return 0;
 }
 
-// By pread and not through the map: a file that is cut short meanwhile is an error, not a signal.
+// Uses pread instead of the mapping: a file that shrinks meanwhile is an error, not a signal.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct mapped file;
@@ -236,9 +222,7 @@ tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha25
     int error = digest_file(session, file.fd, file.bytes.n, buffer, sha256);
     if (error) {
         struct place at = PLACE_NONE;
-        const char *why = "it became shorter";
-        if (error != ENODATA)
-            why = strerror(error);
+        const char *why = error != ENODATA ? strerror(error) : "it became shorter";
         at.file = str_of(path);
         tsr__diag(session, DIAG_io_read, &at, NULL, "cannot read the model: %s", why);
         st = TSR_IO;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// follow.c - digests of files that are being written, by threads that read what has reached the file.
+// follow.c - computes digests of files while they are written, in threads that read them back.
 //
-// So the writer can leave copying to the kernel and need not have the bytes in hand. The writer is held
-// back when it is far ahead: what is digested is then still in memory. Threads know nothing of the
-// session; what they find wrong is said when they are joined.
+// The writer can therefore copy inside the kernel, without the bytes passing through its memory. It
+// waits if a digest is more than 256 MiB behind, so that what is read back is still cached.
 //
 // File i belongs to thread i % n_threads, so no two threads touch one digest. `ready` is written by
-// the writer and read by the thread, `at` the other way round; both only grow. The writer says with
-// tsr__follow_ready what has reached the file, and waits there while a digest is more than 256 MiB
-// behind. A thread that could not be started leaves its files to tsr__follow_finish, which reads
-// them then.
+// the writer and read by the thread, `at` the other way round; both only grow. Threads do not use
+// the session; their errors are reported when they are joined. If a thread could not be started,
+// tsr__follow_finish computes the digests of its files.
 #include "base/internal.h"
 
 #include <pthread.h>
@@ -20,7 +18,7 @@
 #include <unistd.h>
 
 #define FOLLOW_BLOCK   ((size_t)1 << 20)
-#define FOLLOW_AHEAD   ((uint64_t)256 << 20) // bytes that the writer may be ahead with one file
+#define FOLLOW_AHEAD   ((uint64_t)256 << 20) // bytes of a file that may wait for their digest
 #define FOLLOW_THREADS 8
 
 struct followed {
@@ -28,11 +26,11 @@ struct followed {
     atomic_uint_fast64_t ready; // bytes in the file
     atomic_uint_fast64_t at;    // bytes digested
     struct sha256 digest;
-    int error; // errno; -1: the file is shorter than was said
+    int error; // errno; -1: the file is shorter than `ready`
 };
 struct follower {
     struct follow *all;
-    size_t first; // of the files; every n_threads-th is this thread's
+    size_t first; // first file of this thread, which has every n_threads-th
     char *buffer;
     pthread_t thread;
 };
@@ -44,14 +42,13 @@ struct follow {
     struct follower threads[FOLLOW_THREADS];
 };
 
-// 0.2 ms: short beside a block of 1 MiB, long beside the cost of waking.
+// 0.2 ms: short compared with a block of 1 MiB, long compared with waking up.
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-// One block of a file, if there is one; true: there was.
-// `followed->error` is the thread's alone until it is joined.
+// Adds the next block of a file to its digest. False: there is none.
 static bool digest_block(struct followed *followed, char *buffer)
 {
     uint64_t at = atomic_load(&followed->at), ready = atomic_load(&followed->ready);
@@ -66,7 +63,7 @@ static bool digest_block(struct followed *followed, char *buffer)
         followed->error = -1;
         if (n < 0)
             followed->error = errno;
-        atomic_store(&followed->at, UINT64_MAX); // the writer need not wait
+        atomic_store(&followed->at, UINT64_MAX); // do not make the writer wait
         return false;
     }
     tsr__sha256_add(&followed->digest, buffer, (size_t)n);
@@ -74,7 +71,7 @@ static bool digest_block(struct followed *followed, char *buffer)
     return true;
 }
 
-// A block of each of the thread's files, in turn; false: none had one.
+// Digests a block of each of the thread's files. False: none had one.
 static bool pass(struct follow *follow, size_t first, size_t step, char *buffer)
 {
     bool any = false;
@@ -87,8 +84,7 @@ static void *follow_main(void *data)
 {
     struct follower *follower = data;
     for (;;) {
-        bool complete =
-            atomic_load(&follower->all->complete); // before looking, so that nothing is missed
+        bool complete = atomic_load(&follower->all->complete); // read before the pass
         if (pass(follower->all, follower->first, follower->all->n_threads, follower->buffer))
             continue;
         if (complete)
@@ -97,7 +93,7 @@ static void *follow_main(void *data)
     }
 }
 
-// As many as files, as cores this process may use, and FOLLOW_THREADS, whichever is least.
+// The least of: number of files, cores of this process, FOLLOW_THREADS.
 static size_t threads_for(size_t files)
 {
     cpu_set_t set;
@@ -107,13 +103,13 @@ static size_t threads_for(size_t files)
     return size_min(size_min(files, cores), FOLLOW_THREADS);
 }
 
-// n_threads stays what was wanted, since it says which file belongs to whom; those that were not
-// started have `all` NULL.
+// n_threads is not changed, since it assigns files to threads. Threads that could not be started
+// have `all` NULL.
 static void start_threads(struct follow *follow)
 {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); // signals go to the caller's threads
+    pthread_sigmask(SIG_SETMASK, &all, &before); // the new threads handle no signals
     size_t started = 0;
     size_t want = follow->n_threads;
     while (started < want && !tsr__fault(follow->session, FAULT_SPAWN) &&
@@ -121,11 +117,12 @@ static void start_threads(struct follow *follow)
                           &follow->threads[started]) == 0)
         started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    for (size_t i = started; i < want; i++) // their files are left to the end
+    for (size_t i = started; i < want; i++)
         follow->threads[i].all = NULL;
 }
 
-// A buffer for each thread, and one in any case: joining digests what a thread that never started has left.
+// A buffer for each thread, and at least one: join_threads digests the files of threads that were
+// never started.
 static bool get_buffers(struct follow *follow, size_t threads)
 {
     size_t n = threads;
@@ -149,9 +146,9 @@ tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, str
     *follow = (struct follow){.session = session, .n = n};
     follow->files = tsr__alloc(session, (n + 1) * sizeof *follow->files);
     size_t want = threads_for(n);
-    // n_threads is still 0, so that freeing joins nobody.
+    // n_threads is still 0, so tsr__follow_free joins no thread.
     if (!follow->files || !get_buffers(follow, want)) {
-        tsr__follow_free(follow); // what there is of it
+        tsr__follow_free(follow);
         return TSR_NOMEM;
     }
     for (size_t i = 0; i < n; i++) {
@@ -168,7 +165,7 @@ tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, str
     return TSR_OK;
 }
 
-// A file whose thread does not run is not waited for: nobody would catch up.
+// Does not wait for a file without a thread.
 void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes)
 {
     struct followed *followed = &follow->files[i];
@@ -186,13 +183,12 @@ static void join_threads(struct follow *follow)
             pthread_join(follow->threads[i].thread, NULL);
     for (size_t i = 0; i < follow->n_threads; i++)
         if (!follow->threads[i].all)
-            // The files of threads that never ran, with the first thread's buffer.
             while (pass(follow, i, follow->n_threads, follow->threads[0].buffer))
                 continue;
     follow->n_threads = 0;
 }
 
-// One finding for each file that could not be read back; digests of the others are good.
+// One error per file that could not be read back; the other digests are valid.
 tsr_status tsr__follow_finish(struct follow *follow)
 {
     join_threads(follow);
@@ -203,9 +199,7 @@ tsr_status tsr__follow_finish(struct follow *follow)
             error = follow->files[i].error;
         if (!error)
             continue;
-        const char *why = "it became shorter";
-        if (error > 0)
-            why = strerror(error);
+        const char *why = error > 0 ? strerror(error) : "it became shorter";
         tsr__diag(follow->session, DIAG_io_read, NULL, NULL,
                   "cannot read back what was written: %s", why);
         st = TSR_IO;

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// json.c - writes one JSON document: pretty-printed, deterministic, valid UTF-8 whatever comes in.
-//
-// Wrong nesting or a missing key makes the whole document fail, which tsr_json_text tells. An array
-// of plain items that fits a line is put on one when it ends: no text holds a bare newline, so
-// every newline found is layout.
+// json.c - writes one JSON document: pretty-printed, deterministic, always valid UTF-8.
 //
 //   begin '{', int "n" 3, ints "at" {1, 2}, end:   {
 //                                                    "n": 3,
 //                                                    "at": [1, 2]
 //                                                  }
 //
-// Inside an object every value has a key, inside an array none has. Control characters, quotes and
-// marks that reorder text are escaped; bytes that are no UTF-8 become the text \xNN, so any name
-// can be a value, though such a one is not read back as it was.
+// Inside an object every value has a key, inside an array none has. Wrong nesting or a missing key
+// makes the document fail: tsr_json_text returns NULL. An array of plain items that fits on a line
+// is put on one when it ends; strings contain no bare newlines, so every newline is layout. Control
+// characters, quotes and marks that reorder text are escaped. Invalid UTF-8 becomes the text \xNN,
+// which is not converted back by readers.
 #include "base/internal.h"
 
 #include <inttypes.h>
@@ -22,7 +20,8 @@
 #define JSON_MAX   ((size_t)1 << 30)
 #define JSON_LINE  80
 
-// level[depth] is the object or array that is open; level[0] the document itself.
+// level[depth] is the innermost open object or array; level[0] is the document, which has one
+// value.
 struct tsr_json {
     tsr_session *session;
     struct text text;
@@ -30,10 +29,10 @@ struct tsr_json {
     bool failed;
     struct {
         char kind;
-        bool nested;         // holds objects or arrays
-        size_t count;        // items so far
-        size_t start;        // of the opening bracket in text
-    } level[JSON_DEPTH + 1]; // level 0 is the document: it may hold one value
+        bool nested;  // contains objects or arrays
+        size_t count; // items so far
+        size_t start; // position of the opening bracket
+    } level[JSON_DEPTH + 1];
 };
 
 tsr_json *tsr_json_new(tsr_session *session)
@@ -56,7 +55,6 @@ void tsr_json_free(tsr_json *json)
     tsr__free(json->session, json, sizeof *json);
 }
 
-// json NULL or failed: nothing will be written, and nothing is checked.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
 {
     if (!json || json->failed)
@@ -65,10 +63,10 @@ bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
     return !json->failed;
 }
 
-// Most text needs nothing: runs of it are added at once.
+// Runs of text without escapes are added at once.
 static void add_escaped(struct text *text, struct str str)
 {
-    size_t i = 0, clean = 0; // str[clean..i) is written as it is
+    size_t i = 0, clean = 0; // str[clean..i) needs no escapes
     while (i < str.n) {
         uint32_t c = 0;
         size_t length = tsr__utf8(str.p + i, str.n - i, &c);
@@ -77,7 +75,7 @@ static void add_escaped(struct text *text, struct str str)
             continue;
         }
         tsr__text_add(text, (struct str){str.p + clean, i - clean});
-        if (!length) // a byte that is no text is shown, as everywhere, as \xNN
+        if (!length) // invalid UTF-8
             tsr__text_printf(text, "\\\\x%02X", (unsigned char)str.p[i]);
         else if (c == '"' || c == '\\')
             tsr__text_printf(text, "\\%c", (char)c);
@@ -85,14 +83,12 @@ static void add_escaped(struct text *text, struct str str)
             tsr__text_add(text, STR("\\n"));
         else if (c == '\t')
             tsr__text_add(text, STR("\\t"));
-        else if (c >= 0x10000) // as the pair that UTF-16 has for it
+        else if (c >= 0x10000) // a UTF-16 surrogate pair
             tsr__text_printf(text, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD7C0 + (c >> 10),
                              0xDC00 + (c & 0x3FF));
         else
             tsr__text_printf(text, "\\u%04" PRIx32, c);
-        if (!length)
-            length = 1;
-        i += length;
+        i += length ? length : 1;
         clean = i;
     }
     tsr__text_add(text, (struct str){str.p + clean, str.n - clean});
@@ -111,7 +107,7 @@ static void new_line(tsr_json *json)
     tsr__text_printf(&json->text, "\n%*s", 2 * json->depth, "");
 }
 
-// Everything before a value: comma, line, key. False where no value may stand.
+// Adds comma, line break and key. False if no value is allowed here.
 static bool before_value(tsr_json *json, const char *key)
 {
     if (!json || json->failed)
@@ -149,8 +145,7 @@ void tsr_json_begin(tsr_json *json, const char *key, char kind)
     tsr__text_add(&json->text, kind == '{' ? STR("{") : STR("["));
 }
 
-// Length of the text from `start` with each newline and its indentation left out; with write, does
-// it.
+// Length of the text from `start` on without newlines and indentation; `write` removes them.
 static size_t on_one_line(struct text *text, size_t start, bool write)
 {
     size_t n = 0;
@@ -159,10 +154,10 @@ static size_t on_one_line(struct text *text, size_t start, bool write)
         if (c == '\n') {
             while (i + 1 < text->n && text->p[i + 1] == ' ')
                 i++;
-            // "[\n  1,\n  2" becomes "[1, 2": a blank for each break but the first. The text only
-            // becomes shorter, so it is written over itself.
+            // "[\n  1,\n  2" becomes "[1, 2": a space for each newline but the first. The text only
+            // becomes shorter, so it can be written in place.
             if (n == 1)
-                continue; // right after the bracket
+                continue;
             c = ' ';
         }
         if (write)
@@ -184,7 +179,6 @@ void tsr_json_end(tsr_json *json)
     size_t start = json->level[json->depth].start, count = json->level[json->depth].count;
     bool plain = kind == '[' && !json->level[json->depth].nested && !json->text.failed;
     json->depth--;
-    // Counted before, done only if it fits; objects always have lines.
     if (plain && count && on_one_line(&json->text, start, false) <= JSON_LINE)
         json->text.n = start + on_one_line(&json->text, start, true);
     else if (count)
@@ -192,7 +186,6 @@ void tsr_json_end(tsr_json *json)
     tsr__text_add(&json->text, kind == '{' ? STR("}") : STR("]"));
 }
 
-// A view, which need not end with a NUL.
 static void put_str(tsr_json *json, const char *key, struct str value)
 {
     if (before_value(json, key))
@@ -213,7 +206,7 @@ void tsr_json_int(tsr_json *json, const char *key, int64_t value)
         tsr__text_printf(&json->text, "%" PRId64, value);
 }
 
-// JSON knows no NaN and no infinity: null.
+// NaN and infinities become null.
 void tsr_json_number(tsr_json *json, const char *key, double value)
 {
     char digits[32];
@@ -241,14 +234,14 @@ void tsr_json_null(tsr_json *json, const char *key)
 void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_t n)
 {
     if (!values)
-        n = 0; // an empty list, so that the document stays one
+        n = 0;
     tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++)
         tsr_json_int(json, NULL, values[i]);
     tsr_json_end(json);
 }
 
-// {"AllReduce": 2, "AllGather": 1}.
+// {"AllReduce": 2, "AllGather": 1}
 void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_count *counts,
                           size_t n)
 {
@@ -260,21 +253,17 @@ void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_
     tsr_json_end(json);
 }
 
-// NULL: something failed, or the document is not complete. It may be asked for more than once; the
-// newline at its end is added the first time.
+// May be called more than once; the final newline is added the first time.
 const char *tsr_json_text(tsr_json *json)
 {
     if (!json || json->failed || json->text.failed || json->depth || json->level[0].count != 1)
         return NULL;
     if (json->text.p[json->text.n - 1] != '\n')
         tsr__text_add(&json->text, STR("\n"));
-    if (json->text.failed)
-        return NULL;
-    return json->text.p;
+    return json->text.failed ? NULL : json->text.p;
 }
 
-// A document that is not complete gives TSR_NOMEM as one without memory does; the path is not
-// touched.
+// Returns TSR_NOMEM if the document has failed or is incomplete; nothing is written then.
 tsr_status tsr_json_write(tsr_json *json, const char *path)
 {
     struct outfile out;
@@ -288,7 +277,7 @@ tsr_status tsr_json_write(tsr_json *json, const char *path)
     return tsr__out_commit(&out);
 }
 
-// ---- findings ----------------------------------------------------------------------------------
+// ---- diagnostics -------------------------------------------------------------------------------
 
 static void text_or_null(tsr_json *json, const char *key, struct str value)
 {
@@ -306,7 +295,6 @@ static void int_or_null(tsr_json *json, const char *key, int64_t value, bool kno
         tsr_json_null(json, key);
 }
 
-// One object with all fields of a finding; null where one is not known.
 static void put_finding(tsr_json *json, const struct diag_record *record)
 {
     static const char *const severities[] = {"error", "warning", "note"};
@@ -336,8 +324,7 @@ void tsr_json_findings(tsr_json *json, const char *key)
 {
     if (!json)
         return;
-    size_t n =
-        json->session->diags.n; // lack of memory on the way adds one, which this list leaves out
+    size_t n = json->session->diags.n; // without one that running out of memory here may add
     tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++)
         put_finding(json, &json->session->diags.at[i]);

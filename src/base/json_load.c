@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// json_load.c - reads a JSON text of foreigners into a tree, by jansson, within the session's memory.
+// json_load.c - parses untrusted JSON with jansson, within the session's memory limit.
 //
-// The parser's own memory is not counted by the session: a bracket is one byte of text and about a hundred of tree. And where an allocation fails
-// inside jansson (2.14), it crashes, or tells a mistake of the text. So the room for the tree is made sure of before.
+// jansson's memory is not counted by the session, and one bracket of text becomes about a hundred
+// bytes of tree. If an allocation fails inside jansson 2.14, it crashes or reports a syntax error.
+// So the memory is estimated, compared with the limit and allocated once on trial before parsing.
 #include "base/internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
-// At most so many bytes of tree for each value; values are separated by these characters or begin with them.
-#define VALUE_BYTES 128
-#define SPARE       ((size_t)64 << 10) // of the parser itself
+#define VALUE_BYTES 128                // of tree per value, at most
+#define SPARE       ((size_t)64 << 10) // for the parser itself
 
-// Counts characters inside texts, too: more than needed is harmless. [1,2] has at most 3 values:
-// 128 * 3 + 5.
+// Every value but the first follows one of these characters. Those in strings are counted too,
+// which is harmless. [1,2] has at most 3 values: 128 * 3 + 5.
 static size_t bytes_of_tree(struct str text)
 {
     size_t values = 1;
@@ -22,8 +22,7 @@ static size_t bytes_of_tree(struct str text)
     return values * VALUE_BYTES + text.n;
 }
 
-// Within the session's limit, and to be had from the system now.
-// malloc and free at once: another thread could take it in between, which is not guarded against.
+// The trial allocation is freed at once; another thread could still take the memory.
 static bool has_room(const tsr_session *session, size_t bytes)
 {
     size_t room = 0;
@@ -36,7 +35,6 @@ static bool has_room(const tsr_session *session, size_t bytes)
     return p != NULL;
 }
 
-// A text beyond the session's memory is refused before the parser sees it.
 tsr_status tsr__json_load(tsr_session *session, struct str text, size_t flags,
                           struct json_error_t *error, struct json_t **out)
 {
@@ -49,6 +47,6 @@ tsr_status tsr__json_load(tsr_session *session, struct str text, size_t flags,
         if (json_error_code(error) != json_error_out_of_memory)
             return TSR_MALFORMED;
     }
-    tsr__diag_nomem(session, bytes);
+    tsr__nomem(session, bytes);
     return TSR_NOMEM;
 }

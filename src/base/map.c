@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// map.c - names to pointers, and the hashes.
+// map.c - hash maps from bytes to pointers, and hashes.
 //
-// Open addressing, linear steps, at most three quarters full. Each slot carries 32 bits of its
-// hash: they decide nearly every comparison without touching the key, and tables grow without
-// hashing anew.
+// Open addressing with linear probing, at most three quarters full. Each slot stores 32 bits of its
+// hash: they decide nearly every comparison without reading the key, and tables grow without
+// hashing again. Nothing is ever removed, so a free slot ends every search.
 //
 // Example: 12 keys fill a table of 16; the 13th doubles it to 32. A key with hash 0x...25 belongs
-// at slot 5 of 32 (its low bits); if that is taken by another, at 6, 7 and so on to the first free
-// one. Nothing is ever removed, so a free slot ends every search.
+// at slot 5 of 32 (its low bits); if that slot has another key, at 6, 7 and so on to the first free
+// one.
 #include "base/internal.h"
 
 #include <sys/auxv.h>
 
 #define MAP_MIN 16
 
-// By memcpy: p need not be aligned. Both compile to one load.
+// p need not be aligned. Both compile to one load.
 static uint64_t read64(const unsigned char *p)
 {
     uint64_t v;
@@ -29,18 +29,19 @@ static uint32_t read32(const unsigned char *p)
     return v;
 }
 
-// ---- the map's own hash ------------------------------------------------------------------------
+// ---- the hash of maps --------------------------------------------------------------------------
 
 __extension__ typedef unsigned __int128 uint128;
 
-// The 128-bit product, its halves laid over each other: every bit of both factors reaches all bits.
+// Multiplies to 128 bits and combines both halves with xor: every input bit affects all output
+// bits.
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
     uint128 product = (uint128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-// Folded multiplication, both factors keyed: with one of them open, zeros could be aimed at.
+// Both factors contain a secret key: with an open one, factors of zero could be constructed.
 static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 {
     const unsigned char *p = (const unsigned char *)key;
@@ -48,7 +49,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     size_t left = n;
     for (; left > 16; left -= 16, p += 16)
         h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
-    // The last 1 to 16 bytes as two numbers that overlap where there are fewer than 16, or than 8.
+    // The last 1 to 16 bytes as two numbers, which overlap if there are fewer than 16 (or 8).
     if (left >= 8) {
         a = read64(p);
         b = read64(p + left - 8);
@@ -62,16 +63,12 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
         a = b = 0;
     }
     h = fold(fold(a ^ k0 ^ h, b ^ k1), k0 | 1);
-    // 0 marks a free slot.
     uint32_t hash = (uint32_t)(h ^ h >> 32);
-    if (hash)
-        return hash;
-    return 1;
+    return hash ? hash : 1;
 }
 
-// Sixteen bytes that the kernel draws for each process.
-// The constants are for systems without it: then names can be made to collide, and look-ups become
-// slow.
+// Sixteen random bytes from the kernel, per process. Systems without them use constants; names can
+// then be constructed to collide, which makes look-ups slow.
 static void draw_key(uint64_t key[2])
 {
     key[0] = 0x9E3779B97F4A7C15u;
@@ -83,7 +80,7 @@ static void draw_key(uint64_t key[2])
 
 // ---- the map -----------------------------------------------------------------------------------
 
-// Slots keep their hashes, so that a larger table needs no key. The old table stays in the arena, unused.
+// The old table stays in the arena, unused.
 static bool resize(struct map *map, size_t cap)
 {
     struct map_slot *slots = ARENA_ARRAY(map->arena, struct map_slot, cap);
@@ -107,15 +104,15 @@ void tsr__map_init(struct map *map, struct arena *arena, size_t expected)
     *map = (struct map){.arena = arena};
     draw_key(map->key);
     if (expected == 0)
-        return; // the first key makes the table
+        return; // the first key allocates the table
     size_t cap = MAP_MIN;
-    // The smallest power of two of which three quarters hold what is expected.
+    // The smallest power of two of which three quarters hold `expected` keys.
     while (cap - cap / 4 < expected && cap < SIZE_MAX / 2)
         cap *= 2;
-    resize(map, cap); // a failure shows at the first key
+    resize(map, cap); // a failure is noticed at the first key
 }
 
-// The slot of key, or the free one where it belongs. The table is never full.
+// The slot of the key, or the free slot where it belongs.
 static struct map_slot *find(const struct map *map, struct str key, uint32_t hash)
 {
     size_t mask = map->cap - 1;
@@ -127,7 +124,6 @@ static struct map_slot *find(const struct map *map, struct str key, uint32_t has
     }
 }
 
-// An absent key and one whose value is NULL are the same to the caller.
 void *tsr__map_get(const struct map *map, struct str key)
 {
     if (map->n == 0 || key.n > UINT32_MAX)
@@ -147,13 +143,11 @@ void **tsr__map_at(struct map *map, struct str key)
 {
     if (key.n > UINT32_MAX) {
         map->arena->failed = true;
-        tsr__diag_nomem(map->arena->session, key.n);
+        tsr__nomem(map->arena->session, key.n);
         return NULL;
     }
-    size_t larger = MAP_MIN;
-    if (map->cap)
-        larger = map->cap * 2;
-    // Also with cap 0: then 0 >= 0, and the first table is made.
+    size_t larger = map->cap ? map->cap * 2 : MAP_MIN;
+    // True with cap 0 as well, for the first table.
     if (map->n >= map->cap - map->cap / 4 && !resize(map, larger))
         return NULL;
     if (key.n == 0)
@@ -167,7 +161,7 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
-// A slot whose key cannot be copied is free again: it was added last, so no search passes over it.
+// A slot whose key cannot be copied is freed again: it was added last, so no search passes over it.
 void **tsr__map_at_copy(struct map *map, struct str key)
 {
     size_t n = map->n;
@@ -185,7 +179,7 @@ void **tsr__map_at_copy(struct map *map, struct str key)
     return value;
 }
 
-// ---- stable hashes: XXH64, as its author describes it ------------------------------------------
+// ---- stable hashes: XXH64 ----------------------------------------------------------------------
 
 #define P1 0x9E3779B185EBCA87u
 #define P2 0xC2B2AE3D27D4EB4Fu
@@ -206,7 +200,7 @@ static uint64_t merge(uint64_t h, uint64_t v)
     return (h ^ lane(0, v)) * P1 + P4;
 }
 
-// Fingerprints are written to files: they are the same on machines of the other byte order.
+// Little-endian on every machine: fingerprints are written to files.
 static uint64_t little64(const unsigned char *p)
 {
     uint64_t v = read64(p);
@@ -225,7 +219,6 @@ static uint64_t little32(const unsigned char *p)
     return v;
 }
 
-// The last bytes in pieces of 8, 4 and 1, then the final mixing.
 static uint64_t hash_tail(uint64_t h, const unsigned char *p, size_t n)
 {
     for (; n >= 8; n -= 8, p += 8)
@@ -257,10 +250,4 @@ uint64_t tsr__hash64(const void *data, size_t n, uint64_t seed)
             h = merge(h, v[i]);
     }
     return hash_tail(h + n, p, left);
-}
-
-uint32_t tsr__hash(const void *p, size_t n)
-{
-    uint64_t h = tsr__hash64(p, n, 0);
-    return (uint32_t)(h ^ h >> 32);
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// open.c - the one resolver for names that a model or manifest gives: nothing outside its folder.
+// open.c - opens files by names from a model or manifest, never outside of its folder.
 //
-// The kernel contains the search itself (openat2, Linux 5.6): no check that a swapped link could
-// outrun. Older kernels walk name by name and follow no link; a link is then resolved by looking at
-// where it ends, and that place is walked to again from the root. Names are refused before that if
-// they are absolute or have "..".
+// Absolute names and names with ".." are refused. Then openat2 (Linux 5.6) resolves the name
+// beneath the folder, which a concurrently swapped link cannot defeat. On older kernels every
+// component is opened on its own, without following links. A link is then resolved by looking up
+// its target, which is opened again in the same way from the root.
 //
 // Example: the model /m/x.onnx names its data "w/a.bin". The folder /m is open; "w/a.bin" is opened
-// beneath it. A link w -> /etc leaves it and is refused (EXDEV). Where /m/x.onnx is itself a link
-// to /store/blobs/17, as content stores have it, files of /store/blobs count as beside the model,
-// too.
+// beneath it. A link w -> /etc leaves it and is refused (EXDEV). If /m/x.onnx is itself a link to
+// /store/blobs/17, as in content stores, files of /store/blobs are allowed as well.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -21,8 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) // a FIFO must not make us wait
-#define OPEN_TRIES 100 // the kernel asks to try again while somebody renames on the path
+#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) // opening a FIFO must not block
+#define OPEN_TRIES 100 // openat2 fails with EAGAIN during renames on the path
 
 int tsr__fd_above(int fd)
 {
@@ -34,8 +33,7 @@ int tsr__fd_above(int fd)
     return above;
 }
 
-// EAGAIN means that somebody renamed something on the path meanwhile; it is bounded, for an
-// attacker could do so for ever.
+// The number of tries is bounded, since an attacker could rename forever.
 static int open_kernel(int root, const char *name, uint64_t resolve)
 {
     struct open_how how = {.flags = OPEN_FLAGS, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
@@ -47,7 +45,7 @@ static int open_kernel(int root, const char *name, uint64_t resolve)
     return -1;
 }
 
-// False where the kernel has no openat2, or a sandbox forbids it: then it has said nothing about the name.
+// False if the kernel has no openat2 or a sandbox forbids it.
 static bool is_answer(int fd)
 {
     return fd >= 0 || (errno != ENOSYS && errno != EPERM);
@@ -60,8 +58,8 @@ static void close_keep_errno(int fd)
     errno = error;
 }
 
-// Component by component, links refused (ELOOP; ENOTDIR where one stands for a folder). "a/b" opens a, then b beneath
-// it; of the folders on the way only the last one is open.
+// Opens component by component: "a/b" opens a, then b beneath it. Links are refused (ELOOP, or
+// ENOTDIR for a link to a folder).
 static int open_walking(int root, const char *name)
 {
     char part[NAME_MAX + 1];
@@ -81,8 +79,7 @@ static int open_walking(int root, const char *name)
             errno = EXDEV;
             break;
         }
-        bool last = !name[n]; // "file/" asks for a folder, which is refused as one
-        // Folders on the way are only passed through, which O_PATH allows without reading them.
+        bool last = !name[n];
         int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
         if (last)
             flags = OPEN_FLAGS | O_NOFOLLOW;
@@ -99,8 +96,7 @@ static int open_walking(int root, const char *name)
     return -1;
 }
 
-// Where the open file is now, as the kernel sees it; false: it has no path, or one that is too
-// long.
+// Path of an open file; false if it has none or the path is too long.
 static bool path_of_fd(int fd, char out[PATH_MAX])
 {
     char link[64];
@@ -112,24 +108,21 @@ static bool path_of_fd(int fd, char out[PATH_MAX])
     return true;
 }
 
-// A path that was resolved already: a link on it now was put there since, and is refused.
+// For a path that was resolved before: a link on it is new and is refused.
 static int open_no_links(int root, const char *name, bool use_kernel)
 {
     if (!use_kernel)
         return open_walking(root, name);
     int fd = open_kernel(root, name, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
-    if (is_answer(fd))
-        return fd;
-    return open_walking(root, name);
+    return is_answer(fd) ? fd : open_walking(root, name);
 }
 
-// Three steps: look where the name leads (nothing is opened for reading), check that this is
-// beneath root, walk there again without following links. What was swapped in between makes the
-// third step fail.
+// Three steps: look up the target of the name with O_PATH, check that it is beneath root, and open
+// it again without following links. If something was swapped in between, the third step fails.
 int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
 {
     char target[PATH_MAX], home[PATH_MAX];
-    int found = openat(folder, name, O_PATH | O_CLOEXEC); // looks, opens nothing
+    int found = openat(folder, name, O_PATH | O_CLOEXEC);
     if (found < 0)
         return -1;
     bool known = path_of_fd(found, target) && path_of_fd(root, home);
@@ -139,14 +132,14 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
         return -1;
     size_t n = strlen(home);
     if (n == 1)
-        n = 0; // the root of all is "/" alone
-    // "/store" is not a beginning of "/store2/x" in this sense: a slash must follow.
+        n = 0; // home is "/"
+    // A slash must follow: "/store2/x" is not in "/store".
     if (strncmp(target, home, n) != 0 || target[n] != '/')
         return -1;
     return open_no_links(root, target + n + 1, use_kernel);
 }
 
-// ELOOP and ENOTDIR of the walk may be links that stay inside, as the kernel would allow.
+// ELOOP and ENOTDIR may come from links that stay inside, which are allowed.
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {
@@ -162,7 +155,7 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
 
 // ---- folders -----------------------------------------------------------------------------------
 
-// By errno, which the caller has not changed since.
+// Reports errno.
 static tsr_status refuse_open(tsr_session *session, const char *path, const char *hint)
 {
     struct place at = PLACE_NONE;
@@ -182,15 +175,13 @@ tsr_status tsr__folder_open(tsr_session *session, const char *path, struct folde
     return TSR_OK;
 }
 
-// Opens the folder that holds path; "a/b" is in "a", "b" in ".", "/b" in "/".
+// Opens the folder of the path: "a" for "a/b", "." for "b", "/" for "/b".
 static int open_parent(const char *path)
 {
     char parent[PATH_MAX];
     const char *slash = strrchr(path, '/');
     const char *name = parent;
-    size_t n = 0;
-    if (slash)
-        n = (size_t)(slash - path);
+    size_t n = slash ? (size_t)(slash - path) : 0;
     if (n >= sizeof parent) {
         errno = ENAMETOOLONG;
         return -1;
@@ -208,13 +199,11 @@ tsr_status tsr__folder_of_file(tsr_session *session, const char *file, struct fo
 {
     char real[PATH_MAX];
     struct stat st;
-    int fd = -1;
-    if (!fault_io(session, FAULT_READ))
-        fd = open_parent(file);
+    int fd = fault_io(session, FAULT_READ) ? -1 : open_parent(file);
     if (fd < 0)
         return refuse_open(session, file, NULL);
     *out = (struct folder){.fd = fd, .real_fd = -1};
-    // Content stores keep a model and its data as links into one folder: that one counts as well.
+    // Content stores keep a model and its data as links into one folder, which is allowed too.
     if (lstat(file, &st) == 0 && S_ISLNK(st.st_mode) && realpath(file, real))
         out->real_fd = open_parent(real);
     return TSR_OK;
@@ -231,7 +220,7 @@ void tsr__folder_close(struct folder *folder)
 
 // ---- files beneath them ------------------------------------------------------------------------
 
-// NULL, or why such a name is never looked for.
+// Returns NULL, or why the name is refused.
 static const char *name_fault(struct str name)
 {
     if (name.n == 0)
@@ -244,9 +233,7 @@ static const char *name_fault(struct str name)
         return "is absolute";
     for (size_t i = 0; i < name.n;) {
         const char *slash = memchr(name.p + i, '/', name.n - i);
-        size_t n = name.n - i; // of this component
-        if (slash)
-            n = (size_t)(slash - name.p) - i;
+        size_t n = (slash ? (size_t)(slash - name.p) : name.n) - i;
         if (n == 2 && name.p[i] == '.' && name.p[i + 1] == '.')
             return "has a '..' in it";
         i += n + 1;
@@ -254,8 +241,8 @@ static const char *name_fault(struct str name)
     return NULL;
 }
 
-// EXDEV: a link that leaves the model's folder may still lead to that of the real file. ENOENT: the
-// data may have no link beside the model's.
+// EXDEV: a link that leaves the model's folder may lead to the folder of the real file. ENOENT:
+// only that folder may have the file.
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);
@@ -279,9 +266,9 @@ static const char *kind_of(mode_t mode)
     return "is a device";
 }
 
-static const char stay_inside[] = "files that a model names must lie in its own folder";
+static const char stay_inside[] = "files that a model names must be in the folder of the model";
 
-// The finding for a name that could not be opened, by errno.
+// Reports errno for a name that could not be opened.
 static tsr_status refuse_name(tsr_session *session, const struct place *at, const char *path)
 {
     const char *hint = NULL, *why = NULL;
@@ -295,13 +282,12 @@ static tsr_status refuse_name(tsr_session *session, const struct place *at, cons
         return TSR_IO;
     }
     if (error == ENOENT)
-        hint = "bring the file along, beside the one that names it";
+        hint = "copy the file to the folder of the file that names it";
     tsr__diag(session, DIAG_io_open, at, hint, "cannot open '%s': %s", path, strerror(error));
     return TSR_IO;
 }
 
-// The name is judged first, then the kernel opens it beneath the folder, and what it opened is looked at last:
-// no step trusts what an earlier one saw under the same name.
+// Checks the name, opens it beneath the folder, then checks the type of what was opened.
 tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out)
 {
@@ -315,9 +301,7 @@ tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, s
     }
     memcpy(path, name.p, name.n);
     path[name.n] = 0;
-    int fd = -1;
-    if (!fault_io(session, FAULT_READ))
-        fd = tsr__fd_above(open_allowed(folder, path));
+    int fd = fault_io(session, FAULT_READ) ? -1 : tsr__fd_above(open_allowed(folder, path));
     if (fd < 0)
         return refuse_name(session, at, path);
     if (fstat(fd, &st) != 0) {
@@ -331,7 +315,7 @@ tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, s
         close(fd);
         return TSR_IO;
     }
-    fcntl(fd, F_SETFL, O_RDONLY); // it was non-blocking for the opening alone
+    fcntl(fd, F_SETFL, O_RDONLY); // clear O_NONBLOCK
     *fd_out = fd;
     return TSR_OK;
 }

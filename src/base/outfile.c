@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// outfile.c - files that appear whole or not at all.
+// outfile.c - output files that appear complete or not at all.
 //
-// Everything is written under a temporary name beside its target and renamed when complete and on
-// disk. Names of temporaries never come from a model; they are made exclusively and follow no link.
-//
-// Life of an output `dir/m.onnx`: opened, it is `dir/.tessera-4711-9f3c...` (created exclusively,
-// noted for signal handlers, locked); written through a buffer of 1 MiB, or copied from other files
-// inside the kernel; committed: buffer flushed, fsync, close, rename over `dir/m.onnx`, fsync of
-// the folder. Aborted, or failed at any step, the temporary file is removed and the old m.onnx
-// stands as it was. Failure is sticky: after the first, writes do nothing and commit gives its
-// status, so callers check once.
+// Example: the output `dir/m.onnx` is created as `dir/.tessera-4711-9f3c...` (exclusively,
+// following no link), registered for signal handlers and locked. It is written through a buffer of
+// 1 MiB, or copied from other files inside the kernel. The commit flushes the buffer and calls
+// fsync, close, rename to `dir/m.onnx`, and fsync of the folder. After an abort or a failure the
+// temporary file is removed and an old m.onnx is unchanged.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -23,26 +19,26 @@
 
 #define OUT_BUFFER ((size_t)1 << 20)
 #define COPY_LEAST ((uint64_t)64 << 10) // smaller pieces go through the buffer
-#define COPY_MOST  ((int64_t)1 << 30)   // of one call
-#define SYNC_LEAST ((uint64_t)64 << 20) // smaller files are always waited for
+#define COPY_MOST  ((int64_t)1 << 30)   // bytes per call
+#define SYNC_LEAST ((uint64_t)64 << 20) // smaller files are always synced
 #define NAME_TRIES 100
 
-// ---- findings ----------------------------------------------------------------------------------
+// ---- diagnostics -------------------------------------------------------------------------------
 
-// NULL: there is nothing better to say than the system's own words.
+// A hint for an errno of writing, or NULL.
 static const char *remedy(int error)
 {
     switch (error) {
     case ENOSPC:
     case EDQUOT:
-        return "free space there or choose another place";
+        return "free some space or choose another path";
     case EACCES:
     case EPERM:
     case EROFS:
-        return "choose a place that may be written";
+        return "choose a path that is writable";
     case ENOENT:
     case ENOTDIR:
-        return "make the folder first";
+        return "create the folder first";
     default:
         return NULL;
     }
@@ -57,7 +53,7 @@ tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error)
     return TSR_WRITE;
 }
 
-// Only the first failure is recorded: later calls return before they could fail.
+// Called once: later operations return early.
 static void fail(struct outfile *outfile, tsr_status status)
 {
     outfile->failed = true;
@@ -91,22 +87,20 @@ void tsr__path_free(tsr_session *session, char **path)
 const char *tsr__path_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    if (slash)
-        return slash + 1;
-    return path;
+    return slash ? slash + 1 : path;
 }
 
 void tsr__path_draw(char out[TEMPORARY_NAME])
 {
     uint64_t drawn = 0;
-    // Without waiting for the pool of a machine that has just started.
+    // GRND_NONBLOCK: do not wait for entropy after boot.
     if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != (ssize_t)sizeof drawn)
-        drawn = (uint64_t)getpid() << 32 ^ (uintptr_t)out; // exclusive creation finds a free one
+        drawn = (uint64_t)getpid() << 32 ^ (uintptr_t)out; // need not be secret
     snprintf(out, TEMPORARY_NAME, TEMPORARY_PREFIX "%d-%012llx", (int)getpid(),
              (unsigned long long)(drawn >> 16));
 }
 
-// "m.onnx" is in "."; "/m.onnx" in "/", as the slash belongs to what is copied.
+// Opens the folder of the path: "." for "m.onnx", "/" for "/m.onnx".
 int tsr__path_open_parent(const char *path)
 {
     char folder[PATH_MAX];
@@ -124,8 +118,8 @@ int tsr__path_open_parent(const char *path)
 
 // ---- one file ----------------------------------------------------------------------------------
 
-// Pipes and devices (-o /dev/null, /dev/stdout) cannot be replaced and are written to as they are.
-// A link in /dev or /proc is one of these too, wherever it leads.
+// Pipes and devices (-o /dev/null, /dev/stdout) are written directly. Links in /dev and /proc are
+// treated as such.
 static bool is_special(const char *path)
 {
     struct stat st;
@@ -135,7 +129,7 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-// The folder of outfile->path is itself a temporary one: it goes as a whole.
+// True if the folder of the output is itself a temporary one.
 static bool in_temporary(const struct outfile *outfile)
 {
     const char *name = tsr__path_name(outfile->path);
@@ -143,8 +137,7 @@ static bool in_temporary(const struct outfile *outfile)
     return found && found < name;
 }
 
-// Where the whole folder is temporary (a partition that is being written) its own note suffices:
-// slots are few.
+// A temporary folder is registered itself; the slots are few.
 static void note_temporary(struct outfile *outfile, const char *name)
 {
     char path[TEMPORARY_PATH];
@@ -154,11 +147,11 @@ static void note_temporary(struct outfile *outfile, const char *name)
         outfile->note = tsr__temporary_note(outfile->session, path);
 }
 
-// Makes the file under a name that nobody has; -1 and errno, which is 0 where the memory for its name was lacking.
+// Creates the temporary file. Returns -1 and sets errno; 0 if there is no memory for its name.
 static int create_temporary(struct outfile *outfile)
 {
     char name[TEMPORARY_NAME];
-    // Remains of killed processes beside the target go first, so that they do not gather.
+    // Remove what killed processes have left beside the target.
     if (!in_temporary(outfile))
         tsr__temporary_sweep(outfile->dir_fd, TEMPORARY_PREFIX);
     for (int i = 0; i < NAME_TRIES; i++) {
@@ -172,14 +165,14 @@ static int create_temporary(struct outfile *outfile)
         if (!in_temporary(outfile) && !tsr__temporary_lock(outfile->dir_fd, name, fd)) {
             unlinkat(outfile->dir_fd, name, 0);
             close(fd);
-            errno = EWOULDBLOCK; // if no other name has more luck
+            errno = EWOULDBLOCK; // in case this was the last try
             continue;
         }
         outfile->temporary = tsr__path_copy(outfile->session, name, strlen(name));
         if (!outfile->temporary) {
             unlinkat(outfile->dir_fd, name, 0);
             close(fd);
-            errno = 0; // the finding is there
+            errno = 0; // already reported
             return -1;
         }
         fd = tsr__fd_above(fd);
@@ -189,14 +182,13 @@ static int create_temporary(struct outfile *outfile)
     return -1;
 }
 
-// What is written to: a temporary file beside the target, or a pipe or device itself. A folder is refused here, where
-// the rename at the end would fail too late.
+// Opens the temporary file, or a pipe or device directly. A folder is refused here, before anything
+// is written.
 static int open_target(struct outfile *outfile)
 {
     struct stat st;
     if (fault_io(outfile->session, FAULT_WRITE))
         return -1;
-    // An empty name would be the folder itself.
     if (!*outfile->path) {
         errno = ENOENT;
         return -1;
@@ -216,7 +208,7 @@ static int open_target(struct outfile *outfile)
     return create_temporary(outfile);
 }
 
-// After it the struct holds nothing, and commit and abort on it are harmless.
+// Leaves a struct on which commit and abort do nothing.
 static void release(struct outfile *outfile)
 {
     tsr__temporary_forget(outfile->note);
@@ -231,7 +223,7 @@ static void release(struct outfile *outfile)
         .session = outfile->session, .fd = -1, .dir_fd = -1, .failed = true, .status = TSR_USAGE};
 }
 
-// Nothing that can fail comes after the temporary file exists, so a caller has either a file to commit or abort, or none.
+// Creating the temporary file is the last step that can fail.
 tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out)
 {
     struct outfile outfile = {.session = session, .fd = -1, .dir_fd = -1};
@@ -258,13 +250,11 @@ failed:
     return status;
 }
 
-// A write may take a part; the rest follows. False: failed, now or before.
+// Continues after partial writes. False: failed, now or before.
 static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
     while (n > 0 && !outfile->failed) {
-        ssize_t done = -1;
-        if (!fault_io(outfile->session, FAULT_WRITE))
-            done = write(outfile->fd, p, n);
+        ssize_t done = fault_io(outfile->session, FAULT_WRITE) ? -1 : write(outfile->fd, p, n);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
@@ -277,7 +267,7 @@ static bool write_all(struct outfile *outfile, const char *p, size_t n)
     return !outfile->failed;
 }
 
-// The buffer is empty afterwards, also where it could not be written.
+// The buffer is empty afterwards, even after a failure.
 static bool flush(struct outfile *outfile)
 {
     size_t n = outfile->n;
@@ -285,7 +275,7 @@ static bool flush(struct outfile *outfile)
     return !outfile->failed && write_all(outfile, outfile->buffer, n);
 }
 
-// Invariant: what is in the buffer follows what is in the file. So the buffer goes first where a piece does not fit.
+// The buffer is flushed first if the data does not fit.
 void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 {
     if (outfile->failed || n == 0)
@@ -295,7 +285,7 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
     outfile->offset += n;
     if (n > OUT_BUFFER - outfile->n && !flush(outfile))
         return;
-    // Too large for the buffer, which is empty here: straight from the caller's memory.
+    // Larger than the buffer, which is empty now.
     if (n >= OUT_BUFFER) {
         write_all(outfile, p, n);
         return;
@@ -304,9 +294,9 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
     outfile->n += n;
 }
 
-#define GATHER_MOST 1024 // pieces of one call: what Linux takes
+#define GATHER_MOST 1024 // pieces per call (Linux' IOV_MAX)
 
-// Writes n pieces, of which a call may take only some: what is left of the first goes by write.
+// After a partial writev the rest of the piece is written alone.
 static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
 {
     while (n > 0 && !outfile->failed) {
@@ -328,7 +318,6 @@ static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n
     }
 }
 
-// The buffer first, to keep the order; then all pieces with as few calls as the kernel takes.
 void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
 {
     if (outfile->failed || !flush(outfile))
@@ -341,13 +330,12 @@ void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
     gather_all(outfile, pieces, n);
 }
 
-// What another descriptor of the file may read already (follow.c).
-uint64_t tsr__out_reached(const struct outfile *outfile)
+uint64_t tsr__out_flushed(const struct outfile *outfile)
 {
     return outfile->offset - outfile->n;
 }
 
-// The finding names the file that was read, which only its descriptor knows here.
+// Finds the name of the source by its descriptor.
 static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char *why)
 {
     char link[64], name[PATH_MAX] = "its source";
@@ -363,16 +351,14 @@ static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char
     fail(outfile, TSR_IO);
 }
 
-// Inside the kernel as far as it goes; what it did not take is left to the caller.
-// Blocks are shared or moved by the file system where it can; in any case the bytes never come
-// here.
+// Returns the number of bytes that copy_file_range has copied; the caller copies the rest. The file
+// system may share blocks instead of copying them.
 static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t done = 0;
     if (!flush(outfile))
         return 0;
     while (done < length) {
-        // Tests let this fail as a disk would.
         if (tsr__fault(outfile->session, FAULT_WRITE)) {
             fail_write(outfile, EIO);
             break;
@@ -385,32 +371,29 @@ static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset,
         if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
             fail_write(outfile, errno);
         if (n <= 0)
-            break; // other systems, other files: reading and writing decides what is wrong
+            break; // not supported, or an error that reading or writing will report
         done += (uint64_t)n;
     }
     return done;
 }
 
-// Large pieces first go inside the kernel; what that leaves, or all of it where a digest must see the bytes, goes through
-// the buffer: read straight into its free part, which is flushed when full.
+// Large ranges are copied inside the kernel, unless a digest is needed. The rest is read into the
+// free part of the buffer.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t end;
     if (outfile->failed || length == 0)
         return;
     if (__builtin_add_overflow(offset, length, &end) || end > INT64_MAX) {
-        fail_source(outfile, fd, offset, "it is shorter than was said");
+        fail_source(outfile, fd, offset, "it is shorter than expected");
         return;
     }
-    uint64_t least = COPY_LEAST;
-    if (outfile->copy_least)
-        least = outfile->copy_least;
+    uint64_t least = outfile->copy_least ? outfile->copy_least : COPY_LEAST;
     if (!outfile->digest && length >= least) {
         uint64_t done = copy_in_kernel(outfile, fd, offset, length);
         outfile->offset += done;
         offset += done;
     }
-    // What is left, block by block through the buffer; n is between 1 and `want`.
     while (offset < end && !outfile->failed) {
         if (outfile->n == OUT_BUFFER && !flush(outfile))
             return;
@@ -437,23 +420,8 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     }
 }
 
-// From offset 10 with align 8 six zeros are written; at a multiple of it none; align 0: none.
-void tsr__out_pad(struct outfile *outfile, size_t align)
-{
-    static const char zeros[4096];
-    size_t left = 0;
-    if (align)
-        left = (size_t)((align - outfile->offset % align) % align);
-    while (left > 0 && !outfile->failed) {
-        size_t n = size_min(left, sizeof zeros);
-        tsr__out_write(outfile, zeros, n);
-        left -= n;
-    }
-}
-
-// Waiting for the disk is what makes a rename safe against a power cut: always where there is
-// something to lose, an existing target. A large new file is left to the system, which doubles the
-// speed; what it was made from is still there. Pipes and devices know no such thing.
+// fsync makes the rename safe against a power failure. It is always done if an existing target is
+// replaced. Large new files are not synced, which doubles the speed; their sources still exist.
 static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;
@@ -462,7 +430,7 @@ static bool must_sync(const struct outfile *outfile)
             fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
-// Flushes, syncs and closes the file, then gives it its name; each step only if nothing has failed before.
+// Each step is skipped if an earlier one has failed.
 static void publish(struct outfile *outfile)
 {
     flush(outfile);
@@ -471,7 +439,7 @@ static void publish(struct outfile *outfile)
         fail_write(outfile, errno);
     int fd = outfile->fd;
     outfile->fd = -1;
-    // A network file system may tell only here that a write was lost.
+    // Network file systems may report failed writes only here.
     if (close(fd) != 0 && !outfile->failed && errno != EINTR)
         fail_write(outfile, errno);
     if (outfile->failed || !outfile->temporary)
@@ -482,13 +450,13 @@ static void publish(struct outfile *outfile)
         fail_write(outfile, errno);
 }
 
-// A session that has run out of memory publishes nothing: what was built may lack a part.
+// The output of a session that has run out of memory may be incomplete and is not published.
 tsr_status tsr__out_commit(struct outfile *outfile)
 {
     if (!outfile->path)
         return outfile->status;
     if (outfile->session->out_of_memory && !outfile->failed)
-        fail(outfile, TSR_NOMEM); // what could not be had is missing in it
+        fail(outfile, TSR_NOMEM);
     publish(outfile);
     if (outfile->failed) {
         tsr_status status = outfile->status;
@@ -496,7 +464,7 @@ tsr_status tsr__out_commit(struct outfile *outfile)
         return status;
     }
     if (outfile->temporary)
-        fsync(outfile->dir_fd); // the file is in place; not every file system can do this
+        fsync(outfile->dir_fd); // not supported by every file system
     release(outfile);
     return TSR_OK;
 }

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// outfolder.c - folders that appear whole or not at all.
+// outfolder.c - output folders that appear complete or not at all.
 //
-// Made as a sibling of the target and renamed when complete. A folder that stands there already is
-// exchanged in one step where the kernel can, and removed only when the new one is in place and on
-// disk.
-//
-// Life of a folder `parts`: opened, the target is looked at and a sibling `.tessera-4711-...` made;
-// files are written into it by paths of tsr__outfolder_path; committed, the target is looked at
-// again and the sibling renamed. Where a folder of files stands there and may be replaced,
-// renameat2 exchanges both names in one step, and the old files are removed under the temporary
-// name.
+// Example: for the folder `parts` a sibling `.tessera-4711-...` is created, and files are written
+// to paths of tsr__outfolder_path. The commit checks the target again and renames the sibling. If a
+// folder exists that may be replaced, renameat2 exchanges both names in one step, and the old files
+// are removed under the temporary name.
 #include "base/internal.h"
 
 #include <dirent.h>
@@ -21,8 +16,7 @@
 
 #define NAME_TRIES 100
 
-// A path in the same folder as `path`, with another last name.
-// "a/parts" and ".x" -> "a/.x". Two steps of memory, because tsr__path_copy ends what it copies.
+// "a/parts" and ".x" give "a/.x".
 static char *sibling(tsr_session *session, const char *path, const char *name)
 {
     size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
@@ -38,7 +32,7 @@ static char *sibling(tsr_session *session, const char *path, const char *name)
     return longer;
 }
 
-// TARGET_UNKNOWN: it could not be looked at, errno says why.
+// TARGET_UNKNOWN: it could not be read, errno is set.
 enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER, TARGET_UNKNOWN };
 
 static bool is_dots(const char *name)
@@ -46,7 +40,8 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-// "rank0", "rank12": the folders that a folder made here may hold (genai/rank_folders.c), each of files alone.
+// Output folders may contain folders "rank0", "rank12" (genai/rank_folders.c), which contain only
+// files.
 static bool is_rank_name(const char *name)
 {
     if (strncmp(name, "rank", 4) != 0 || !name[4])
@@ -54,7 +49,7 @@ static bool is_rank_name(const char *name)
     return name[4 + strspn(name + 4, "0123456789")] == 0;
 }
 
-// A folder that was made for a rank: its name says so, and it holds no folder.
+// True if the folder is named as a rank's and contains no folders.
 static bool is_rank_folder(int folder, const char *name)
 {
     struct stat st;
@@ -62,9 +57,7 @@ static bool is_rank_folder(int folder, const char *name)
     if (!is_rank_name(name))
         return false;
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *dir = NULL;
-    if (fd >= 0)
-        dir = fdopendir(fd);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (fd >= 0 && !dir)
         close(fd);
     if (!dir)
@@ -77,10 +70,9 @@ static bool is_rank_folder(int folder, const char *name)
     return of_files;
 }
 
-// What an entry of a folder says about it. "." and ".." say nothing.
-// A folder inside that is no rank's makes it TARGET_OTHER: nothing that is written here holds such
-// folders, so it is not ours.
-static enum target look_at_entry(int folder, const char *name, enum target so_far)
+// Classifies the target by one of its entries. A folder that is not a rank's makes it TARGET_OTHER:
+// this program creates no such folders.
+static enum target classify_entry(int folder, const char *name, enum target so_far)
 {
     struct stat st;
     if (is_dots(name))
@@ -92,14 +84,12 @@ static enum target look_at_entry(int folder, const char *name, enum target so_fa
     return TARGET_FILES;
 }
 
-// Removes a folder that was replaced: its files, and those of its ranks. What else somebody has put there meanwhile stays.
+// Removes a replaced folder: its files and those of its rank folders. Other new contents stay.
 static void remove_replaced(const char *path)
 {
     char inner[PATH_MAX];
     DIR *dir = opendir(path);
-    const struct dirent *entry = NULL;
-    if (dir)
-        entry = readdir(dir);
+    const struct dirent *entry = dir ? readdir(dir) : NULL;
     while (entry) {
         int n = snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
         if (is_rank_name(entry->d_name) && n > 0 && (size_t)n < sizeof inner)
@@ -111,24 +101,16 @@ static void remove_replaced(const char *path)
     tsr__folder_remove(path);
 }
 
-// That error tells what stands there; any other tells nothing.
-static enum target found_by(int error, int telling, enum target told)
-{
-    if (error == telling)
-        return told;
-    return TARGET_UNKNOWN;
-}
-
-// What stands at path. Reads at most until the first entry that decides.
-static enum target look_at(const char *path)
+// Reads entries until one decides.
+static enum target classify_target(const char *path)
 {
     struct stat st;
     enum target found = TARGET_EMPTY;
     if (lstat(path, &st) != 0)
-        return found_by(errno, ENOENT, TARGET_ABSENT);
+        return errno == ENOENT ? TARGET_ABSENT : TARGET_UNKNOWN;
     DIR *dir = opendir(path);
     if (!dir)
-        return found_by(errno, ENOTDIR, TARGET_OTHER);
+        return errno == ENOTDIR ? TARGET_OTHER : TARGET_UNKNOWN;
     while (found == TARGET_EMPTY || found == TARGET_FILES) {
         errno = 0;
         const struct dirent *dirent = readdir(dir);
@@ -136,23 +118,22 @@ static enum target look_at(const char *path)
             found = TARGET_UNKNOWN;
         if (!dirent)
             break;
-        found = look_at_entry(dirfd(dir), dirent->d_name, found);
+        found = classify_entry(dirfd(dir), dirent->d_name, found);
     }
-    // closedir may change errno, which the caller reads with TARGET_UNKNOWN.
     int error = errno;
     closedir(dir);
     errno = error;
     return found;
 }
 
-// Refuses what must not be overwritten: anything but nothing, an empty folder or, where it may be replaced, a folder of
-// files and of ranks' folders alone, as all that is made here are.
+// Allows an absent target, an empty folder and, with `replace`, a folder as this program creates
+// them.
 static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
     struct place at = PLACE_NONE;
-    enum target found = look_at(path);
+    enum target found = classify_target(path);
     if (found == TARGET_UNKNOWN && errno == ENOMEM) {
-        tsr__diag_nomem(session, sizeof(struct dirent));
+        tsr__nomem(session, sizeof(struct dirent));
         return TSR_NOMEM;
     }
     if (found == TARGET_UNKNOWN)
@@ -170,7 +151,7 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
     return TSR_WRITE;
 }
 
-// A parent that cannot be opened is not told here: making the sibling will fail and say it.
+// If the parent cannot be opened, make_sibling will report it.
 static void sweep_parent(const struct outfolder *outfolder)
 {
     int parent = tsr__path_open_parent(outfolder->path);
@@ -180,7 +161,7 @@ static void sweep_parent(const struct outfolder *outfolder)
     close(parent);
 }
 
-// Creates, opens and locks the folder outfolder->temporary. Returns 0, or the errno of the failed step; EEXIST: another name may work.
+// Creates, opens and locks the temporary folder. Returns 0 or an errno; EEXIST: try another name.
 static int make_locked(struct outfolder *outfolder)
 {
     if (fault_io(outfolder->session, FAULT_WRITE) || mkdir(outfolder->temporary, 0777) != 0)
@@ -198,7 +179,6 @@ static int make_locked(struct outfolder *outfolder)
     return swept ? EEXIST : error;
 }
 
-// Folders that killed processes have left beside the target are removed first.
 static tsr_status make_sibling(struct outfolder *outfolder)
 {
     char name[TEMPORARY_NAME];
@@ -231,7 +211,7 @@ static void release_folder(struct outfolder *outfolder)
     tsr__path_free(outfolder->session, &outfolder->path);
 }
 
-// Nothing of it exists after a failure. "." and "/" have no sibling and are refused.
+// "." and "/" have no sibling and are refused.
 tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out)
 {
@@ -267,9 +247,8 @@ struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena,
     return tsr__arena_printf(arena, "%s/%s", outfolder->temporary, name);
 }
 
-// One step after the other; on failure the old folder is put back.
-// For file systems without RENAME_EXCHANGE. Between the two renames nothing has the name; a crash
-// there leaves the old folder under `old`.
+// For file systems without RENAME_EXCHANGE. A crash between the two renames leaves the old folder
+// as `old`.
 static bool replace_by_steps(struct outfolder *outfolder, const char *old)
 {
     if (rename(outfolder->path, old) != 0)
@@ -282,7 +261,7 @@ static bool replace_by_steps(struct outfolder *outfolder, const char *old)
     return false;
 }
 
-// Before the old folder goes, the new one is on disk, large files included.
+// The new folder must be on disk before the old one is removed.
 static void sync_all(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -292,19 +271,20 @@ static void sync_all(const char *path)
     close(fd);
 }
 
-// The kernel exchanges both names in one step, so that at every moment a complete folder has the name. Where it cannot, the
-// old one steps aside first.
+// RENAME_EXCHANGE: a complete folder has the name at every moment. Without it, the old folder is
+// renamed first.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
     sync_all(outfolder->temporary);
     if (use_kernel && renameat2(AT_FDCWD, outfolder->temporary, AT_FDCWD, outfolder->path,
                                 RENAME_EXCHANGE) == 0) {
-        remove_replaced(outfolder->temporary); // now the old one
+        remove_replaced(outfolder->temporary); // after the exchange it is the old folder
         return TSR_OK;
     }
     if (use_kernel && errno != ENOSYS && errno != EINVAL)
         return tsr__refuse_write(outfolder->session, outfolder->path, errno);
-    // Between two steps the old folder has this name alone, which no sweep takes for remains: a kill here loses nothing.
+    // The old folder gets a name that no sweep removes, in case the process is killed between the
+    // steps.
     char name[TEMPORARY_NAME], kept[TEMPORARY_NAME + 4];
     tsr__path_draw(name);
     snprintf(kept, sizeof kept, TEMPORARY_PREFIX "old-%s", name + strlen(TEMPORARY_PREFIX));
@@ -320,28 +300,25 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     return status;
 }
 
-// rename succeeds where nothing or an empty folder stands at the target; the errors below it say
-// that something does.
+// rename succeeds if the target is absent or an empty folder.
 static tsr_status place_folder(struct outfolder *outfolder)
 {
     if (outfolder->session->out_of_memory)
-        return TSR_NOMEM; // what could not be had is missing in it
+        return TSR_NOMEM; // the contents may be incomplete
     if (tsr__fault(outfolder->session, FAULT_WRITE))
         return tsr__refuse_write(outfolder->session, outfolder->path, EIO);
-    tsr_status status = check_target(outfolder->session, outfolder->path,
-                                     outfolder->replace); // others may have been here
+    // Another process may have created it meanwhile.
+    tsr_status status = check_target(outfolder->session, outfolder->path, outfolder->replace);
     if (status != TSR_OK)
         return status;
-    if (rename(outfolder->temporary, outfolder->path) ==
-        0) // takes the place of nothing, or of an empty folder
+    if (rename(outfolder->temporary, outfolder->path) == 0)
         return TSR_OK;
     if (outfolder->replace && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))
         return tsr__outfolder_replace(outfolder, true);
     return tsr__refuse_write(outfolder->session, outfolder->path, errno);
 }
 
-// The folder is in place when the parent is synced; that this may fail is not told, as nothing is
-// lost unless the power fails, too.
+// A failure of fsync is ignored: the folder is in place.
 tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
 {
     if (!outfolder->path)
@@ -360,7 +337,7 @@ tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
     return TSR_OK;
 }
 
-// First through the descriptor, which needs no memory and no other; then what is left, by its path.
+// Empties the folder by its descriptor first, which needs no memory.
 void tsr__outfolder_abort(struct outfolder *outfolder)
 {
     if (!outfolder->path)

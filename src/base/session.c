@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// session.c - the session: allocator, findings, fault points and listener of one thread's work.
+// session.c - the session: allocator, diagnostics, fault injection and progress callback.
 //
-// One thread uses a session at a time; only tsr_session_cancel and tsr_session_sweep may be called
-// beside it, from other threads and from signal handlers. Everything that calls hand out as owned
-// by the session lies in one of its result arenas, which the next call of the same kind frees.
+// One thread uses a session at a time. Only tsr_session_cancel and tsr_session_sweep may be called
+// at the same time, from other threads and from signal handlers. Results that are "owned by the
+// session" are stored in one of its result arenas; the next call of the same kind frees that arena.
 #include "base/internal.h"
 
-// The session itself comes from its allocator, too, and counts in memory_used. No finding can tell
-// that there is no memory for it: NULL.
+// The session itself is allocated by its allocator and included in memory_used.
 tsr_session *tsr_session_new(const tsr_session_options *options)
 {
     tsr_session_options given = {0};
@@ -33,7 +32,7 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
     return session;
 }
 
-// The engine first, which may use the others; the session's own memory last.
+// The engine may use the rest of the session, so it is freed first.
 void tsr_session_free(tsr_session *session)
 {
     if (!session)
@@ -57,14 +56,13 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, con
     return TSR_INVALID;
 }
 
-// Called between steps, by the session's own thread.
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
 {
     if (session->progress_fn)
         session->progress_fn(session->progress_data, what, done, total);
 }
 
-// A flag and no more: work that asks for it ends at its next step.
+// Work in progress checks the flag between its steps.
 void tsr_session_cancel(tsr_session *session, bool on)
 {
     atomic_store_explicit(&session->cancelled, on, memory_order_relaxed);
@@ -83,7 +81,6 @@ tsr_status tsr__cancel_check(tsr_session *session)
     return TSR_CANCELLED;
 }
 
-// What a person reads beside an exit code; findings say more.
 const char *tsr_status_text(tsr_status status)
 {
     switch (status) {

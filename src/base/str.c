@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// str.c - views of text: order, globs, numbers, edit distance. Allocates nothing.
+// str.c - text views: order, numbers, edit distance. Allocates nothing.
 #include "base/internal.h"
 
-// As strcmp for texts without a NUL: "a" < "ab" < "b".
+// "a" < "ab" < "b".
 int tsr__str_cmp(struct str a, struct str b)
 {
     size_t n = size_min(a.n, b.n);
-    int order = 0;
-    if (n)
-        order = memcmp(a.p, b.p, n);
+    int order = n ? memcmp(a.p, b.p, n) : 0;
     if (order)
         return order;
     if (a.n < b.n)
@@ -16,90 +14,12 @@ int tsr__str_cmp(struct str a, struct str b)
     return a.n > b.n;
 }
 
-// Length of the set that starts at p[0] == '[', closing bracket included; 0 if it is never closed.
-// A ']' right after the opening (or after its '!' or '^') is a member.
-// "[a-c]x" -> 5, "[]a]" -> 4, "[abc" -> 0: then the bracket is an ordinary character.
-static size_t set_length(const char *p, size_t n)
-{
-    size_t i = 1;
-    if (i < n && (p[i] == '!' || p[i] == '^'))
-        i++;
-    for (i++; i < n; i++)
-        if (p[i] == ']')
-            return i + 1;
-    return 0;
-}
-
-// True if the set of n bytes has the character: [a-c] has 'b', [!a-c] has 'd'.
-static bool set_has(const char *p, size_t n, unsigned char c)
-{
-    bool negated = p[1] == '!' || p[1] == '^', found = false;
-    size_t first = 1;
-    if (negated)
-        first = 2;
-    for (size_t i = first; i + 1 < n; i++) {
-        unsigned char low = (unsigned char)p[i], high = low;
-        // A dash right before the closing bracket is a member, not a range.
-        if (i + 3 < n && p[i + 1] == '-') {
-            high = (unsigned char)p[i + 2];
-            i += 2;
-        }
-        found |= low <= c && c <= high;
-    }
-    return found != negated;
-}
-
-// Matches one character of s with the pattern element at p; 0 if it does not, else the element's
-// length.
-static size_t match_one(const char *p, size_t n, char c)
-{
-    size_t set = 0;
-    if (*p == '[')
-        set = set_length(p, n);
-    if (!set)
-        return *p == '?' || *p == c;
-    if (set_has(p, set, (unsigned char)c))
-        return set;
-    return 0;
-}
-
-// After a mismatch only the last '*' has to be tried again, so the work is at most |pattern| * |text|.
-bool tsr__str_glob(struct str pattern, struct str text)
-{
-    // p and i: where pattern and text stand; star: behind the last '*'; star_i: the first character
-    // that it does not cover yet. "a*c" and "abcbc": the star takes "", "b", "bc", then "bcb",
-    // after which c fits.
-    size_t p = 0, i = 0, star = SIZE_MAX, star_i = 0;
-    while (i < text.n) {
-        size_t step = 0;
-        if (p < pattern.n && pattern.p[p] == '*') {
-            star = ++p;
-            star_i = i;
-            continue;
-        }
-        if (p < pattern.n)
-            step = match_one(pattern.p + p, pattern.n - p, text.p[i]);
-        if (step) {
-            p += step;
-            i++;
-        } else if (star != SIZE_MAX) {
-            p = star;
-            i = ++star_i;
-        } else {
-            return false;
-        }
-    }
-    while (p < pattern.n && pattern.p[p] == '*')
-        p++;
-    return p == pattern.n;
-}
-
-// "-9223372036854775808" is read, "9223372036854775808" is not; "-0" is 0.
+// Accepts "-9223372036854775808", rejects "9223372036854775808"; "-0" is 0.
 bool tsr__str_int(struct str text, int64_t *out)
 {
     bool negative = text.n > 0 && text.p[0] == '-';
     size_t i = negative;
-    int64_t value = 0; // built downwards: the most negative number has no positive twin
+    int64_t value = 0; // negative, since -INT64_MIN does not fit
     if (i == text.n)
         return false;
     for (; i < text.n; i++) {
@@ -116,10 +36,10 @@ bool tsr__str_int(struct str text, int64_t *out)
     return true;
 }
 
-#define DISTANCE_MAX                                                                               \
-    255 // longer texts, once what they share at both ends is gone, count as different
+// Longest texts that are compared, without their common beginning and end.
+#define DISTANCE_MAX 255
 
-// What both have at their beginning and end costs no edit and is cut off: the table stays small.
+// A common beginning and end do not change the distance.
 static void trim_shared(struct str *a, struct str *b)
 {
     while (a->n && b->n && a->p[0] == b->p[0]) {
@@ -132,15 +52,13 @@ static void trim_shared(struct str *a, struct str *b)
     }
 }
 
-// row[j] is the distance between the first i bytes of a and the first j of b. "shard" and "sharp" have distance 1, "axis" and
-// "axes" too; a row in which everything is above the limit ends the search.
+// row[j] is the distance between the first i bytes of a and the first j of b. "shard" and "sharp"
+// have distance 1, "axis" and "axes" too. Stops at a row in which everything exceeds the limit.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit)
 {
     size_t row[DISTANCE_MAX + 1];
     trim_shared(&a, &b);
-    size_t gap = a.n - b.n;
-    if (b.n > a.n)
-        gap = b.n - a.n;
+    size_t gap = b.n > a.n ? b.n - a.n : a.n - b.n;
     if (gap > limit || a.n > DISTANCE_MAX || b.n > DISTANCE_MAX)
         return limit + 1;
     for (size_t j = 0; j <= b.n; j++)
@@ -157,13 +75,10 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
         if (best > limit)
             return limit + 1;
     }
-    if (row[b.n] > limit)
-        return limit + 1;
-    return row[b.n];
+    return row[b.n] > limit ? limit + 1 : row[b.n];
 }
 
-// "present.*.key" and "present.3.key": rest is "3". Texts shorter than both ends together do not
-// match, or head and tail would overlap.
+// The text must be at least as long as both ends of the pattern, or they would overlap.
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -178,15 +93,15 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
     return true;
 }
 
-// Edits that a misspelt word may have: a third of its length rounded up, at most 8. "plna" may have
-// 2 and finds "plan".
+// Number of edits allowed: a third of the length rounded up, at most 8. "plna" may have 2 and finds
+// "plan".
 static size_t edit_limit(struct str wanted)
 {
     return size_min((wanted.n + 2) / 3, 8);
 }
 
-// Keeps the candidate if it is nearer than *limit allows, and lowers the limit: the first of several
-// equally near candidates stays.
+// True if the candidate is within *limit, which is then lowered: the first of equally close
+// candidates wins.
 static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
 {
     size_t distance = tsr__str_distance(wanted, candidate, *limit);
@@ -196,7 +111,7 @@ static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
     return true;
 }
 
-// "shard" of {"shape", "sharp"}: "shape" has distance 2, "sharp" 1 and is taken.
+// "shard" and {"shape", "sharp"}: "shape" has distance 2, "sharp" has 1 and is returned.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};

@@ -32,14 +32,14 @@
 #define MAX_DEPTH    4     // of folders in a temporary folder; ours have two
 #define REMOVE_TRIES 1000  // other threads may still be writing while a signal is handled
 #define QUIET_TRIES  3     // an interrupted call, an error of a network file system
-#define SWEEP_MOST   10000 // entries of a folder that are looked at for remains
-#define STRANGE_S    10    // unlocked remains of a number that is in use again are older than this
-#define LOCK_TRIES   200   // 1 ms apart: a sweeper holds a lock for a few system calls
-#define FOLDER_TRIES 10    // names, if sweepers take new folders away
+#define SWEEP_MOST   10000 // entries of a folder that are examined
+#define STRANGE_S    10    // least age in seconds if another process has the pid now
+#define LOCK_TRIES   200   // 1 ms apart; sweepers hold locks for a few system calls
+#define FOLDER_TRIES 10    // sweepers may remove new folders
 
-// ---- removing, also inside a signal handler ------------------------------------------------------
+// ---- removing, also inside a signal handler -----------------------------------------------------
 
-// As the kernel writes them for getdents64.
+// As getdents64 writes them.
 struct entry {
     uint64_t inode;
     int64_t next;
@@ -50,14 +50,14 @@ struct entry {
 
 static bool remove_tree(int parent, const char *name, int depth);
 
-// Everything in an open folder goes. Uses system calls alone.
+// Removes all contents of an open folder. Uses system calls only.
 static void empty_folder(int fd, int depth)
 {
     _Alignas(struct entry) char buffer[2048];
     for (;;) {
         long n = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
-        // The end, or an error, which shows when the folder itself is removed. Names that are
-        // removed while it is read may be skipped by some file systems: callers try again.
+        // The end, or an error, which is noticed when the folder itself is removed. Some file
+        // systems skip names while others are removed; callers try again.
         if (n <= 0)
             return;
         for (long at = 0; at < n;) {
@@ -71,12 +71,10 @@ static void empty_folder(int fd, int depth)
     }
 }
 
-// A file, a link (never what it leads to), or a folder with what is in it. True: it is gone.
-// Deeper than MAX_DEPTH nothing of ours lies: a folder that deep is left, and so are those above
-// it.
+// Removes a file, a link or a folder with its contents. True if it is gone. Folders deeper than
+// MAX_DEPTH are not ours; they and their parents stay.
 static bool remove_tree(int parent, const char *name, int depth)
 {
-    // A folder gives EISDIR (or EPERM) here and is emptied below.
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
         return true;
     if (depth > MAX_DEPTH)
@@ -89,8 +87,7 @@ static bool remove_tree(int parent, const char *name, int depth)
     return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
 
-// Everything in a folder that is open already: neither memory nor another descriptor is needed for the files in it.
-// Back to the beginning first: the descriptor may have been read before.
+// The descriptor may have been read before, so it is rewound.
 void tsr__folder_empty(int fd)
 {
     if (fd > 0 && lseek(fd, 0, SEEK_SET) == 0)
@@ -101,11 +98,10 @@ bool tsr__folder_remove(const char *path)
 {
     for (int i = 0; i < QUIET_TRIES; i++) {
         if (unlink(path) == 0 || errno == ENOENT)
-            return true; // a link in place of a folder: what it leads to is not ours
+            return true; // also removes a link in place of the folder
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0) {
-            // As if at the deepest level: only files go.
-            empty_folder(fd, MAX_DEPTH); // folders in it stay, and with them this one
+            empty_folder(fd, MAX_DEPTH); // at the deepest level only files are removed
             close(fd);
         }
         if (rmdir(path) == 0 || errno == ENOENT)
@@ -114,7 +110,7 @@ bool tsr__folder_remove(const char *path)
     return false;
 }
 
-// Says nothing where it fails: the next process of the kind sweeps.
+// Failures are not reported: the next process sweeps.
 void tsr__tree_remove(const char *path)
 {
     for (int i = 0; i < QUIET_TRIES; i++)
@@ -122,8 +118,7 @@ void tsr__tree_remove(const char *path)
             return;
 }
 
-// For a signal handler: no memory, no locks, and errno as it was. A child that was forked from the maker has the
-// same slots and must not remove what its parent uses; hence the owner.
+// Async-signal-safe; keeps errno. A forked child has the same slots but is not their owner.
 void tsr_session_sweep(tsr_session *session)
 {
     int error = errno;
@@ -138,7 +133,7 @@ void tsr_session_sweep(tsr_session *session)
     errno = error;
 }
 
-// ---- locks of their owners -----------------------------------------------------------------------
+// ---- locks --------------------------------------------------------------------------------------
 
 // True if `name` in the folder `parent` is still the file that is open as fd.
 static bool still_named(int parent, const char *name, int fd)
@@ -161,9 +156,9 @@ bool tsr__temporary_lock(int parent, const char *name, int fd)
     return still_named(parent, name, fd);
 }
 
-// ---- slots ---------------------------------------------------------------------------------------
+// ---- slots --------------------------------------------------------------------------------------
 
-// The path is complete before `used` says so: a signal handler that runs in between sees a free slot.
+// `used` is set last: a signal handler must see a complete path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
 {
     size_t n = strlen(path);
@@ -182,8 +177,8 @@ struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
     return NULL;
 }
 
-// The slot is free first, then the lock goes with the descriptor: a handler in between must not
-// remove what has become an output.
+// The slot is freed before the lock is released: a signal handler must not remove what has become
+// an output.
 void tsr__temporary_forget(struct temporary *temporary)
 {
     if (!temporary)
@@ -198,7 +193,7 @@ void tsr__temporary_remove(struct temporary *temporary)
 {
     if (!temporary || !atomic_load(&temporary->used))
         return;
-    // A child of fork has a copy of the session; its end leaves the parent's files alone.
+    // A forked child has a copy of the session and must not remove its parent's files.
     if (temporary->owner == getpid()) {
         tsr__folder_empty(temporary->fd);
         tsr__tree_remove(temporary->path);
@@ -206,10 +201,10 @@ void tsr__temporary_remove(struct temporary *temporary)
     tsr__temporary_forget(temporary);
 }
 
-// ---- remains of processes that were killed -------------------------------------------------------
+// ---- sweeping -----------------------------------------------------------------------------------
 
-// "tessera-verify-4711-x3Fq9z" with the prefix "tessera-verify-" is of process 4711; 0: not such a name.
-// Leading zeros, signs and numbers beyond a pid are no names of ours.
+// Returns 4711 for "tessera-verify-4711-x3Fq9z" and the prefix "tessera-verify-"; 0 for other
+// names.
 static long process_of(const char *name, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -217,9 +212,7 @@ static long process_of(const char *name, const char *prefix)
     if (strncmp(name, prefix, n) != 0 || name[n] < '1' || name[n] > '9')
         return 0;
     long pid = strtol(name + n, &end, 10);
-    if (*end == '-' && pid > 0 && pid < INT32_MAX)
-        return pid;
-    return 0;
+    return *end == '-' && pid > 0 && pid < INT32_MAX ? pid : 0;
 }
 
 // True if the owner of the file or folder that is open as fd was killed; the caller then has its
@@ -249,11 +242,11 @@ static void sweep_entry(int folder, const char *name, long pid)
 
 void tsr__temporary_sweep(int folder, const char *prefix)
 {
-    // A descriptor of its own: fdopendir takes it over, and the caller's position stays.
+    // fdopendir takes over the descriptor, and the caller's keeps its position.
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (again < 0)
         return;
-    DIR *dir = fdopendir(again); // which closes it
+    DIR *dir = fdopendir(again);
     if (!dir) {
         close(again);
         return;
@@ -269,15 +262,14 @@ void tsr__temporary_sweep(int folder, const char *prefix)
     closedir(dir);
 }
 
-// ---- temporary folders ---------------------------------------------------------------------------
+// ---- temporary folders --------------------------------------------------------------------------
 
-// One remedy for all causes: another folder.
 static tsr_status refuse(tsr_session *session, const char *base, const char *why)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(base);
     tsr__diag(session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
-              "cannot make a temporary folder: %s", why);
+              "cannot create a temporary folder: %s", why);
     return TSR_WRITE;
 }
 
@@ -315,7 +307,7 @@ static int make_locked(const char *pattern, char path[TEMPORARY_PATH])
     return -1;
 }
 
-// The descriptor stays open as long as the slot is used: it holds the lock.
+// The open descriptor holds the lock.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out)
 {
@@ -343,7 +335,7 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
     return TSR_OK;
 }
 
-// It has no counterpart: the folder goes when the session is freed.
+// The folder is removed when the session is freed.
 tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path)
 {
     struct temporary *temporary = NULL;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// text.c - text that grows up to a maximum, and what is safe to show on a terminal.
+// text.c - growing text with a maximum length, UTF-8, and text that is safe to print on a terminal.
 //
-// `struct text` is for what has no known length: JSON documents, findings as people read them. It
-// belongs to the session and is freed by its owner; after the first failure additions do nothing.
-// The second half is about bytes of strangers: which of them form a character, and which may reach
-// a terminal.
+// `struct text` is for text of unknown length: JSON documents, rendered diagnostics. Its owner
+// frees it. The second half handles untrusted bytes: which of them form a character, and which must
+// not reach a terminal.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -17,14 +16,14 @@ void tsr__text_init(struct text *text, tsr_session *session)
     *text = (struct text){.session = session};
 }
 
-// Leaves an empty text that may be used again; its `max` is the usual one then.
+// Leaves an empty text with the default `max`.
 void tsr__text_free(struct text *text)
 {
     tsr__free(text->session, text->p, text->cap);
     tsr__text_init(text, text->session);
 }
 
-// Makes room for `more` bytes and the NUL after them; the room doubles, so that n bytes cost n steps in all.
+// Reserves `more` bytes and a NUL. The capacity doubles, so that adding n bytes takes O(n) time.
 static bool reserve(struct text *text, size_t more)
 {
     size_t max = TEXT_MAX;
@@ -32,9 +31,9 @@ static bool reserve(struct text *text, size_t more)
         max = text->max;
     if (text->failed)
         return false;
-    // More than the maximum reads as no memory: both mean that the text cannot be had.
+    // Exceeding the maximum is reported as out of memory.
     if (text->n > max || more > max - text->n) {
-        tsr__diag_nomem(text->session, more);
+        tsr__nomem(text->session, more);
         text->failed = true;
         return false;
     }
@@ -65,8 +64,8 @@ void tsr__text_add(struct text *text, struct str str)
     text->p[text->n] = 0;
 }
 
-// Into the room that is there first; only where it does not suffice is it formatted again.
-void tsr__text_vprintf(struct text *text, const char *format, va_list args)
+// Formats into the free capacity first, and again if that was too small.
+static void add_formatted(struct text *text, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
@@ -79,7 +78,7 @@ void tsr__text_vprintf(struct text *text, const char *format, va_list args)
         else if (reserve(text, (size_t)n))
             text->n += (size_t)vsnprintf(text->p + text->n, text->cap - text->n, format, again);
         if (text->failed && text->p)
-            text->p[text->n] = 0; // a cut first attempt is not part of the text
+            text->p[text->n] = 0; // drop the truncated first attempt
     }
     va_end(again);
 }
@@ -88,11 +87,11 @@ void tsr__text_printf(struct text *text, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    tsr__text_vprintf(text, format, args);
+    add_formatted(text, format, args);
     va_end(args);
 }
 
-// Bytes of a character by its first one; 0: no character begins so (0x80 to 0xC1 continue one or are too long a form).
+// Length of a character by its first byte; 0 if no character begins with it (0x80 to 0xC1).
 static size_t length_by_first(unsigned char first)
 {
     if (first < 0x80)
@@ -108,8 +107,8 @@ static size_t length_by_first(unsigned char first)
     return 0;
 }
 
-// E2 82 AC is the euro sign: 0x2 from the first byte, then six bits of each other one, 0x20AC. Forms that are longer than
-// need be, halves of UTF-16 pairs and numbers above 0x10FFFF are refused.
+// E2 82 AC is the euro sign 0x20AC: four bits of the first byte, six bits of each other. Overlong
+// forms, UTF-16 surrogates and numbers above 0x10FFFF are rejected.
 size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
 {
     const unsigned char *u = (const unsigned char *)p;
@@ -121,7 +120,7 @@ size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
         return 0;
     uint32_t c = u[0];
     if (length > 1)
-        c &= 0x7Fu >> length; // without the bits that say the length
+        c &= 0x7Fu >> length; // clear the length bits
     for (size_t i = 1; i < length; i++) {
         if ((u[i] & 0xC0) != 0x80)
             return 0;
@@ -133,16 +132,15 @@ size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
     return length;
 }
 
-// What would move the cursor, change colours, reorder the line or stay invisible.
-static bool is_unsafe(uint32_t c)
+// True for characters that move the cursor, change colours, reorder the line or are invisible.
+bool tsr__is_unsafe(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0xFEFF ||
            (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
            (c >= 0x2060 && c <= 0x206F) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-// text ends in the middle of what may be a character: "\xE2\x80" may become "\xE2\x80\xAE".
-// Bytes that can never become a character are not kept back: they are shown at once.
+// True if the text may end inside of a character: "\xE2\x80" may become "\xE2\x80\xAE".
 static bool is_cut(const char *p, size_t n)
 {
     if (n >= length_by_first((unsigned char)p[0])) // complete, or no beginning
@@ -153,36 +151,27 @@ static bool is_cut(const char *p, size_t n)
     return true;
 }
 
-bool tsr__is_unsafe(uint32_t c)
-{
-    return is_unsafe(c);
-}
-
-// What is stepped over: a character, or one byte that is none.
-// At least 1, so that every loop over a text goes on.
+// Number of bytes to advance: a character, or one invalid byte.
 static size_t bytes_of(size_t length)
 {
-    if (length)
-        return length;
-    return 1;
+    return length ? length : 1;
 }
 
-// "a\x1Bb" with the byte 27 between a and b becomes the six characters a \x1B b. `last` false: more bytes may come, and
-// the beginning of a character at the end is left for then.
-// Newlines and tabs stay; the caller's lines are its own. At most `cap` bytes are made: *used says
-// how much of the text they stand for, and the rest is for the next call.
+// "a\x1Bb" with the byte 27 between a and b becomes the six characters a \x1B b. Newlines and tabs
+// stay. `last` false: more bytes may follow, and an incomplete character at the end is left for the
+// next call. At most `cap` bytes are written; *used is the number of bytes that were converted.
 size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
 {
     static const char digits[] = "0123456789ABCDEF";
     size_t i = 0, made = 0;
     if (!text || !out)
-        n = 0;                          // nothing to take, or nowhere to put it
+        n = 0;
     while (i < n && made + 16 <= cap) { // the longest is four bytes as \xNN
         uint32_t c = 0;
         size_t length = tsr__utf8(text + i, n - i, &c);
         if (!length && !last && is_cut(text + i, n - i))
             break;
-        bool plain = length && (c == '\n' || c == '\t' || !is_unsafe(c));
+        bool plain = length && (c == '\n' || c == '\t' || !tsr__is_unsafe(c));
         for (size_t end = i + bytes_of(length); i < end; i++) {
             unsigned char byte = (unsigned char)text[i];
             if (plain) {
@@ -200,14 +189,14 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
     return made;
 }
 
-// Unlike tsr_safe_text it shows newlines as \x0A: a name must stay on its line.
+// Unlike tsr_safe_text it escapes newlines: a name must stay on its line.
 void tsr__text_add_safe(struct text *text, struct str str)
 {
-    size_t i = 0, clean = 0; // str[clean..i) is shown as it is
+    size_t i = 0, clean = 0; // str[clean..i) needs no escapes
     while (i < str.n) {
         uint32_t c = 0;
         size_t length = tsr__utf8(str.p + i, str.n - i, &c);
-        if (length && !is_unsafe(c)) {
+        if (length && !tsr__is_unsafe(c)) {
             i += length;
             continue;
         }
@@ -219,7 +208,7 @@ void tsr__text_add_safe(struct text *text, struct str str)
     tsr__text_add(text, (struct str){str.p + clean, str.n - clean});
 }
 
-// The locale decides what printf puts between whole and fraction; a point is put there again.
+// Replaces the locale's decimal separator by a point.
 static void plain_point(char *p)
 {
     char *to = p;
@@ -235,7 +224,7 @@ static void plain_point(char *p)
     *to = 0;
 }
 
-// 0.1 reads back from 15 digits, as "0.1"; 0.1 + 0.2 needs 17: "0.30000000000000004".
+// 0.1 needs 15 digits, 0.1 + 0.2 needs 17: "0.30000000000000004".
 void tsr__double_text(double value, char out[32])
 {
     for (int digits = 15; digits <= 17; digits++) {

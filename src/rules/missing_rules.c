@@ -42,7 +42,7 @@ void tsr__warn_missing_rules(tsr_model *model)
 {
     tsr_session *session = tsr_model_session(model);
     struct missing missing = {.names = STR("")};
-    if (tsr__diag_told(session, "rule-missing"))
+    if (tsr__diag_has(session, "rule-missing"))
         return;
     tsr__arena_init(&missing.arena, session);
     tsr__map_init(&missing.seen, &missing.arena, 16);

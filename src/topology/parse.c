@@ -444,7 +444,7 @@ tsr_status tsr__topology_read(tsr_session *session, const char *path, tsr_topolo
         else
             status = TSR_NOMEM;
     }
-    tsr__diag_name(session, &mark, "", path);
+    tsr__diag_set_file(session, &mark, "", path);
     tsr__arena_free(&arena);
     return status;
 }

@@ -147,7 +147,7 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
 // something (a mask that is shorter than the keys, zero points of each channel).
 static bool engine_lacks(const struct work *work)
 {
-    return tsr__diag_told(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;
+    return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;
 }
 
 static tsr_status verify_opened(struct work *work, tsr_verify_result *found)

@@ -196,7 +196,7 @@ static tsr_status run_whole(struct work *work, const tsr_model *model, const cha
     work->reference = whole;
     work->reference_path = path;
     st = tsr_run_model(work->session, path, &whole, work->inputs, work->whole);
-    if (st == TSR_ENGINE || (st != TSR_OK && tsr__diag_told(work->session, "engine-failed")))
+    if (st == TSR_ENGINE || (st != TSR_OK && tsr__diag_has(work->session, "engine-failed")))
         report_reference(work);
     return st;
 }

@@ -19,7 +19,6 @@ static tsr_status copy_file(tsr_session *s, struct outfolder *f, struct arena *a
     tsr__sha256_init(&d);
     o.digest = &d;
     tsr__out_copy(&o, fd, 0, 200000);
-    tsr__out_pad(&o, 4096);
     return tsr__out_commit(&o);
 }
 

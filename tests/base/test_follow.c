@@ -143,9 +143,9 @@ static void gathered_pieces(void **state)
     struct outfile o;
     assert_int_equal(tsr__out_open(b->s, path, &o), TSR_OK);
     tsr__out_write(&o, "head", 4);
-    assert_int_equal(tsr__out_reached(&o), 0);
+    assert_int_equal(tsr__out_flushed(&o), 0);
     tsr__out_gather(&o, pieces, (int)TSR_COUNT(pieces));
-    assert_int_equal(tsr__out_reached(&o), o.offset);
+    assert_int_equal(tsr__out_flushed(&o), o.offset);
     assert_int_equal(tsr__out_commit(&o), TSR_OK);
     FILE *f = fopen(path, "rb");
     char head[4];

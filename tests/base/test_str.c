@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views: order, globs, numbers, edit distance, nearest name.
+// Views: order, numbers, edit distance, nearest name.
 #include "scratch.h"
 
 #include <time.h>
@@ -14,68 +14,6 @@ static void order(void **state)
     assert_int_equal(tsr__str_cmp((struct str){NULL, 0}, STR("")), 0);
     assert_true(str_eq((struct str){NULL, 0}, STR("")));
     assert_true(str_is(STR("x"), "x"));
-}
-
-static void globs(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *pattern, *text;
-        bool matches;
-    } rows[] = {
-        {"", "", true},
-        {"", "a", false},
-        {"*", "", true},
-        {"*", "anything", true},
-        {"**", "x", true},
-        {"a*", "abc", true},
-        {"*c", "abc", true},
-        {"a*c", "abbc", true},
-        {"a*c", "abcd", false},
-        {"*b*", "abc", true},
-        {"layer.?.fc", "layer.3.fc", true},
-        {"layer.?.fc", "layer.13.fc", false},
-        {"layer.*.fc", "layer.13.fc", true},
-        {"[abc]x", "bx", true},
-        {"[abc]x", "dx", false},
-        {"[a-c]x", "bx", true},
-        {"[a-c]x", "dx", false},
-        {"[!a-c]x", "dx", true},
-        {"[^a-c]x", "ax", false},
-        {"[]]", "]", true},
-        {"[!]]", "]", false},
-        {"[a-]", "-", true},
-        {"[a-]", "b", false},
-        {"[-a]", "-", true},
-        {"[", "[", true},
-        {"[a", "[a", true},
-        {"[]", "[]", true},
-        {"[*]", "*", true},
-        {"[*]", "a", false},
-        {"x[0-9]*y", "x1anything/y", true},
-        {"*a*b", "aXaXb", true},
-        {"*ab*cd", "abxxabxcxcd", true},
-        {"?", "", false},
-        {"a?", "a", false},
-        {"*?", "a", true},
-        {"/model/*", "/model/layers.0/MatMul", true},
-    };
-    for (size_t i = 0; i < TSR_COUNT(rows); i++)
-        if (tsr__str_glob(str_of(rows[i].pattern), str_of(rows[i].text)) != rows[i].matches)
-            fail_msg("'%s' on '%s'", rows[i].pattern, rows[i].text);
-}
-
-static void globs_stay_bounded(void **state)
-{
-    (void)state;
-    static char pattern[2001], text[20000];
-    for (size_t i = 0; i < 2000; i += 2)
-        memcpy(pattern + i, "*a", 2);
-    memset(text, 'a', sizeof text);
-    pattern[1999] = 'b';
-    clock_t start = clock();
-    assert_false(tsr__str_glob((struct str){pattern, 2000}, (struct str){text, sizeof text}));
-    assert_true(clock() - start < 5 * CLOCKS_PER_SEC);
 }
 
 static void numbers(void **state)
@@ -169,8 +107,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(order),
-        cmocka_unit_test(globs),
-        cmocka_unit_test(globs_stay_bounded),
         cmocka_unit_test(numbers),
         cmocka_unit_test(distances),
         cmocka_unit_test(nearest),

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_data.c - the elements of a constant as raw little-endian bytes, whatever field or file holds them.
-// Sizes are checked against the shape before a byte is handed out.
+// tensor_data.c - the elements of a constant as raw little-endian bytes, from any field or file.
+// Sizes are checked against the shape.
 //
-// Where elements may lie, and what tsr_tensor_data gives:
+// Where elements are stored, and what tsr_tensor_data returns:
 //     raw_data             a view of the file
 //     float_data packed    a view of the file, if it is one field; else a copy in the arena
-//     int32_data etc.      a copy: varints become elements of their width
-//     an external file     a map of that range, kept by the store
-//     a sparse tensor      a copy with its zeros (tensor_sparse.c)
-// Views are at no particular alignment. Texts have no such bytes and are asked for by tsr__tensor_texts.
+//     int32_data etc.      a copy: varints become elements
+//     an external file     a mapping of the range, kept by the store
+//     a sparse tensor      a dense copy (tensor_sparse.c)
+// Views are not aligned. Strings have no raw bytes; see tsr__tensor_texts.
 #include "ir/serde/serde.h"
 
 // ---- typed fields ---------------------------------------------------------------------------
 
-// Where findings point: the initializer's value, else the node that has the tensor as an attribute,
-// else the file.
+// The initializer's value, else the node with the attribute, else the file.
 static struct place place_tensor(const tsr_tensor *tensor)
 {
     struct place at = PLACE_NONE;
@@ -30,12 +29,12 @@ static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want
 {
     struct place at = place_tensor(tensor);
     tsr__diag(tensor->model->session, DIAG_tensor_size, &at, "export the model again",
-              "the tensor holds %llu %s, its shape asks for %lld", (unsigned long long)have, unit,
+              "the tensor has %llu %s, but its shape needs %lld", (unsigned long long)have, unit,
               (long long)want);
     return TSR_MALFORMED;
 }
 
-// Bytes of one entry of the typed field, and which field a type is stored in.
+// The field that stores a type, and the bytes of one entry.
 static uint32_t typed_field(tsr_dtype type, size_t *entry)
 {
     switch (type) {
@@ -57,18 +56,16 @@ static uint32_t typed_field(tsr_dtype type, size_t *entry)
         *entry = 4;
         return F_TENSOR_UINT64_DATA;
     default: {
-        // float16, bfloat16, bool, int8 .. int32, float8 and the types smaller than a byte share
-        // one field
+        // float16, bfloat16, bool, int8 .. int32, float8 and types smaller than a byte share one
+        // field.
         int bits = tsr_dtype_bits(type);
-        *entry = 1; // of types smaller than a byte
-        if (bits >= 8)
-            *entry = (size_t)bits / 8;
+        *entry = bits >= 8 ? (size_t)bits / 8 : 1;
         return F_TENSOR_INT32_DATA;
     }
     }
 }
 
-// Fixed-size numbers, packed or not: counts bytes, copies up to cap of them.
+// Fixed-size numbers, packed or not: returns their bytes and copies up to cap of them.
 static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, size_t entry,
                             char *out, uint64_t cap)
 {
@@ -85,15 +82,14 @@ static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, siz
             bytes = field.bytes.n;
         }
         if (out && n + bytes <= cap)
-            memcpy(out + n, from, bytes); // little-endian both, see base
+            memcpy(out + n, from, bytes); // both are little-endian
         n += bytes;
     }
     return n;
 }
 
-// Six-bit elements, one per entry, into their packed form.
-// The first element in the low bits: 4 elements a b c d take 3 bytes, bbaaaaaa ccccbbbb ddddddcc
-// (high bit first).
+// Packs 6-bit elements, the first in the low bits: 4 elements a b c d take 3 bytes, bbaaaaaa
+// ccccbbbb ddddddcc (high bit first).
 static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -105,8 +101,8 @@ static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
     }
 }
 
-// Entries of the integer field that the shape asks for: one for each element, but of types of 2 and 4 bits one for each
-// byte of packed elements.
+// Number of entries of the integer field: one per element, or one per byte for types of 2 and 4
+// bits.
 static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t bytes)
 {
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
@@ -117,15 +113,15 @@ static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t by
     return bytes / (int64_t)entry;
 }
 
-// Integers stand in the file as varints of 64 bits; their low bytes are the elements.
-// Counts first, so that a damaged count is a finding and not a large allocation.
+// Integers are varints of 64 bits, of which the low bytes are the elements. They are counted first,
+// so that a corrupt count is an error and not a large allocation.
 static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     tsr_session *session = tensor->model->session;
     size_t have = tsr__wire_ints(tensor->body, number, NULL, 0);
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
     int64_t want = entries_wanted(tensor, entry, bytes);
-    // Entries of the 2- and 4-bit types hold a byte each; some writers leave more of them.
+    // Some writers add more entries for types of 2 and 4 bits.
     if (have < (uint64_t)want || (have > (uint64_t)want && (bits >= 8 || bits == 6)))
         return bad_size(tensor, have, want, "entries");
     unsigned char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
@@ -146,18 +142,16 @@ static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entr
     return TSR_OK;
 }
 
-// A complex element is two numbers of the field; `bytes` counts both, so they need no care here.
+// `bytes` includes both parts of complex numbers.
 static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
-    uint32_t type = WIRE_I64;
-    if (entry == 4)
-        type = WIRE_I32;
+    uint32_t type = entry == 4 ? WIRE_I32 : WIRE_I64;
     uint64_t have = fixed_bytes(tensor->body, number, type, entry, NULL, 0);
     if (have != (uint64_t)bytes)
         return bad_size(tensor, have, bytes, "bytes");
     bool packed = false;
     struct str view = tsr__wire_bytes(tensor->body, number, &packed);
-    if (packed && view.n == have) { // one packed field is raw data under another name
+    if (packed && view.n == have) {
         tensor->data = view.p;
         return TSR_OK;
     }
@@ -180,17 +174,14 @@ static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 
 // ---- external data --------------------------------------------------------------------------
 
-// A constant that was copied from another model has its external data beside that model's file.
+// A constant copied from another model has its external data beside that model.
 static struct store *store_of(const tsr_tensor *tensor)
 {
-    if (tensor->store)
-        return tensor->store;
-    return tensor->model->store;
+    return tensor->store ? tensor->store : tensor->model->store;
 }
 
-// The place of the external data, as long as the shape says.
-// Made by a call (no body): the place is in the object. The length may be left out in a file; one
-// that contradicts the shape is refused, so that a reader never gets fewer bytes than the shape says.
+// The range of the external data. A new tensor (no body) has it in the object. The length may be
+// missing in a file, but must match the shape.
 static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
 {
     struct place at = place_tensor(tensor);
@@ -221,16 +212,16 @@ static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
     return tsr__store_map(store_of(tensor), &external, &at, &tensor->data);
 }
 
-// ---- all together ---------------------------------------------------------------------------
+// ---- any constant ---------------------------------------------------------------------------
 
-// Bytes that the elements take; or why they have none.
+// The size of the elements in bytes.
 static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
 {
     struct place at = place_tensor(tensor);
     tsr_session *session = tensor->model->session;
     tsr_dtype type = tsr_tensor_dtype(tensor);
     if (type == TSR_STRING) {
-        tsr__diag(session, DIAG_tensor_text, &at, NULL, "the tensor holds texts");
+        tsr__diag(session, DIAG_tensor_text, &at, NULL, "the tensor has strings");
         return TSR_UNSUPPORTED;
     }
     if (type == TSR_UNDEFINED) {
@@ -247,7 +238,6 @@ static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
     return TSR_OK;
 }
 
-// A sparse tensor is made of two others, which must have their elements first.
 static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
 {
     tsr_tensor values = tsr__sparse_part(tensor, F_SPARSE_TENSOR_VALUES);
@@ -261,7 +251,7 @@ static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
     return tsr__sparse_fill(tensor, &values, &indices, bytes);
 }
 
-// Empty tensors need no file and no field; a location that they name is not opened.
+// The location of an empty tensor is not opened.
 static tsr_status load(tsr_tensor *tensor)
 {
     int64_t bytes = 0;
@@ -285,14 +275,13 @@ static tsr_status load(tsr_tensor *tensor)
     return TSR_OK;
 }
 
-// A failure is remembered, so that asking twice gives one finding.
+// A failure is stored, so that it is reported once.
 tsr_status tsr__tensor_ready(tsr_tensor *tensor)
 {
     tsr__tensor_decode(tensor);
     if (!tensor->data_ready) {
         tensor->status = load(tensor);
-        // lack of memory may pass: the next question tries again
-        tensor->data_ready = tensor->status != TSR_NOMEM;
+        tensor->data_ready = tensor->status != TSR_NOMEM; // try again after a lack of memory
     }
     return tensor->status;
 }
@@ -309,26 +298,27 @@ tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t 
     return TSR_OK;
 }
 
-// Turns the errors of a failed look into one warning for the session: a model may be planned without its data files,
-// and hundreds of constants may lie in one of them. Who needs the bytes later asks again and is told of the error.
-static void tell_absent(tsr_tensor *tensor, const struct diag_mark *mark)
+// Replaces the errors by one warning per session: a model may be planned without its data files,
+// and hundreds of constants may be in one of them. If the data is needed later, the error is
+// reported.
+static void warn_absent(tsr_tensor *tensor, const struct diag_mark *mark)
 {
     tsr_session *session = tensor->model->session;
     const char *why = "its data cannot be read";
     if (tsr_finding_count(session) > mark->n)
         why = tsr_finding_at(session, mark->n).message;
     tsr__diag_back(session, mark, false);
-    if (tsr__diag_told(session, "external-absent"))
+    if (tsr__diag_has(session, "external-absent"))
         return;
     struct place at = place_tensor(tensor);
     tsr__diag(session, DIAG_external_absent, &at,
-              "bring the whole data file along, beside the model that names it",
-              "what follows from the elements of this constant is not known: %s", why);
+              "copy the complete data file to the folder of the model",
+              "the elements of this constant are unknown: %s", why);
 }
 
 bool tsr__tensor_peek(const tsr_tensor *asked, const void **bytes, size_t *n)
 {
-    tsr_tensor *tensor = (tsr_tensor *)asked; // decoding fills the object behind the view
+    tsr_tensor *tensor = (tsr_tensor *)asked;
     tsr__tensor_decode(tensor);
     if (tensor->absent)
         return false;
@@ -339,11 +329,11 @@ bool tsr__tensor_peek(const tsr_tensor *asked, const void **bytes, size_t *n)
         return st == TSR_OK;
     tensor->absent = true;
     tensor->data_ready = false;
-    tell_absent(tensor, &mark);
+    warn_absent(tensor, &mark);
     return false;
 }
 
-// Entries of the texts' field: their count; with a list, the texts as well.
+// Returns the number of strings and writes them to `list`, which may be NULL.
 static int64_t read_texts(struct str body, struct str *list)
 {
     int64_t n = 0;
@@ -359,7 +349,7 @@ static int64_t read_texts(struct str body, struct str *list)
     return n;
 }
 
-// The list is in the arena, the texts are views of the model's bytes.
+// The strings are views of the model.
 tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena, const struct str **out)
 {
     int64_t n = tsr_tensor_elements(tensor);
@@ -376,7 +366,6 @@ tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena, cons
     return TSR_OK;
 }
 
-// Descriptor of the external file that has the data, and where in it they begin.
 static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64_t *offset)
 {
     struct wire_external external;
@@ -388,13 +377,12 @@ static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64
     return tsr__store_open(store_of(tensor), &external, &at, fd);
 }
 
-// Where the data lies in an open file, so that others can copy it without mapping it: in its external
-// file, or within the model's own. False: it is in memory only, or its data is wrong.
+// The position of the data in an open file: its external file or that of the model. False: it is
+// only in memory, or invalid.
 bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint64_t *length)
 {
-    tsr_tensor *tensor = (tsr_tensor *)asked; // decoding fills the object behind the view
+    tsr_tensor *tensor = (tsr_tensor *)asked;
     tsr__tensor_decode(tensor);
-    // a failure that was told already
     if (tensor->data_ready && tensor->status != TSR_OK)
         return false;
     if (tensor->external) {
@@ -418,7 +406,7 @@ bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint
     return true;
 }
 
-tsr_status tsr__tensor_there(const tsr_tensor *tensor)
+tsr_status tsr__tensor_check_external(const tsr_tensor *tensor)
 {
     int fd;
     uint64_t offset, length;

@@ -103,7 +103,7 @@ static void advance_digest(const struct taker *taker)
     struct batch *batch = taker->batch;
     if (batch->follow)
         tsr__follow_ready(batch->follow, batch->place[taker->file],
-                          tsr__out_reached(taker_file(taker)));
+                          tsr__out_flushed(taker_file(taker)));
 }
 
 static void flush_pieces(const struct taker *taker, struct iovec *pieces, int *n)
