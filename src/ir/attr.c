@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// attr.c - attributes of nodes: reading values, setting and removing them.
+// attr.c - attributes of nodes: reading, setting and removing them.
 //
-// An attribute that came from a file is decoded in two steps, each on the first question
-// (serde/decode.c): its name and kind with all attributes of its node (N_ATTRS), its value when that
-// is asked for (`decoded`). One that a call made is decoded from the start. A reader sees no
-// difference, and a node that nobody asks about costs nothing.
+// An attribute of a file is decoded in two steps on demand (serde/decode.c): its name and kind with
+// all attributes of its node (N_ATTRS), and its value when it is read (`decoded`).
 //
-//     Conv {kernel_shape [3,3], group 1} from a file; a call sets group to 2:
-//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these; group has `changed`,
-//     no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES: saving looks at its list.
+//     Conv {kernel_shape [3,3], group 1} of a file; a call sets group to 2:
+//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these. group gets
+//     `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
 #include "ir/internal.h"
 
 // ---- attributes of a node -------------------------------------------------------------------
@@ -22,12 +20,10 @@ size_t tsr_node_attr_count(const tsr_node *node)
 tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
 {
     tsr__attrs_decode((tsr_node *)node);
-    if (i < node->n_attrs)
-        return node->attrs[i];
-    return NULL;
+    return i < node->n_attrs ? node->attrs[i] : NULL;
 }
 
-// Of two attributes of one name, which a bad file may have, the first counts.
+// The first one, if a file has two of a name.
 tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
     tsr__attrs_decode((tsr_node *)node);
@@ -39,7 +35,7 @@ tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// The public views are const; decoding fills the object behind them once.
+// Decodes the object behind the const view.
 static tsr_attr *ready(const tsr_attr *attr)
 {
     if (attr)
@@ -64,27 +60,21 @@ size_t tsr_attr_graph_count(const tsr_attr *attr)
     return attr->n_graphs;
 }
 
-// `otherwise` also where the attribute is absent (NULL), of another kind, or stands for an
-// attribute of a function's call and so has no value of its own: a caller asks with the operator's
-// default and needs no other test.
+// Returns `otherwise` also if the attribute is NULL, of another kind, or refers to an attribute of
+// the function, so that callers can pass the operator's default.
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
 {
     const tsr_attr *r = ready(a);
-    if (r && r->kind == TSR_ATTR_INT && r->has_value)
-        return r->integer;
-    return otherwise;
+    return r && r->kind == TSR_ATTR_INT && r->has_value ? r->integer : otherwise;
 }
 
 float tsr_attr_float(const tsr_attr *a, float otherwise)
 {
     const tsr_attr *r = ready(a);
-    if (r && r->kind == TSR_ATTR_FLOAT && r->has_value)
-        return r->real;
-    return otherwise;
+    return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
 }
 
-// The C text is made on the first question; until then the text is a view of the file, without a
-// NUL behind it. Texts may hold NULs themselves: `bytes` counts all.
+// The NUL-terminated copy is made on demand. The string may contain NULs: `bytes` is its length.
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
     tsr_attr *r = ready(attr);
@@ -99,7 +89,7 @@ const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
     return r->text.p;
 }
 
-// Returns 0 for an empty list, for another kind and for NULL alike.
+// Returns 0 for an empty list, another kind and NULL.
 size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
 {
     const tsr_attr *r = ready(a);
@@ -114,23 +104,18 @@ size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
 
 tsr_graph *tsr_attr_graph(const tsr_attr *attr, size_t i)
 {
-    if (i < attr->n_graphs)
-        return attr->graphs[i];
-    return NULL;
+    return i < attr->n_graphs ? attr->graphs[i] : NULL;
 }
 
 const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 {
     const tsr_attr *r = ready(a);
-    if (r && r->kind == TSR_ATTR_TENSOR)
-        return r->tensor;
-    return NULL;
+    return r && r->kind == TSR_ATTR_TENSOR ? r->tensor : NULL;
 }
 
 // ---- setting --------------------------------------------------------------------------------
 
-// A removed node stays readable, but its uses are unlinked: an edit of it would tie values to a
-// node in no graph.
+// Removed nodes can be read, but not changed.
 static tsr_status check_edit(tsr_node *node, const char *name)
 {
     bool gone = node->flags & N_GONE;
@@ -145,9 +130,7 @@ static tsr_status check_edit(tsr_node *node, const char *name)
     return TSR_INVALID;
 }
 
-// The node's attributes must be decoded: the array holds all of them, and tsr__room takes its room
-// for the power of two at or above n_attrs, which is how tsr__attrs_decode makes it. NULL: out of
-// memory.
+// The attributes must be decoded. NULL: out of memory.
 static tsr_attr *append_attr(tsr_node *node)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -167,9 +150,8 @@ tsr_attr *tsr__attr_append(tsr_node *node)
     return append_attr(node);
 }
 
-// The attribute of that name, emptied, or a new one; it takes the place of one that was there.
-// All setters begin with it and then fill in the value. An old value is forgotten with its bytes
-// and its subgraphs.
+// Returns the attribute of that name without a value, created if necessary. All setters start with
+// it.
 static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {
     tsr_status st = check_edit(node, name);
@@ -212,8 +194,7 @@ tsr_status tsr_node_set_float(tsr_node *node, const char *name, float value)
 tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *value)
 {
     tsr_attr *attr;
-    struct str text =
-        tsr__keep(node->graph->model, str_of(value)); // before an old text of this node goes
+    struct str text = tsr__keep(node->graph->model, str_of(value)); // may be the old text
     tsr_status st = fresh_attr(node, name, TSR_ATTR_STRING, &attr);
     if (st == TSR_OK) {
         attr->text = text;
@@ -222,7 +203,7 @@ tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *val
     return st;
 }
 
-// The copy is made first: without memory for it the attribute stays as it was.
+// The copy is made first: without memory the attribute is unchanged.
 tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values, size_t count)
 {
     if (!values && count)
@@ -241,8 +222,6 @@ tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *va
     return st;
 }
 
-// Subgraphs of the attribute stop reading outer values first; then the array closes the gap, and the
-// list of the node's remaining subgraphs is made anew.
 tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
 {
     tsr_status st = check_edit(node, name);
@@ -267,7 +246,7 @@ tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
     return model_status(node->graph->model);
 }
 
-// The new graph is empty and has nothing of a file, so all of it counts as changed.
+// A new graph has no bytes, so all of it is marked as changed.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name)
 {
     tsr_attr *attr;
@@ -287,7 +266,5 @@ tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char
     model->has_subgraphs = true;
     tsr__node_relink(node);
     tsr__touch_graph(graph, G_CHANGED | G_NAME);
-    if (model_status(model) == TSR_OK)
-        return graph;
-    return NULL;
+    return model_status(model) == TSR_OK ? graph : NULL;
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// clone.c - copies of nodes, subgraphs and whole models whose references point into the copy.
+// clone.c - copies nodes, subgraphs and complete models.
 //
-// A cloner knows the twin of every value that was copied; values outside go through a function of the caller.
-// Bytes of the file are shared (the copy holds the store), objects and names are made anew.
+// A cloner maps every copied value to its twin; outer values are mapped by a function of the
+// caller. Bytes of the file are shared (the copy holds the store); objects and names are new.
 //
-// Example: a Loop body reads "x" of the main graph and makes "y". Copied into another graph, y has a twin that the
-// copy of its node makes; x has none, so the caller is asked which value of the new place stands for it. An exact
-// copy (of a whole model) keeps what was changed and what was not, so that it is saved with the same bytes; in any
-// other copy names may differ, and what mentions them counts as changed.
+// Example: a Loop body reads "x" of the main graph and computes "y". In the copy y has a twin, the
+// output of the copied node. x has none, so the caller returns the value to use instead. An exact
+// copy (of a complete model) keeps all change flags, so it is saved with the same bytes. In other
+// copies names may differ, so everything that mentions them is marked as changed.
 #include "ir/internal.h"
 
-// Takes one reference to the store, however often it is asked for: tsr_model_free drops each held
-// store once.
+// Takes one reference: tsr_model_free drops each store once.
 static void hold_store(tsr_model *to, struct store *store)
 {
     if (store == to->store)
@@ -24,7 +23,7 @@ static void hold_store(tsr_model *to, struct store *store)
         *slot = tsr__store_hold(store);
 }
 
-// All bytes that objects of `from` may be views of: its own file's, and those that it holds itself.
+// Holds all stores that objects of `from` may be views of.
 void tsr__model_hold(tsr_model *to, const tsr_model *from)
 {
     for (size_t i = 0; i < from->held.n; i++)
@@ -32,9 +31,8 @@ void tsr__model_hold(tsr_model *to, const tsr_model *from)
     hold_store(to, from->store);
 }
 
-// To be ended by tsr__cloner_end in every case. `to` and `from` may be one model: a function's body
-// is copied into its calls so. The fields outer, config, exact, call and fn begin as zero; callers
-// set what they need.
+// Must be followed by tsr__cloner_end. `to` and `from` may be the same model. Callers set the
+// fields outer, config, exact, call and fn as needed.
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
 {
     *cloner = (struct cloner){.to = to, .from = from};
@@ -44,16 +42,13 @@ void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *fro
         tsr__model_hold(to, from);
 }
 
-// Copying looks for failed memory here and not at every step: an arena that has failed keeps
-// failing, and a copy of which a part is missing is given up as a whole.
+// Memory failures are checked only here.
 tsr_status tsr__cloner_end(struct cloner *cloner)
 {
     bool failed =
         cloner->scratch.failed || cloner->to->arena.failed || cloner->to->store->arena.failed;
     tsr__arena_free(&cloner->scratch);
-    if (failed)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return failed ? TSR_NOMEM : TSR_OK;
 }
 
 void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin)
@@ -63,7 +58,7 @@ void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twi
         *slot = twin;
 }
 
-// NULL: there is no value (an input that is left out), or nothing stands for it in the new place.
+// NULL: `v` is NULL (an omitted input) or has no twin.
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
@@ -74,20 +69,22 @@ tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
     return cloner->outer(cloner->data, v);
 }
 
+static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
+                              tsr_attr *attr);
+
 // ---- values ---------------------------------------------------------------------------------
 
-// A view of the file is shared, anything else is copied.
+// Views of the file are shared, other names are copied.
 static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
-    // One comparison for both ends: of a pointer before the file the difference is huge.
     bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
     if (shared && !text)
         return name;
     return tsr__keep(cloner->to, name);
 }
 
-// Symbols are texts of the old model's arena and are copied; "" is a literal that both share.
+// Symbols are in the arena of the old model; "" is a literal.
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
@@ -104,9 +101,8 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
-// A type that is still bytes (`info`) stays so and is decoded again in the copy. A type that a call
-// set is in no bytes and is copied; V_DECODED then keeps anybody from reading an older one out of
-// `info`. Producer, uses and tensor are tied later, by those who copy nodes and lists.
+// A type that is not decoded yet is decoded in the copy. A type that a call has set is copied.
+// Producer, uses and tensor are linked later.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -130,8 +126,7 @@ void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from)
     copy->location = copy->sparse = copy->whole = (struct str){NULL, 0};
 }
 
-// The bytes of the data are shared: the copy remembers the store they are views of. A tensor that still
-// is a field of a file is decoded again on demand, so only one that a call made needs its own dims.
+// The data is shared. A tensor of a file is decoded again on demand.
 static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *tensor,
                                 tsr_value *value)
 {
@@ -163,8 +158,8 @@ static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *t
     return copy;
 }
 
-// Names that were removed map to tsr__no_value and are copied as such: they stay taken for fresh
-// names, and they tell the writer that an entry of the file is for a value that is gone.
+// Removed names (tsr__no_value) are copied too: they are not reused for fresh names, and the writer
+// drops their entries in the file.
 static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
 {
     for (size_t i = 0; i < from->cap; i++) {
@@ -187,13 +182,13 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
 
 // ---- attributes -----------------------------------------------------------------------------
 
-// The value of an attribute that a call made, which is of one of few kinds (emit_new_attr in
-// serde/write_node.c lists them). Subgraphs are copied by the caller.
+// Copies the value of a new attribute (see emit_new_attr in serde/write_node.c). The caller copies
+// subgraphs.
 static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {
     tsr_model *model = copy->node->graph->model;
     if (attr->whole.n || attr->rest.n)
-        return; // decoded from its bytes when asked for
+        return; // decoded on demand
     copy->decoded = copy->has_value = true;
     copy->integer = attr->integer;
     copy->real = attr->real;
@@ -208,8 +203,7 @@ static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
     copy->n_ints = attr->n_ints;
 }
 
-// Copies an attribute under a name that may be another: then, and where subgraphs were copied with new
-// references, it counts as changed and is not written as the bytes of its field.
+// An attribute with another name or with copied subgraphs is marked as changed.
 static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr *attr,
                           struct str name)
 {
@@ -231,14 +225,14 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
     if (!copy->graphs)
         return;
     for (size_t i = 0; i < attr->n_graphs; i++) {
-        tsr_graph *graph = tsr__clone_graph(cloner, attr->graphs[i], node, copy);
+        tsr_graph *graph = clone_graph(cloner, attr->graphs[i], node, copy);
         if (!graph)
             return;
         copy->graphs[copy->n_graphs++] = graph;
     }
     if (!cloner->exact) {
         copy->changed = true;
-        node->flags |= N_ATTRIBUTES; // a node of a body has bodies whose bytes are not right either
+        node->flags |= N_ATTRIBUTES;
     }
     node->flags |= N_GRAPHS;
     cloner->to->has_subgraphs = true;
@@ -256,9 +250,7 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
             return;
         }
     struct str body = tsr__function_default(cloner->fn, attr->ref);
-    tsr_attr *copy = NULL;
-    if (body.n)
-        copy = tsr__attr_append(node);
+    tsr_attr *copy = body.n ? tsr__attr_append(node) : NULL;
     if (!copy)
         return; // neither given nor defaulted: absent, as the function means it
     copy->name = tsr__keep(cloner->to, attr->name);
@@ -312,22 +304,19 @@ static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const str
     }
 }
 
-// `whole` goes along with the flags that say which parts of it still hold. Lists of devices are
-// looked up among those of the new model, where long equal ones are kept once.
+// Device lists are shared within the new model.
 static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spec *spec)
 {
-    tsr_value *twin = NULL;
-    if (spec->value)
-        twin = tsr__twin(cloner, spec->value);
+    tsr_value *twin = spec->value ? tsr__twin(cloner, spec->value) : NULL;
     if (spec->value && (!twin || (spec->value->flags & V_GONE)))
-        return; // its value is not there any more
+        return; // the value was removed
     tsr_spec *w = tsr__spec_make(nc, twin);
     if (!w)
         return;
     w->whole = spec->whole;
     w->flags = spec->flags;
     if (!cloner->exact)
-        w->flags |= S_NAME; // its value may have another name in the copy
+        w->flags |= S_NAME; // the value may have another name in the copy
     w->devices.at = tsr__keep_devices(cloner->to, spec->devices.at, spec->devices.n);
     if (!w->devices.at)
         return;
@@ -347,21 +336,18 @@ static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spe
     }
 }
 
-// cloner->config says which configuration of the new place an entry is for. Without it annotations
-// are left out, and the node counts as changed, so that they are not written as part of its bytes
-// either.
+// cloner->config returns the configuration for an entry. Without it annotations are dropped, and
+// the node is marked as changed.
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
 {
     if (!cloner->config) {
         if (from->n_configs)
-            to->flags |= N_CONFIGS; // they do not come along
+            to->flags |= N_CONFIGS;
         return;
     }
     for (size_t i = 0; i < from->n_configs; i++) {
         const tsr_node_config *nc = from->configs[i];
-        tsr_config *config = NULL;
-        if (nc->config)
-            config = cloner->config(cloner->data, nc->config);
+        tsr_config *config = nc->config ? cloner->config(cloner->data, nc->config) : NULL;
         tsr_node_config *node_config = tsr__node_config_make(to, config);
         if (!node_config)
             return;
@@ -370,15 +356,13 @@ void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *fro
         node_config->stage = nc->stage;
         for (size_t k = 0; k < nc->n_specs; k++)
             clone_spec(cloner, node_config, nc->specs[k]);
-        // a spec was left out if the counts differ
         node_config->changed = nc->changed || !cloner->exact || node_config->n_specs != nc->n_specs;
         if (node_config->changed)
             to->flags |= N_CONFIGS;
     }
 }
 
-// All values that the node reads must have their twins by now, or be known to cloner->outer; one
-// without either becomes an input that is left out.
+// A value without a twin becomes an omitted input.
 void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -399,13 +383,12 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
     tsr__node_append(graph, copy);
     tsr__clone_configs(cloner, copy, node);
     if (!cloner->exact)
-        copy->flags |= N_INPUTS; // a captured value may be called otherwise
+        copy->flags |= N_INPUTS; // an outer value may have another name
 }
 
 // ---- graphs ---------------------------------------------------------------------------------
 
-// Inputs, outputs and initializers of `from` become the twins of their values. An output that reads a
-// value of an outer graph may have another name after an inexact copy: its field is not used as it is.
+// An output that is an outer value may have another name in an inexact copy.
 static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {
@@ -446,10 +429,9 @@ static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *f
     }
 }
 
-// All values get their twins before the first node is copied, since a node may read a value that a later
-// node of an unsorted graph makes. An inexact copy may have new names, so its lists count as changed.
-tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
-                            tsr_attr *attr)
+// All values are copied before the nodes, since the graph may be unsorted.
+static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
+                              tsr_attr *attr)
 {
     tsr_graph *copy = tsr__graph_make(cloner->to, graph->names.n);
     if (!copy)
@@ -477,18 +459,16 @@ tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_n
     return copy;
 }
 
-// ---- whole models ---------------------------------------------------------------------------
+// ---- models ---------------------------------------------------------------------------------
 
-// cloner->config of whole models: every configuration got its twin before the first node was
-// copied.
+// All configurations were copied before.
 static tsr_config *config_twin(void *data, tsr_config *config)
 {
     (void)data;
     return config->twin;
 }
 
-// Leaves the copy in config->twin, a field of the original for this purpose alone. A twin of an
-// earlier clone may still be there: it is told by its model.
+// config->twin may be left from an earlier clone, of another model.
 static tsr_config *clone_config(tsr_model *to, tsr_config *config)
 {
     tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
@@ -514,7 +494,7 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
             return;
         *slot = copy;
     }
-    // Those that only nodes know: stand-ins, and ones taken off the model.
+    // Those that only nodes refer to: stand-ins, and removed ones.
     for (tsr_node *node = tsr_model_next_node(from, NULL); node;
          node = tsr_model_next_node(from, node))
         for (size_t i = 0; i < node->n_configs; i++) {
@@ -522,9 +502,7 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
             if (!config || (config->twin && config->twin->model == to))
                 continue;
             tsr_config *copy = clone_config(to, config);
-            void **slot = NULL;
-            if (copy && copy->standin)
-                slot = tsr__map_at(&to->config_ids, copy->name);
+            void **slot = copy && copy->standin ? tsr__map_at(&to->config_ids, copy->name) : NULL;
             if (slot)
                 *slot = copy;
         }
@@ -541,8 +519,7 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
-// Appends to the functions of `to`. Index i is right for a model that had none: the callers copy
-// into new models only.
+// The index is right for a model without functions, which is the only case.
 static void clone_functions(struct cloner *cloner)
 {
     for (size_t i = 0; i < cloner->from->functions.n; i++) {
@@ -556,14 +533,14 @@ static void clone_functions(struct cloner *cloner)
         copy->domain = tsr__keep(cloner->to, function->domain);
         copy->overload = tsr__keep(cloner->to, function->overload);
         clone_opsets(cloner->to, &copy->opsets, &function->opsets);
-        copy->graph = tsr__clone_graph(cloner, function->graph, NULL, NULL);
+        copy->graph = clone_graph(cloner, function->graph, NULL, NULL);
         if (copy->graph)
             copy->graph->function = copy;
         *slot = copy;
     }
 }
 
-// False if a function, from that one on, is without its body: memory was lacking.
+// False if a function has no body because of missing memory.
 static bool functions_are_whole(const tsr_model *model, size_t first)
 {
     for (size_t i = first; i < model->functions.n; i++)
@@ -572,7 +549,7 @@ static bool functions_are_whole(const tsr_model *model, size_t first)
     return true;
 }
 
-// An inexact copy without configurations: what the bodies say about devices stays behind.
+// Annotations are not copied.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 {
     struct cloner cloner;
@@ -586,8 +563,7 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
     return st;
 }
 
-// Everything of a model but graphs, functions and configurations. What counts as changed is copied too:
-// a clone is saved with the same bytes as its original.
+// Copies everything except graphs, functions and configurations, including the change flags.
 static void clone_head(tsr_model *to, const tsr_model *model)
 {
     if (model->path)
@@ -613,8 +589,7 @@ static void clone_head(tsr_model *to, const tsr_model *model)
     }
 }
 
-// The clone shares the store of the file's bytes; nothing else is shared, so either may be changed or
-// freed first. Whatever fails on the way is a lack of memory. bare: without configurations and what nodes say for them.
+// The clone shares only the store. bare: without configurations and annotations.
 static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out)
 {
     tsr_model *to = tsr__model_make(model->session);
@@ -632,7 +607,7 @@ static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out
         cloner.config = config_twin;
         clone_configurations(to, model);
     }
-    to->graph = tsr__clone_graph(&cloner, model->graph, NULL, NULL);
+    to->graph = clone_graph(&cloner, model->graph, NULL, NULL);
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
     if (st != TSR_OK || !to->graph || !functions_are_whole(to, 0)) {

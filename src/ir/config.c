@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.c - device configurations of a model, and the entries that nodes have for them.
 //
-// An entry points at its configuration and its values; nothing here looks anything up by name
-// except the calls that are given one. A stand-in is a configuration that node entries name and the
-// model does not declare.
+// An entry points to its configuration and values. A stand-in is a configuration that entries name
+// but the model does not declare.
 //
-// A file may say for node 3 "configuration tp, stage 0, X cut {2,1}" and declare no tp. The entry
-// then points at a stand-in called tp, which all nodes that say tp share.
-// tsr_model_add_config("tp") fills that very object in, so every entry is of the declared
-// configuration at once. A configuration that is taken off the model without its entries becomes
-// like a stand-in: nodes still point at it, `registered` is false, and the checker finds them.
+// Example: a file has "configuration tp, stage 0, X sharded {2,1}" for node 3, but does not declare
+// tp. The entry points to a stand-in called tp, which all nodes with tp share.
+// tsr_model_add_config("tp") turns this object into a declared configuration. A configuration that
+// is removed without its entries becomes like a stand-in: `registered` is false, and the checker
+// reports the entries.
 #include "ir/internal.h"
 
 // ---- configurations -------------------------------------------------------------------------
 
-// devices_touched makes saving raise the IR version to 11, the first one that has annotations.
+// devices_touched: saving raises the IR version to 11, the first with annotations.
 static void touch_configs(tsr_model *model)
 {
     model->configs_changed = model->changed = model->devices_touched = true;
 }
 
-// Refuses a configuration that is none of this model's, or none at all.
+// `config` may be NULL.
 static tsr_status refuse_unknown(tsr_model *model, const tsr_config *config)
 {
     struct place at = PLACE_NONE;
@@ -40,8 +39,8 @@ static struct place place_config(const tsr_model *model, struct str name)
     return at;
 }
 
-// What a new configuration must satisfy: a name that is not taken, 1 to INT32_MAX devices, and names for
-// all of them or none.
+// A new configuration needs an unused name, 1 to INT32_MAX devices, and names for all of them or
+// none.
 static tsr_status check_new(tsr_model *model, struct str name, int64_t count, size_t n)
 {
     struct place at = place_config(model, name);
@@ -52,7 +51,7 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
     }
     if (tsr_model_find_config(model, name.p)) {
         tsr__diag(model->session, DIAG_config_exists, &at, "use it, or choose another name",
-                  "the model has a device configuration '" STR_FMT "' already", STR_ARG(name));
+                  "the model already has a device configuration '" STR_FMT "'", STR_ARG(name));
         return TSR_INVALID;
     }
     if (count < 1 || count > INT32_MAX) {
@@ -71,7 +70,7 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
     return TSR_OK;
 }
 
-// count 0 means as many as there are names. *out is written on success only, and may be NULL.
+// count 0: the number of names. *out may be NULL.
 tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {
@@ -85,12 +84,10 @@ tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t coun
     if (st != TSR_OK)
         return st;
     tsr_config *config = tsr__map_get(&model->config_ids, str_of(name));
-    if (!config || !config->standin) // one that nodes wait for is declared herewith
+    if (!config || !config->standin)
         config = ARENA_NEW(&model->arena, tsr_config);
     struct str *names = ARENA_ARRAY(&model->arena, struct str, n);
-    tsr_config **slot = NULL;
-    if (!model->arena.failed)
-        slot = vec_push(&model->arena, &model->configs);
+    tsr_config **slot = model->arena.failed ? NULL : vec_push(&model->arena, &model->configs);
     if (!slot)
         return TSR_NOMEM;
     *config = (tsr_config){.model = model, .devices = count, .registered = true};
@@ -112,12 +109,10 @@ size_t tsr_model_config_count(const tsr_model *model)
 
 tsr_config *tsr_model_config(const tsr_model *model, size_t i)
 {
-    if (i < model->configs.n)
-        return model->configs.at[i];
-    return NULL;
+    return i < model->configs.n ? model->configs.at[i] : NULL;
 }
 
-// Of two with one name the first; stand-ins are not found.
+// The first one of a name; stand-ins are not found.
 tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 {
     for (size_t i = 0; i < model->configs.n; i++)
@@ -126,10 +121,10 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Which entries of nodes go with a configuration: those that point at it, or those of any that has its name.
+// Entries that point to the configuration, or to any of that name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
-// Backwards, because removing an entry moves those behind it.
+// Backwards, because entries are removed.
 static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -142,8 +137,8 @@ static void drop_entries(tsr_model *model, const tsr_config *config, enum entrie
         }
 }
 
-// Takes it off the model's list; entries of nodes still point at it.
-static void take_off(tsr_model *model, tsr_config *config)
+// Removes it from the model; entries still point to it.
+static void undeclare(tsr_model *model, tsr_config *config)
 {
     size_t i = 0;
     while (i < model->configs.n && model->configs.at[i] != config)
@@ -155,18 +150,17 @@ static void take_off(tsr_model *model, tsr_config *config)
     touch_configs(model);
 }
 
-// Without cascade entries stay bound to the object and are saved under its name.
+// Without cascade, entries keep the object and are saved with its name.
 tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
     if (!config || config->model != model || !config->registered)
         return refuse_unknown(model, config);
-    take_off(model, config);
+    undeclare(model, config);
     if (cascade)
         drop_entries(model, config, ENTRIES_BOUND);
     return model_status(model);
 }
 
-// "did you mean" for a configuration that is not there.
 static const char *config_hint(tsr_model *model, struct str name)
 {
     if (!model->configs.n)
@@ -178,12 +172,12 @@ static const char *config_hint(tsr_model *model, struct str name)
         names[i] = model->configs.at[i]->name;
     struct str near = tsr__nearest(name, names, model->configs.n);
     if (!near.n)
-        return "see tsr_model_config for those that are declared";
+        return "tsr_model_config lists the declared ones";
     return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
-// By name, cascade takes along the entries of every configuration called so: where a file declares a
-// name twice, its entries are of the last one, and tsr_model_find_config gives the first.
+// With cascade, removes the entries of all configurations of that name: if a file declares a name
+// twice, entries point to the last one, but tsr_model_find_config returns the first.
 tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
     tsr_config *config = tsr_model_find_config(model, name);
@@ -193,7 +187,7 @@ tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, boo
                   "there is no device configuration '%s'", name);
         return TSR_INVALID;
     }
-    take_off(model, config);
+    undeclare(model, config);
     if (cascade)
         drop_entries(model, config, ENTRIES_NAMED);
     return model_status(model);
@@ -214,14 +208,11 @@ size_t tsr_config_device_name_count(const tsr_config *config)
 
 const char *tsr_config_device_name(const tsr_config *config, size_t i)
 {
-    if (i < config->n_names)
-        return config->names[i].p;
-    return NULL;
+    return i < config->n_names ? config->names[i].p : NULL;
 }
 
-// Entries point at the object, so they need no change; that their bytes name the old one is seen
-// when the model is saved (touch_renamed in serde/save.c). 1 device and no names: check_new is
-// asked about the name alone.
+// Saving updates the names in entries (touch_renamed in serde/save.c). check_new is called for the
+// name only.
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
     tsr_model *model = config->model;
@@ -247,8 +238,7 @@ bool tsr__config_is_declared(const tsr_config *config)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
-// Appends an entry; does not look whether the node has one for that configuration. config NULL: the
-// file names none.
+// Appends an entry, even if there is one for that configuration. config NULL: the file names none.
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -271,9 +261,7 @@ size_t tsr_node_config_count(const tsr_node *node)
 
 tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i)
 {
-    if (i < node->n_configs)
-        return node->configs[i];
-    return NULL;
+    return i < node->n_configs ? node->configs[i] : NULL;
 }
 
 bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
@@ -284,7 +272,7 @@ bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
     return false;
 }
 
-// Of several entries for one configuration, which only a file can have, the first.
+// The first one, if a file has several.
 tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
 {
     for (size_t i = 0; i < node->n_configs; i++)
@@ -293,8 +281,7 @@ tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *co
     return NULL;
 }
 
-// The object stays in the arena: a caller's handle can be asked, and a second removal is told from
-// the first.
+// The object can still be read afterwards.
 tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
 {
     size_t i = 0;
@@ -333,12 +320,9 @@ bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage)
 
 tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i)
 {
-    if (i < nc->n_specs)
-        return nc->specs[i];
-    return NULL;
+    return i < nc->n_specs ? nc->specs[i] : NULL;
 }
 
-// The i-th sharding of the value at this node, over all configurations in their order.
 tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i)
 {
     for (size_t k = 0; k < node->n_configs; k++)

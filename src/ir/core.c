@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// core.c - making objects and tying them together: values and their names, uses, nodes, graphs.
+// core.c - creates objects and links them: values and their names, uses, nodes, graphs.
 //
-// Names are looked up innermost graph first. A name that is read before anything defines it gets a
-// stand-in, which the definition takes over if it comes. Nothing here knows how a model looks in a
-// file.
+// Names are looked up from the innermost graph outwards. A name that is read before it is defined
+// gets a stand-in, which the definition takes over. Nothing here depends on the file format.
 //
-// Example: node a of a graph that is not sorted reads "x" before node b makes it. Reading a makes a stand-in called x
-// in the graph and links a's slot to it; reading b finds the stand-in under the name and makes it b's output. Had no
-// node made it, the stand-in would stay, and the checker would find it.
+// Example: in an unsorted graph node a reads "x" before node b computes it. Reading a creates a
+// stand-in called x and links a's input to it. Reading b finds the stand-in and makes it b's
+// output. If no node computes x, the stand-in remains, which the checker reports.
 #include "ir/internal.h"
 
-// A map has no removal. A name that is free again maps to this object, and every lookup takes it
-// for absent.
+// Maps have no removal. A removed name maps to this object, which look-ups treat as absent.
 const tsr_value tsr__no_value = {.flags = V_GONE};
 
-// A model without a graph and with an empty store; `seen` gets its arena when the first fresh name
-// is asked for.
+// A model without a graph and with an empty store.
 tsr_model *tsr__model_make(tsr_session *session)
 {
     tsr_model *model = tsr__alloc(session, sizeof(*model));
@@ -37,8 +34,7 @@ tsr_model *tsr__model_make(tsr_session *session)
     return model;
 }
 
-// The store goes only if no clone holds it. Objects lie in the arena, so nothing is freed one by
-// one.
+// Clones may hold the store. All objects are in the arena.
 void tsr_model_free(tsr_model *model)
 {
     if (!model)
@@ -52,8 +48,8 @@ void tsr_model_free(tsr_model *model)
     tsr__free(session, model, sizeof(*model));
 }
 
-// `names` is about how many values are expected; the reader, who learns it later, makes the table
-// anew. Newest first: a subgraph stands before the graph around it in model->graphs.
+// `names` is the expected number of values. The new graph is first in model->graphs, so a subgraph
+// precedes its enclosing graph.
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
 {
     tsr_graph *graph = ARENA_NEW(&model->arena, tsr_graph);
@@ -67,18 +63,15 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
     return graph;
 }
 
-// "" instead of NULL without memory, so that callers need no test: the arena has failed then, which
-// they see at their end.
+// Returns "" without memory; the arena has then failed.
 struct str tsr__keep(tsr_model *model, struct str text)
 {
     struct str copy = tsr__arena_str(&model->arena, text);
-    if (copy.p)
-        return copy;
-    return STR("");
+    return copy.p ? copy : STR("");
 }
 
-// The last symbol asked for is tried before the table: operators often follow themselves. Texts of one
-// model are equal exactly if the pointers to their symbols are.
+// Two texts of a model are equal if and only if the pointers to their symbols are. The last symbol
+// is tried first: equal operators often follow each other.
 const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 {
     static const struct symbol empty = {{"", 0}};
@@ -87,12 +80,10 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text)
     if (model->last_op && str_eq(model->last_op->text, text))
         return model->last_op;
     struct symbol *sym = tsr__map_get(&model->symbols, text);
-    if (!sym) { // the key is our own copy: the caller's text may go
+    if (!sym) {
         sym = ARENA_NEW(&model->arena, struct symbol);
         struct str kept = tsr__arena_str(&model->arena, text);
-        void **slot = NULL;
-        if (kept.p)
-            slot = tsr__map_at(&model->symbols, kept);
+        void **slot = kept.p ? tsr__map_at(&model->symbols, kept) : NULL;
         if (!sym || !slot)
             return &empty;
         sym->text = kept;
@@ -104,7 +95,7 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Under no name yet: callers put it into graph->names, if it has a name.
+// Callers add it to graph->names.
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
 {
     tsr_value *value = ARENA_NEW(&graph->model->arena, tsr_value);
@@ -121,15 +112,13 @@ tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
     return value;
 }
 
-// The empty name is "left out" and never means a value.
+// The empty name means an omitted input or output, never a value.
 tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name)
 {
     if (!name.n)
         return NULL;
     tsr_value *value = tsr__map_get(&graph->names, name);
-    if (value == &tsr__no_value)
-        return NULL;
-    return value;
+    return value == &tsr__no_value ? NULL : value;
 }
 
 tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name)
@@ -142,32 +131,28 @@ tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name)
     return NULL;
 }
 
-// Names mostly differ at their end, after a long common path.
+// Names often have a long common beginning, so the last byte is compared first.
 static bool same_name(struct str a, struct str b)
 {
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
 }
 
-// Before the first fresh name is asked for there is no set, and nothing to do: see_all_names
-// (names.c) collects all then.
+// The set exists only after the first fresh name was requested (see_all_names in names.c).
 void tsr__name_seen(tsr_model *model, struct str name)
 {
-    void **slot = NULL;
-    if (model->seen.arena && name.n)
-        slot = tsr__map_at(&model->seen, name);
+    void **slot = model->seen.arena && name.n ? tsr__map_at(&model->seen, name) : NULL;
     if (slot)
         *slot = model;
 }
 
-// Only for reading a file: nothing has been removed yet, so the newest value of the graph can be
-// taken without a lookup. The stand-in is made in the graph that reads the name; settle_standins
-// (serde/read.c) moves its readers to an outer value that is defined further down.
+// Only for reading a file: nothing was removed yet, so the newest value can be tried first. The
+// stand-in is created in the graph that reads the name; bind_standins (serde/read.c) handles outer
+// values that are defined later.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)
         return NULL;
-    if (graph->last_value &&
-        same_name(graph->last_value->name, name)) // a chain reads what was just made
+    if (graph->last_value && same_name(graph->last_value->name, name))
         return graph->last_value;
     tsr_value *value = tsr__graph_lookup(graph, name);
     if (value)
@@ -184,7 +169,7 @@ tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
     return value;
 }
 
-// A value without a name is in no table: an input or a constant that the file calls "".
+// A value without a name (an input or constant called "") is in no table.
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -199,15 +184,25 @@ tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
     }
     value = tsr__value_make(graph, name);
     if (value)
-        *slot = value; // a second definition is the one that later readers see
+        *slot = value; // later nodes read the second definition
     tsr__name_seen(graph->model, name);
     return value;
 }
 
-// Appends to the ring, so that readers are met in the order in which they were tied. NULL: the slot
-// is left out.
+tsr_value *tsr__value_new(tsr_graph *graph, struct str name)
+{
+    struct str kept = tsr__keep(graph->model, name);
+    tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
+    if (value) {
+        value->name = kept; // the name of a stand-in may be a view
+        value->flags |= V_NEW | V_TEXT;
+    }
+    return value;
+}
+
+// Appends to the ring of uses, which keeps their order. value NULL: an omitted input.
 //
-//     readers a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
+//     consumers a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
 void tsr__use_link(struct use *use, tsr_value *value)
 {
     use->value = value;
@@ -225,7 +220,7 @@ void tsr__use_link(struct use *use, tsr_value *value)
     value->n_uses++;
 }
 
-// A second call does nothing: next is NULL then.
+// A second call does nothing.
 void tsr__use_unlink(struct use *use)
 {
     tsr_value *value = use->value;
@@ -248,8 +243,7 @@ tsr_model *tsr__value_model(const tsr_value *value)
     return value->home->model;
 }
 
-// An output of a subgraph may be a value of a graph around it, which counts that in n_outputs as it
-// counts readers; for values of the subgraph itself nobody asks any more.
+// An output of a subgraph may be a value of an enclosing graph, which counts it in n_outputs.
 void tsr__attr_unlink(tsr_attr *attr)
 {
     for (size_t k = 0; k < attr->n_graphs; k++) {
@@ -263,8 +257,7 @@ void tsr__attr_unlink(tsr_attr *attr)
     }
 }
 
-// Down through all nesting: what nodes of its subgraphs read counts as a use of the outer value,
-// too.
+// Nodes of subgraphs use outer values too.
 void tsr__node_unlink(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -276,8 +269,8 @@ void tsr__node_unlink(tsr_node *node)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// Makes a node that is in no list yet: its input slots know their node but read nothing, its outputs are
-// NULL. "ai.onnx" is the long name of the domain "".
+// The new node is in no list, its inputs are not linked and its outputs are NULL. "ai.onnx" is the
+// long name of the domain "".
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
 {
@@ -305,9 +298,7 @@ tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, str
     return node;
 }
 
-// The index is right at the end of the list. A node that came from the file is where its field is;
-// one that a call made (N_NEW) makes the list another than the file's, which then cannot be written
-// in place.
+// A new node (N_NEW) makes the list differ from the file, so the graph cannot be written in place.
 void tsr__node_append(tsr_graph *graph, tsr_node *node)
 {
     node->graph = graph;
@@ -325,9 +316,8 @@ void tsr__node_append(tsr_graph *graph, tsr_node *node)
 
 static void mark_graph(tsr_graph *graph, uint32_t bits);
 
-// Every change but one of annotations counts as an edit, after which ranks that were kept no longer
-// hold. (An annotation inside a body does count, as a change of the node around it.) Marks go
-// outwards once: a node that has the bits has told its graph already.
+// Every change except of annotations invalidates the stored ranks (n_edits). Changes are propagated
+// to the enclosing graphs once.
 void tsr__touch_node(tsr_node *node, uint32_t bits)
 {
     if (bits != N_CONFIGS)
@@ -338,17 +328,17 @@ void tsr__touch_node(tsr_node *node, uint32_t bits)
     mark_graph(node->graph, G_NODES);
 }
 
-// A change in a body is a change of the attribute that holds it, hence of its node, hence of that
-// node's graph:
-//     main > If > then_branch > Add gets a sharding: Add N_CONFIGS, then_branch G_NODES and its attribute `changed`,
-//     If N_ATTRIBUTES, main G_NODES, the model `changed`. Everything else is saved as the bytes it came from.
+// A change in a subgraph changes its attribute, the node of the attribute, and the graph of that
+// node:
+//     main > If > then_branch > Add gets a sharding: Add N_CONFIGS, then_branch G_NODES and its
+//     attribute `changed`, If N_ATTRIBUTES, main G_NODES, the model `changed`. Everything else is
+//     saved as its old bytes.
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits)
 {
     graph->model->n_edits++;
     mark_graph(graph, bits);
 }
 
-// Marks the graph, and the nodes that hold it, as changed.
 static void mark_graph(tsr_graph *graph, uint32_t bits)
 {
     if ((graph->flags & bits) == bits && graph->model->changed)
@@ -369,8 +359,7 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
     return false;
 }
 
-// N_GRAPHS is set when subgraphs are read or made, so nodes without any are not decoded for the
-// question.
+// N_GRAPHS avoids decoding the attributes of nodes without subgraphs.
 tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
     if (!(node->flags & N_GRAPHS))
@@ -381,8 +370,7 @@ tsr_graph *tsr__node_subgraph(const tsr_node *node)
     return NULL;
 }
 
-// Siblings run through all attributes in their order: then_branch and else_branch of an If are one
-// chain.
+// Siblings link the subgraphs of all attributes: then_branch and else_branch of an If.
 void tsr__node_relink(tsr_node *node)
 {
     tsr_graph *before = NULL;
@@ -404,22 +392,19 @@ size_t tsr__room_for(size_t n)
     return room;
 }
 
-// n is a power of two exactly if the array is full: 0, 1, 2, 4, 8 ... entries have room for as
-// many.
+// The array is full if n is 0 or a power of two.
 void *tsr__room(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full
         return at;
-    size_t room = 1;
-    if (n)
-        room = 2 * n;
+    size_t room = n ? 2 * n : 1;
     void **more = ARENA_ARRAY(arena, void *, room);
     if (more && n)
         memcpy(more, at, n * sizeof(*more));
     return more;
 }
 
-// ---- numbers and texts for other rooms ------------------------------------------------------
+// ---- accessors for other modules ------------------------------------------------------------
 
 struct arena *tsr__model_arena(tsr_model *model)
 {
@@ -442,13 +427,10 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
     return model->n_value_ids;
 }
 
-// NULL after any edit since they were kept, however small: whether it touches ranks is not looked
-// into.
+// NULL after any edit.
 const int *tsr__model_ranks(const tsr_model *model)
 {
-    if (model->ranks_n_edits == model->n_edits)
-        return model->ranks;
-    return NULL;
+    return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;
 }
 
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks)
@@ -480,15 +462,13 @@ struct str tsr__node_domain_str(const tsr_node *node)
     return node->domain->text;
 }
 
-// A body of a function has the function's imports, a branch those of the graph around it. Of two
-// imports of a domain the first counts.
+// Functions have their own imports; subgraphs use those of the enclosing graph. The first import of
+// a domain is used.
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
     while (graph->owner)
         graph = graph->owner->graph;
-    const opset_list *list = &graph->model->opsets;
-    if (graph->function)
-        list = &graph->function->opsets;
+    const opset_list *list = graph->function ? &graph->function->opsets : &graph->model->opsets;
     for (size_t i = 0; i < list->n; i++)
         if (str_eq(list->at[i].domain, domain))
             return list->at[i].version;

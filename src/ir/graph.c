@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph.c - walking: graphs, nodes, values and their types. Changes nothing that a caller can see.
+// graph.c - reading graphs, nodes, values and their types.
 //
-// Objects are const for those who ask. Where an answer must be decoded from the file first (types),
-// that happens behind the const, once, in the model's arena; so asking is not safe from two threads
-// at a time.
+// Types are decoded on demand and cached in the model's arena, behind const pointers. Reading is
+// therefore not safe from two threads at once.
 #include "ir/internal.h"
 
 #include <stdio.h>
@@ -45,40 +44,31 @@ size_t tsr_graph_initializer_count(const tsr_graph *graph)
 
 tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i)
 {
-    if (i < graph->inputs.n)
-        return graph->inputs.at[i].value;
-    return NULL;
+    return i < graph->inputs.n ? graph->inputs.at[i].value : NULL;
 }
 
 tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
 {
-    if (i < graph->outputs.n)
-        return graph->outputs.at[i].value;
-    return NULL;
+    return i < graph->outputs.n ? graph->outputs.at[i].value : NULL;
 }
 
-// Dense ones first, then the sparse ones: both are constants to everybody but the writer.
+// Dense initializers first, then sparse ones.
 tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
 {
     if (i < graph->initializers.n)
         return graph->initializers.at[i];
     i -= graph->initializers.n;
-    if (i < graph->sparse.n)
-        return graph->sparse.at[i];
-    return NULL;
+    return i < graph->sparse.n ? graph->sparse.at[i] : NULL;
 }
 
-// Of this graph alone, and only what something defines.
+// Only values that this graph defines.
 tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = tsr__graph_own(graph, str_of(name));
-    if (value && !(value->flags & V_STANDIN))
-        return value;
-    return NULL;
+    return value && !(value->flags & V_STANDIN) ? value : NULL;
 }
 
-// First node of graph or of the subgraphs after it.
-// NULL: they are all empty, or there is none.
+// First node of the graph or of its following siblings.
 static tsr_node *first_in(const tsr_graph *graph)
 {
     for (; graph; graph = graph->sibling)
@@ -87,7 +77,7 @@ static tsr_node *first_in(const tsr_graph *graph)
     return NULL;
 }
 
-// Bodies may be empty: the first node of function i or of one behind it.
+// First node of function i or of a later one; bodies may be empty.
 static tsr_node *first_of_functions(const tsr_model *model, size_t i)
 {
     for (; i < model->functions.n; i++)
@@ -96,17 +86,14 @@ static tsr_node *first_of_functions(const tsr_model *model, size_t i)
     return NULL;
 }
 
-// First node of what follows a main graph or a function's body: the next function that has one.
 static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
 {
-    if (graph->function)
-        return first_of_functions(model, graph->function->index + 1);
-    return first_of_functions(model, 0);
+    return first_of_functions(model, graph->function ? graph->function->index + 1 : 0);
 }
 
-// Depth first: a node, then the nodes of its subgraphs, then the node after it; the functions come last.
-// Example: If (then: a, b; else: c), d is walked as If, a, b, c, d. Behind b there is no node, but its graph has a
-// sibling; behind c there is neither, so the walk goes on behind the If.
+// Depth first: a node, then the nodes of its subgraphs, then the next node; functions come last.
+// Example: If (then: a, b; else: c), d is visited as If, a, b, c, d. After b its graph has a
+// sibling; after c there is none, so the If's next node follows.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after && model->graph->first)
@@ -116,7 +103,6 @@ tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
     if (after->graph->model != model)
         return NULL;
     tsr_node *next = first_in(tsr__node_subgraph(after));
-    // `after` climbs outwards until something stands behind it
     while (!next) {
         next = after->next;
         if (next)
@@ -155,26 +141,20 @@ size_t tsr_node_output_count(const tsr_node *node)
 
 tsr_value *tsr_node_input(const tsr_node *node, size_t i)
 {
-    if (i < node->n_inputs)
-        return node->inputs[i].value;
-    return NULL;
+    return i < node->n_inputs ? node->inputs[i].value : NULL;
 }
 
 tsr_value *tsr_node_output(const tsr_node *node, size_t i)
 {
-    if (i < node->n_outputs)
-        return node->outputs[i];
-    return NULL;
+    return i < node->n_outputs ? node->outputs[i] : NULL;
 }
 
 // ---- values ---------------------------------------------------------------------------------
 
-// NULL for a name that nothing defines and for an output of a removed node: neither is in a graph.
+// NULL for stand-ins and for outputs of removed nodes.
 tsr_graph *tsr_value_graph(const tsr_value *value)
 {
-    if (value->flags & (V_STANDIN | V_GONE))
-        return NULL;
-    return value->home;
+    return value->flags & (V_STANDIN | V_GONE) ? NULL : value->home;
 }
 
 tsr_node *tsr_value_producer(const tsr_value *value)
@@ -198,8 +178,8 @@ const tsr_tensor *tsr_value_initializer(const tsr_value *value)
     return value->tensor;
 }
 
-// f may tie the use that it is given to another value: its successor is read before the call. It
-// must not change other uses of the value. A node that reads the value in two slots is given twice.
+// f may link the use to another value, but must not change other uses of this value. A node that
+// reads the value in two inputs is visited twice.
 void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
                     void *data)
 {
@@ -214,7 +194,7 @@ void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node
     }
 }
 
-// NULL: nothing is declared.
+// NULL: no type is declared.
 static const struct vtype *type_of(const tsr_value *value)
 {
     tsr__type_decode((tsr_value *)value);
@@ -224,20 +204,16 @@ static const struct vtype *type_of(const tsr_value *value)
 tsr_dtype tsr_value_dtype(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
-    if (vtype)
-        return vtype->dtype;
-    return TSR_UNDEFINED;
+    return vtype ? vtype->dtype : TSR_UNDEFINED;
 }
 
 int tsr_value_rank(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
-    if (vtype)
-        return vtype->rank;
-    return -1;
+    return vtype ? vtype->rank : -1;
 }
 
-// {-1, ""} also for an axis that the value does not have: nothing is known of it.
+// Returns {-1, ""} for axes that do not exist.
 tsr_dim tsr_value_dim(const tsr_value *value, int axis)
 {
     const struct vtype *vtype = type_of(value);
@@ -246,8 +222,8 @@ tsr_dim tsr_value_dim(const tsr_value *value, int axis)
     return (tsr_dim){-1, ""};
 }
 
-// The text is interned, so repeated calls take no more memory. Names that do not fit the buffer stay
-// unnamed. Inputs with a default are left out: constants may be read in their place.
+// The name is a symbol of the model, so repeated calls take no memory. Inputs with a default have
+// no such name, since constants may be read in their place.
 const char *tsr_value_dim_name(const tsr_value *value, int axis)
 {
     tsr_dim dim = tsr_value_dim(value, axis);
@@ -269,9 +245,7 @@ const char *tsr_value_dim_name(const tsr_value *value, int axis)
 const tsr_dim *tsr__value_dims(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
-    if (vtype)
-        return vtype->dims;
-    return NULL;
+    return vtype ? vtype->dims : NULL;
 }
 
 struct str tsr__dim_symbol(const tsr_value *value, int axis)

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph_edit.c - changing graphs. Every call checks first and then keeps names, uses, producers and specs
-// consistent.
+// graph_edit.c - edits graphs. Every call checks its arguments first and then keeps names, uses,
+// producers and specs consistent.
 //
-// Four things are tied together, and each edit moves all that it concerns: graph->names leads from
-// a name to its value, value->producer and node->outputs are one edge seen from both ends,
-// node->inputs[i] is a member of the ring of its value's readers, and a spec of a node is of a
-// value that the node reads or makes. What changed since the file was read is marked
-// (tsr__touch_*), so that saving writes no more than that anew.
+// Four relations are maintained: graph->names maps a name to its value; value->producer and
+// node->outputs are the two ends of an edge; node->inputs[i] is in the ring of uses of its value;
+// and the value of a node's spec is an input or output of the node. Changes are marked
+// (tsr__touch_*), so that saving writes only what changed.
 //
-//     Y = Add(X, B); tsr_node_replace_input(add, 0, Z): add leaves X's ring and joins Z's, the sharding
-//     that add had for X is Z's (unless add still reads X in another slot), add has N_INPUTS
+//     Y = Add(X, B); tsr_node_replace_input(add, 0, Z): add leaves X's ring and joins Z's. The
+//     sharding of X at add becomes that of Z (unless add still reads X in another input). add gets
+//     N_INPUTS.
 #include "ir/internal.h"
 
 // ---- names ----------------------------------------------------------------------------------
 
-// True if some use of the outer value lies in the graph or below it: a new value of that name there
-// would hide the outer one.
+// True if the outer value is used in the graph or below: a new value of that name would hide it.
 static bool used_within(const tsr_value *outer, const tsr_graph *graph)
 {
     const struct use *use = outer->last_use;
@@ -29,7 +28,7 @@ static bool used_within(const tsr_value *outer, const tsr_graph *graph)
     return false;
 }
 
-// True if a reader of the value sits in a subgraph that has a value called name on the way out.
+// True if a use of the value is in a subgraph in which `name` means another value.
 static bool hidden_from_users(const tsr_value *value, struct str name)
 {
     const struct use *use = value->last_use;
@@ -47,9 +46,9 @@ static bool hidden_from_users(const tsr_value *value, struct str name)
     return false;
 }
 
-// Whether a new value (value NULL), or that one under a new name, may have the name in the graph. It may take over from a
-// stand-in that waits for a definition. It must not come between an outer value of the name and its readers in here, nor
-// be hidden from its own readers in subgraphs by a value of theirs.
+// Checks whether a new value (`value` NULL), or `value`, may have this name in the graph. A
+// stand-in is replaced. The name must not hide an outer value from its uses in this graph, nor be
+// hidden from the uses of the value by a subgraph.
 static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value *value)
 {
     const tsr_value *own = tsr__graph_own(graph, name);
@@ -67,7 +66,6 @@ static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value 
     return TSR_INVALID;
 }
 
-// For a new value of the graph.
 static tsr_status need_name(tsr_graph *graph, const char *name)
 {
     if (name && *name)
@@ -78,22 +76,8 @@ static tsr_status need_name(tsr_graph *graph, const char *name)
     return TSR_INVALID;
 }
 
-// A defined value of that name (checked before), made by a call.
-static tsr_value *new_value(tsr_graph *graph, struct str name)
-{
-    struct str kept = tsr__keep(graph->model, name);
-    tsr_value *value = NULL;
-    if (!graph->model->arena.failed)
-        value = tsr__value_define(graph, kept);
-    if (value) {
-        value->name = kept;
-        value->flags |= V_NEW | V_TEXT;
-    }
-    return value;
-}
-
-// The value keeps its uses, which point at it. `names` gets the new name and forgets the old one; `renamed` remembers
-// what the value is called in the file, once, so that the bytes that mention it are found when the model is saved.
+// `names` gets the new name. `renamed` keeps the name in the file, so that saving finds the bytes
+// that mention it. The bytes of training_info are not changed.
 tsr_status tsr_value_rename(tsr_value *value, const char *name)
 {
     tsr_graph *graph = value->home;
@@ -103,18 +87,16 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
         return TSR_OK;
     if (!text.n) {
         struct place at = tsr__place_value(value);
-        tsr__diag(model->session, DIAG_name_empty, &at, NULL,
-                  "a value cannot be renamed to nothing");
+        tsr__diag(model->session, DIAG_name_empty, &at, NULL, "the new name of the value is empty");
         return TSR_INVALID;
     }
     tsr_status st = check_name(graph, text, value);
     if (st != TSR_OK)
         return st;
     struct str kept = tsr__keep(model, text);
-    bool named = tsr__graph_own(graph, value->name) == value; // the table leads from its name to it
+    bool named = tsr__graph_own(graph, value->name) == value;
     void **slot = tsr__map_at(&graph->names, kept), **before = NULL, **file = NULL;
-    // Every slot is asked for before the first is written: memory may lack, and then the value
-    // keeps its name.
+    // All slots are allocated before the first is written, in case there is no memory.
     if (named)
         before = tsr__map_at(&graph->names, value->name);
     if (!(value->flags & (V_NEW | V_RENAMED)))
@@ -137,7 +119,7 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
 
 // ---- types ----------------------------------------------------------------------------------
 
-// A dimension as it is kept: a size, or -1 with a symbol, which is "" where none is given.
+// Normalizes a dimension: a size, or -1 with a symbol that may be "".
 static tsr_dim plain_dim(tsr_dim dim)
 {
     if (dim.value >= 0)
@@ -147,7 +129,7 @@ static tsr_dim plain_dim(tsr_dim dim)
     return (tsr_dim){-1, ""};
 }
 
-// A type that is no plain tensor is never the same: what is set here is one.
+// A type other than a tensor is never the same.
 static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     if (!known || known->other.n || known->dtype != type || known->rank != rank)
@@ -160,45 +142,43 @@ static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const
     return true;
 }
 
-// From here on the declared type of the file does not count (V_TYPED); it is replaced when the
-// model is saved.
-static void typed(tsr_value *value, struct vtype *vtype)
+// The type replaces the declared one when the model is saved.
+static void set_type(tsr_value *value, struct vtype *vtype)
 {
     value->type = vtype;
     value->flags |= V_TYPED | V_DECODED;
     tsr__touch_graph(value->home, G_INFOS);
 }
 
-// rank -1 is "not known". A type that is the same as before changes nothing, so that the value's field
-// of the file is still written as it was read.
+// rank -1: unknown. Setting the same type changes nothing.
 tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     tsr_model *model = tsr__value_model(value);
     if (rank < -1 || (rank > 0 && !dims) || (unsigned)type >= TSR_DTYPE_COUNT) {
         struct place at = tsr__place_value(value);
-        tsr__diag(model->session, DIAG_argument_invalid, &at, NULL, "type %d of rank %d is none",
+        tsr__diag(model->session, DIAG_argument_invalid, &at, NULL, "invalid type %d or rank %d",
                   (int)type, rank);
         return TSR_INVALID;
     }
     tsr__type_decode(value);
     if (same_type(value->type, type, rank, dims))
         return TSR_OK;
-    struct vtype *made = ARENA_NEW(&model->arena, struct vtype);
+    struct vtype *vtype = ARENA_NEW(&model->arena, struct vtype);
     tsr_dim *copy = ARENA_ARRAY(&model->arena, tsr_dim, dims_of(rank));
-    if (!made || !copy)
+    if (!vtype || !copy)
         return TSR_NOMEM;
     for (int i = 0; i < rank; i++) {
         copy[i] = plain_dim(dims[i]);
         if (copy[i].symbol[0])
             copy[i].symbol = tsr__keep(model, str_of(copy[i].symbol)).p;
     }
-    *made = (struct vtype){.dtype = type, .rank = rank, .dims = copy};
-    typed(value, made);
+    *vtype = (struct vtype){.dtype = type, .rank = rank, .dims = copy};
+    set_type(value, vtype);
     return model_status(model);
 }
 
-// A value of unknown type leaves the other's as it is. Types that are no plain tensors are bytes,
-// which are copied into the store, where bytes of fields must lie (struct cloner).
+// A value of unknown type changes nothing. Types other than tensors are bytes, which are copied to
+// the store (see struct cloner).
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
 {
     tsr__type_decode((tsr_value *)from);
@@ -212,23 +192,20 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
         return TSR_NOMEM;
     *type = (struct vtype){.rank = -1,
                            .other = tsr__arena_str(&model->store->arena, from->type->other)};
-    typed(to, type);
+    set_type(to, type);
     return model_status(model);
 }
 
 // ---- adding ---------------------------------------------------------------------------------
 
-// Whether a node of the graph can read the value; node (or NULL) is that node.
-// NULL (an input that is left out) always can. A value can be read in its own graph and in those
-// nested in it. Whether it is made before the reader is not looked at: ir holds graphs in any order.
+// Checks whether a node of the graph can read the value. `value` NULL (an omitted input) is valid.
+// The order of the nodes is not checked.
 static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, const tsr_node *node)
 {
     bool foreign = value && tsr__value_model(value) != graph->model;
     if (!value || (!foreign && tsr__graph_within(graph, value->home) && !(value->flags & V_GONE)))
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    if (node)
-        at = tsr__place_node(node);
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.graph = tsr__graph_path(graph);
     at.value = value->name;
     if (foreign)
@@ -236,20 +213,17 @@ static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, co
                   "'" STR_FMT "' is a value of another model", STR_ARG(value->name));
     else
         tsr__diag(graph->model->session, DIAG_value_out_of_scope, &at, NULL,
-                  "'" STR_FMT "' cannot be seen in graph '" STR_FMT "'", STR_ARG(value->name),
+                  "'" STR_FMT "' is not visible in graph '" STR_FMT "'", STR_ARG(value->name),
                   STR_ARG(at.graph));
     return TSR_INVALID;
 }
 
-// NULL, after a finding: the name is empty or taken; without one: no memory.
 tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name)
 {
     if (need_name(graph, name) != TSR_OK)
         return NULL;
-    tsr_value *value = new_value(graph, str_of(name));
-    struct port *port = NULL;
-    if (value)
-        port = vec_push(&graph->model->arena, &graph->inputs);
+    tsr_value *value = tsr__value_new(graph, str_of(name));
+    struct port *port = value ? vec_push(&graph->model->arena, &graph->inputs) : NULL;
     if (!port)
         return NULL;
     *port = (struct port){.value = value};
@@ -279,8 +253,7 @@ tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
     return TSR_OK;
 }
 
-// The value and tensor of a new initializer, without data: the callers give it bytes or a place in a
-// file through *out.
+// Creates a new initializer without data, which the callers set through *out.
 static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                              const int64_t *dims, tsr_tensor **out)
 {
@@ -291,10 +264,8 @@ static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type,
     int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, dims_of(rank));
     if (!tensor || !copy)
         return NULL;
-    tsr_value *value = new_value(graph, str_of(name));
-    tsr_value **slot = NULL;
-    if (value)
-        slot = vec_push(&model->arena, &graph->initializers);
+    tsr_value *value = tsr__value_new(graph, str_of(name));
+    tsr_value **slot = value ? vec_push(&model->arena, &graph->initializers) : NULL;
     if (!slot)
         return NULL;
     for (int i = 0; i < rank; i++)
@@ -311,8 +282,8 @@ static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type,
     return value;
 }
 
-// True after a finding. n is how many bytes the caller has. The shape is asked through a tensor on
-// the stack, so that negative and overflowing dimensions are told as for a tensor of a file.
+// True, with a diagnostic, if n bytes do not match the shape. A tensor on the stack computes the
+// size.
 static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                        const int64_t *dims, uint64_t n)
 {
@@ -326,18 +297,17 @@ static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int r
         if (want >= 0 && (uint64_t)want == n)
             return false;
         if (type == TSR_STRING && n == 0 && tsr_tensor_elements(&tensor) == 0)
-            return false; // texts that are none have no bytes
+            return false; // an empty string tensor
         tsr__diag(graph->model->session, DIAG_tensor_size, &at, NULL,
-                  "%llu bytes were given, the shape asks for %lld", (unsigned long long)n,
+                  "got %llu bytes, but the shape needs %lld", (unsigned long long)n,
                   (long long)want);
         return true;
     }
-    tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL, "type %d of rank %d is none",
+    tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL, "invalid type %d or rank %d",
               (int)type, rank);
     return true;
 }
 
-// The bytes are copied first; a refused name leaves the copy unused in the store.
 tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                      const int64_t *dims, const void *bytes, size_t n)
 {
@@ -345,7 +315,7 @@ tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dty
         return NULL;
     struct str copy = {"", 0};
     if (n) {
-        char *to = arena_get(&graph->model->store->arena, n, 64); // clones share it
+        char *to = arena_get(&graph->model->store->arena, n, 64); // shared with clones
         if (!to)
             return NULL;
         memcpy(to, bytes, n);
@@ -360,7 +330,7 @@ tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dty
     return value;
 }
 
-// Nothing is opened or looked at: whether the file exists, and holds that range, is the caller's word.
+// The file is not opened or checked.
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length)
@@ -378,8 +348,7 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
     return value;
 }
 
-// Everything that can be wrong is found before the first object is made: a refused node leaves the
-// graph as it was. Output names may be empty (an output that is left out), but not twice the same.
+// Output names may be empty (omitted outputs), but not equal.
 static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *const *inputs,
                                  size_t n_inputs, const char *const *outputs, size_t n_outputs)
 {
@@ -415,8 +384,7 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
     return TSR_OK;
 }
 
-// Outputs get their producer and inputs are linked only after the last allocation: running out of
-// memory leaves no value that points at half a node.
+// Links are made after the last allocation, so that a failure leaves the graph unchanged.
 tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op, const char *name,
                              tsr_value *const *inputs, size_t n_inputs, const char *const *outputs,
                              size_t n_outputs)
@@ -432,7 +400,7 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
     for (size_t i = 0; i < n_outputs; i++) {
         if (!outputs[i] || !*outputs[i])
             continue;
-        node->outputs[i] = new_value(graph, str_of(outputs[i]));
+        node->outputs[i] = tsr__value_new(graph, str_of(outputs[i]));
         if (!node->outputs[i])
             return NULL;
     }
@@ -450,7 +418,7 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
 
 // ---- moving, removing -----------------------------------------------------------------------
 
-// Removed nodes are memory of the arena and can be asked, but not be changed or moved.
+// Removed nodes can be read, but not changed.
 static tsr_status check_there(tsr_node *node)
 {
     if (!(node->flags & N_GONE))
@@ -461,7 +429,7 @@ static tsr_status check_there(tsr_node *node)
     return TSR_INVALID;
 }
 
-// Takes the node out of the list; its own next pointer stays, for a walk that stands on it.
+// node->next is kept, for loops that are at this node.
 static void unlink_node(tsr_graph *graph, tsr_node *node)
 {
     if (node->prev)
@@ -475,8 +443,7 @@ static void unlink_node(tsr_graph *graph, tsr_node *node)
     graph->flags |= G_ORDER | G_LIST;
 }
 
-// before == NULL: to the end. The caller answers for the order: a node may then stand before what it
-// reads.
+// `before` NULL: to the end. The caller is responsible for the order.
 tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
 {
     tsr_graph *graph = node->graph;
@@ -490,18 +457,14 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     if (before && before->graph != graph) {
         struct place at = tsr__place_node(node);
         tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
-                  "a node moves within its graph only");
+                  "a node can only be moved within its graph");
         return TSR_INVALID;
     }
     if (before == node || node->next == before)
         return TSR_OK;
     unlink_node(graph, node);
-    // between before->prev (or the last node) and `before` (or the end)
     node->next = before;
-    if (before)
-        node->prev = before->prev;
-    else
-        node->prev = graph->last;
+    node->prev = before ? before->prev : graph->last;
     if (node->prev)
         node->prev->next = node;
     else
@@ -514,7 +477,7 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     return TSR_OK;
 }
 
-// Refuses if an output from that one on is read, or is an output of a graph.
+// Reports an error if an output from index `first` on is used.
 static tsr_status check_unused(tsr_node *node, size_t first)
 {
     for (size_t i = first; i < node->n_outputs; i++) {
@@ -522,9 +485,7 @@ static tsr_status check_unused(tsr_node *node, size_t first)
         if (!value || (!value->n_uses && !value->n_outputs))
             continue;
         struct place at = tsr__place_node(node);
-        const char *output = "no output";
-        if (value->n_outputs)
-            output = "an output";
+        const char *output = value->n_outputs ? "an output" : "no output";
         at.value = value->name;
         tsr__diag(node->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
                   "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
@@ -534,20 +495,17 @@ static tsr_status check_unused(tsr_node *node, size_t first)
     return TSR_OK;
 }
 
-// The name is free for others, but only if the table leads to this value: of two definitions of a
-// name it leads to the last.
+// Frees the name, unless a later definition uses it.
 static void drop_value(tsr_value *value)
 {
     tsr_graph *graph = value->home;
     value->flags |= V_GONE;
-    void **slot = NULL;
-    if (value->name.n)
-        slot = tsr__map_at(&graph->names, value->name);
+    void **slot = value->name.n ? tsr__map_at(&graph->names, value->name) : NULL;
     if (slot && *slot == value)
         *slot = (void *)&tsr__no_value;
 }
 
-// Its values go with it, so nothing may read them. What it reads stays, also if nobody else does.
+// Its inputs stay, even if nothing else uses them.
 tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -570,17 +528,16 @@ tsr_status tsr_node_remove(tsr_node *node)
 
 // ---- replacing ------------------------------------------------------------------------------
 
-// Inputs and outputs alike are "slots" of a node.
 static tsr_status bad_index(tsr_node *node, size_t i)
 {
     struct place at = tsr__place_node(node);
-    tsr__diag(node->graph->model->session, DIAG_index_range, &at, NULL, "the node has no slot %zu",
-              i);
+    tsr__diag(node->graph->model->session, DIAG_index_range, &at, NULL,
+              "the node has no input or output %zu", i);
     return TSR_INVALID;
 }
 
-// value NULL leaves the input out. Specs follow after the slot has changed: tsr__specs_follow asks
-// whether the node still has the old value in another slot.
+// `value` NULL omits the input. tsr__specs_follow is called after the change: it checks whether the
+// node still uses the old value.
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
     tsr_status st = check_there(node);
@@ -601,11 +558,10 @@ tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
     return model_status(node->graph->model);
 }
 
-// Graph outputs, at any depth, that are the value become `by`.
+// Replaces the value as output of all graphs.
 static void replace_outputs(tsr_value *value, tsr_value *by)
 {
     for (tsr_graph *graph = value->home->model->graphs; graph; graph = graph->next) {
-        // n_outputs counts what is left: the walk over all graphs ends early
         if (!value->n_outputs)
             return;
         for (size_t i = 0; i < graph->outputs.n; i++) {
@@ -620,8 +576,7 @@ static void replace_outputs(tsr_value *value, tsr_value *by)
     }
 }
 
-// All readers are checked before the first is changed. Each replacement takes one use out of the ring,
-// so the loop takes the first use until none is left.
+// All uses are checked before the first is changed. Each replacement removes one use from the ring.
 tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
 {
     if (value == by)
@@ -636,7 +591,7 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     if (!by) {
         struct place at = tsr__place_value(value);
         tsr__diag(tsr__value_model(value)->session, DIAG_argument_invalid, &at, NULL,
-                  "a value is replaced by another one, not by none");
+                  "the replacement of a value must not be NULL");
         return TSR_INVALID;
     }
     if (outputs)
@@ -654,8 +609,7 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     return TSR_OK;
 }
 
-// An output that goes must have no reader and be no graph output; shardings of it go with it. New
-// outputs are NULL until they are set.
+// Removed outputs must not be used; their shardings are removed. New outputs are NULL.
 tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
 {
     tsr_model *model = node->graph->model;

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.c - a model as a whole: loading, versions, operator sets, metadata, functions.
+// model.c - models: loading, versions, operator sets, metadata, functions.
 //
-// Loading: the file is mapped, the store keeps the map, and serde/read.c makes objects that are
-// views of it. Nothing of the model is valid after tsr_model_free but what a clone shares. Setting
-// what holds already changes nothing, here as everywhere in this room, so that a model that was not
-// really changed is saved with the same bytes.
+// Loading maps the file; the store keeps the mapping, and serde/read.c creates objects that are
+// views of it. After tsr_model_free only what a clone shares is valid. Setting a property to its
+// current value changes nothing, so that an unchanged model is saved with the same bytes.
 #include "ir/internal.h"
 
 // ---- loading --------------------------------------------------------------------------------
 
-// Objects may take so many times the bytes they are read from, and some more: an empty message is two bytes in the
-// file, and hundreds as a function or a graph. Together with the file and the program that stays below 16 times and 64 MiB.
+// Memory limit for the objects of a file, as a multiple of its size: an empty message has two bytes
+// in the file, but takes hundreds as a function or graph. With the file and the program this stays
+// below 16 times its size plus 64 MiB.
 #define OBJECTS_TIMES 14
 #define OBJECTS_LEAST ((size_t)40 << 20)
 
-// Counted from what the session has in use already. 0, which means no limit, where the product does
-// not fit: no machine could hold such a file.
+// Includes the memory that the session uses already. 0 (no limit) on overflow.
 static size_t budget_of(const tsr_session *session, size_t bytes)
 {
     size_t budget;
@@ -25,11 +24,11 @@ static size_t budget_of(const tsr_session *session, size_t bytes)
     return budget;
 }
 
-// ---- files of other kinds
+// ---- other file formats
 
-// Asked only where the bytes are no model, so that a kind is never in the way of one.
+// Used only for files that are not valid models.
 static const struct kind_row {
-    size_t at; // where the bytes stand
+    size_t at; // offset of the bytes
     const char *bytes, *kind, *help;
 } kind_rows[] = {
     {0, "GGUF", "a GGUF model (llama.cpp)", "export the model to ONNX"},
@@ -40,12 +39,11 @@ static const struct kind_row {
     {0, "\x89HDF", "an HDF5 file (Keras)", "convert it to ONNX, for example with tf2onnx"},
     {0, "\x80\x02", "a Python pickle", "export the model to ONNX: torch.onnx.export"},
     {0, "\x80\x04", "a Python pickle", "export the model to ONNX: torch.onnx.export"},
-    {0, "\x93NUMPY", "a NumPy array", "give the model; arrays are given with --inputs"},
-    {8, "{\"", "weights alone (safetensors)", "give the .onnx file that uses them"},
-    {0, "version https://git-lfs", "a pointer of Git LFS, not the file",
-     "fetch the file itself: git lfs pull"},
-    {0, "<", "an HTML or XML text", "fetch the file again: the page stands in its place"},
-    {0, "{", "a JSON text", "give the .onnx file (protobuf)"},
+    {0, "\x93NUMPY", "a NumPy array", "use the model file; arrays are passed with --inputs"},
+    {8, "{\"", "a file of weights (safetensors)", "use the .onnx file of the model"},
+    {0, "version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"},
+    {0, "<", "an HTML or XML text", "download the file again: this is a web page"},
+    {0, "{", "a JSON text", "use the .onnx file (protobuf)"},
     {0, "ir_version", "an ONNX model as text",
      "save it as protobuf: onnx.save(onnx.load(FILE, format=\"textproto\"), OUT)"},
 };
@@ -61,7 +59,7 @@ static const struct kind_row *kind_of(struct str bytes)
     return NULL;
 }
 
-// What the file is, in the place of where its bytes cease to be a model.
+// Replaces the error of the parser by the format of the file.
 static void name_kind(const tsr_model *model, const struct diag_mark *mark)
 {
     const struct kind_row *row = kind_of(model->store->bytes);
@@ -71,11 +69,11 @@ static void name_kind(const tsr_model *model, const struct diag_mark *mark)
     tsr__diag_back(model->session, mark, false);
     if (model->path)
         at.file = str_of(model->path);
-    tsr__diag(model->session, DIAG_model_kind, &at, row->help, "this is %s, and no ONNX file",
+    tsr__diag(model->session, DIAG_model_kind, &at, row->help, "not an ONNX file: looks like %s",
               row->kind);
 }
 
-// Reads the objects, within the budget of memory that their bytes allow. Frees the model if that fails.
+// Reads the objects within the memory limit. Frees the model on failure.
 static tsr_status finish_load(tsr_model *model, tsr_model **out)
 {
     struct diag_mark mark = tsr__diag_mark(model->session);
@@ -92,7 +90,7 @@ static tsr_status finish_load(tsr_model *model, tsr_model **out)
     return TSR_OK;
 }
 
-// The path is kept in the store, which lives as long as anything that may still need the folder of the file.
+// The path is stored in the store, which lives as long as the folder of the file may be needed.
 tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out)
 {
     if (!path)
@@ -115,15 +113,15 @@ tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **ou
         return finish_load(model, out);
     struct place at = PLACE_NONE;
     at.file = kept;
-    tsr__diag(session, DIAG_model_empty, &at, "fetch or export it again", "the file is empty");
+    tsr__diag(session, DIAG_model_empty, &at, "download or export it again", "the file is empty");
     st = TSR_MALFORMED;
 free_model:
     tsr_model_free(model);
     return st;
 }
 
-// The bytes are not copied: they must stay as they are until the model and all that shares its
-// store are freed. Without a path there is no folder, so external data cannot be read.
+// The bytes are not copied and must stay valid until the model and its clones are freed. Without a
+// path external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
     if (!bytes && n)
@@ -137,7 +135,7 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
     return finish_load(model, out);
 }
 
-// There are no bytes to refer to, so everything counts as changed and is written from the objects.
+// A new model has no bytes, so everything is marked as changed.
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
@@ -172,9 +170,7 @@ tsr_session *tsr_model_session(const tsr_model *model)
 }
 const char *tsr_model_path(const tsr_model *model)
 {
-    if (model->path)
-        return model->path;
-    return "";
+    return model->path ? model->path : "";
 }
 int64_t tsr_model_ir_version(const tsr_model *model)
 {
@@ -211,23 +207,17 @@ tsr_graph *tsr_function_graph(const tsr_function *function)
 
 tsr_function *tsr_model_function(const tsr_model *model, size_t i)
 {
-    if (i < model->functions.n)
-        return model->functions.at[i];
-    return NULL;
+    return i < model->functions.n ? model->functions.at[i] : NULL;
 }
 
 const char *tsr_model_opset_domain(const tsr_model *model, size_t i)
 {
-    if (i < model->opsets.n)
-        return model->opsets.at[i].domain.p;
-    return NULL;
+    return i < model->opsets.n ? model->opsets.at[i].domain.p : NULL;
 }
 
 int64_t tsr_model_opset_version(const tsr_model *model, size_t i)
 {
-    if (i < model->opsets.n)
-        return model->opsets.at[i].version;
-    return 0;
+    return i < model->opsets.n ? model->opsets.at[i].version : 0;
 }
 
 tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
@@ -241,12 +231,10 @@ tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
 
 tsr_status tsr__model_allow_configs(tsr_model *model)
 {
-    if (model->ir_version >= 11)
-        return TSR_OK;
-    return tsr_model_set_ir_version(model, 11);
+    return model->ir_version >= 11 ? TSR_OK : tsr_model_set_ir_version(model, 11);
 }
 
-// Adds the opsets to the index that came since it was used last. Of one domain twice, the first.
+// Indexes the opsets that were added since the last use. The first one of a domain is used.
 static void index_opsets(tsr_model *model)
 {
     if (model->n_opsets_indexed == 0)
@@ -261,7 +249,7 @@ static void index_opsets(tsr_model *model)
     }
 }
 
-// The first of a domain; `domain` is "" for ai.onnx. NULL: there is none, or out of memory.
+// `domain` is "" for ai.onnx.
 static struct opset *find_opset(tsr_model *model, struct str domain)
 {
     index_opsets(model);
@@ -269,8 +257,7 @@ static struct opset *find_opset(tsr_model *model, struct str domain)
     return at ? &model->opsets.at[at - 1] : NULL;
 }
 
-// "ai.onnx" is the long name of the domain "". An entry of the file keeps its place in the list, and its
-// bytes but for the version. Counts as an edit: an operator may mean something else in another version.
+// "ai.onnx" is the long name of the domain "". An entry of the file keeps its place in the list.
 tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version)
 {
     struct str name = str_of(domain);
@@ -293,7 +280,7 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
 
 // ---- metadata -------------------------------------------------------------------------------
 
-// Of two entries with one key, which a file may have, the first.
+// The first one, if a file has two of a key.
 static struct metadata *find_metadata(const tsr_model *model, const char *key)
 {
     for (size_t i = 0; i < model->metadata.n; i++)
@@ -305,13 +292,10 @@ static struct metadata *find_metadata(const tsr_model *model, const char *key)
 const char *tsr_model_metadata(const tsr_model *model, const char *key)
 {
     const struct metadata *metadata = find_metadata(model, key);
-    if (metadata)
-        return metadata->value.p;
-    return NULL;
+    return metadata ? metadata->value.p : NULL;
 }
 
-// value == NULL removes the entry. Setting what is there already leaves the model unchanged, so that it
-// is saved as it was read.
+// `value` NULL removes the entry.
 tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value)
 {
     struct metadata *entry = find_metadata(model, key);

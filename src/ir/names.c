@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// names.c - what objects are called, where they stand, and names that nothing else has.
+// names.c - names and places of objects, and unique names.
 //
-// A name is a view of the file until somebody asks for a C text. A place leads a person to a node:
-// "main > #3 If then_branch" is the branch of the If that is node 3 of the main graph; an edit of a plan
-// says the same as "outer > then_branch", by the name of the node.
+// A name is a view of the file until a C string is requested. Diagnostics locate a node as "main >
+// #3 If then_branch", the branch of the If that is node 3 of the main graph. Edits address it as
+// "outer > then_branch", by the name of the node.
 //
-// Two sets of names never meet: values (fresh names, below, hold for all graphs of a model, so that a
-// value can be moved between them) and nodes (parted at the end, per graph, because engines ask for it).
+// Unique names of values are unique in all graphs of a model, so that values can be moved between
+// them. Unique names of nodes are unique in their graph, because engines require it.
 #include "ir/internal.h"
 
-// ---- texts ----------------------------------------------------------------------------------
+// ---- names ----------------------------------------------------------------------------------
 
-// The C text of a view, made once: `bit` of `flags` says that the view is NUL-terminated already.
+// Makes the view NUL-terminated, once; `bit` of `flags` is then set.
 static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit)
 {
     if (*flags & bit)
@@ -26,10 +26,10 @@ static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, 
     return copy.p;
 }
 
-// "" for lack of memory, too: names are never NULL.
+// Returns "" without memory.
 const char *tsr_graph_name(const tsr_graph *asked)
 {
-    tsr_graph *graph = (tsr_graph *)asked; // the C text is made when it is asked for
+    tsr_graph *graph = (tsr_graph *)asked;
     return text_of(graph->model, &graph->name, &graph->flags, G_TEXT);
 }
 
@@ -45,7 +45,7 @@ const char *tsr_value_name(const tsr_value *asked)
     return text_of(tsr__value_model(value), &value->name, &value->flags, V_TEXT);
 }
 
-// Names of nodes are optional in ONNX; names of values are not.
+// In ONNX names of nodes are optional, names of values are not.
 const char *tsr__node_label(const tsr_node *node)
 {
     if (node->name.n)
@@ -58,8 +58,8 @@ const char *tsr__node_label(const tsr_node *node)
 
 // ---- places ---------------------------------------------------------------------------------
 
-// -1: it was removed. After a change of the list all nodes of the graph are counted anew on the
-// first question, so a caller that edits and asks in turns pays for the whole list each time.
+// -1: removed. After a change of the list all indices are recomputed, so alternating edits and
+// calls take quadratic time.
 int64_t tsr_node_index(const tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -74,16 +74,13 @@ int64_t tsr_node_index(const tsr_node *node)
     return node->index;
 }
 
-// Name of the attribute that holds the graph; empty for one that no attribute holds.
-static struct str held_as(const tsr_graph *graph)
+static struct str attribute_of(const tsr_graph *graph)
 {
-    if (graph->attr)
-        return graph->attr->name;
-    return STR("");
+    return graph->attr ? graph->attr->name : STR("");
 }
 
-// Made once and kept: an index in it is the one that the outer node had then. Recursive, as deep as
-// graphs are nested, which loading limits.
+// Computed once: it keeps the index that the outer node had then. Recursion is limited by the
+// nesting of graphs.
 struct str tsr__graph_path(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked;
@@ -93,18 +90,15 @@ struct str tsr__graph_path(const tsr_graph *asked)
     if (graph->function) {
         graph->path = tsr__arena_printf(arena, "function " STR_FMT, STR_ARG(graph->function->name));
     } else if (graph->owner) {
-        struct str outer = tsr__graph_path(graph->owner->graph), attribute = held_as(graph);
+        struct str outer = tsr__graph_path(graph->owner->graph), attribute = attribute_of(graph);
         graph->path = tsr__arena_printf(arena, STR_FMT " > #%lld " STR_FMT " " STR_FMT,
                                         STR_ARG(outer), (long long)tsr_node_index(graph->owner),
                                         STR_ARG(graph->owner->op->text), STR_ARG(attribute));
     }
-    if (graph->path.p)
-        return graph->path;
-    return STR("main");
+    return graph->path.p ? graph->path : STR("main");
 }
 
-// "outer > branch", "function f": what stands before the name of a node in an edit.
-// Empty for the main graph: nodes of it are named alone.
+// "outer > branch" or "function f", as in edits; empty for the main graph.
 static struct str graph_words(tsr_graph *graph)
 {
     struct arena *arena = &graph->model->arena;
@@ -113,7 +107,7 @@ static struct str graph_words(tsr_graph *graph)
     if (graph->function)
         return graph->words = tsr__graph_path(graph);
     struct str outer = graph_words(graph->owner->graph), name = graph->owner->name;
-    struct str attribute = held_as(graph);
+    struct str attribute = attribute_of(graph);
     if (!name.n)
         name = tsr__arena_printf(arena, "#%lld", (long long)tsr_node_index(graph->owner));
     if (outer.n)
@@ -123,7 +117,7 @@ static struct str graph_words(tsr_graph *graph)
     return graph->words;
 }
 
-// Walks the graph's list where indices are stale: not to be called for every node without a reason.
+// May recompute the indices of all nodes (tsr_node_index).
 struct place tsr__place_node(const tsr_node *node)
 {
     struct place at = PLACE_NONE;
@@ -146,9 +140,10 @@ struct place tsr__place_value(const tsr_value *value)
     return at;
 }
 
-// ---- names that nothing else has ------------------------------------------------------------
+// ---- unique names ---------------------------------------------------------------------------
 
-// All names of all graphs, once: looking into every graph for every new name would take graphs times names.
+// Collects the names of all graphs once: searching every graph for every new name would be
+// quadratic.
 static void see_all_names(tsr_model *model)
 {
     tsr__map_init(&model->seen, &model->arena, model->n_value_ids);
@@ -159,9 +154,9 @@ static void see_all_names(tsr_model *model)
                                (struct str){graph->names.slots[i].p, graph->names.slots[i].n});
 }
 
-// base, base_1, base_2 ...: the first that no graph has or had. The model remembers per base where the
-// last search ended, so that n names of one base cost n steps and not n * n.
-//     "x" is there: x_1; asked again: x_2, without trying x and x_1; base "": v, v_1 ...
+// The first of base, base_1, base_2 ... that no graph has or had. The model stores the last number
+// per base, so n names of one base take n steps.
+//     "x" exists: x_1; the next call returns x_2 without trying x and x_1; base "": v, v_1 ...
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
     tsr_model *model = graph->model;
@@ -169,9 +164,7 @@ struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
         base = STR("v");
     struct str name = tsr__keep(model, base);
     void **slot = tsr__map_at(&model->fresh, name);
-    uintptr_t count = 0;
-    if (slot)
-        count = (uintptr_t)*slot;
+    uintptr_t count = slot ? (uintptr_t)*slot : 0;
     if (!model->seen.arena)
         see_all_names(model);
     for (;; count++) {
@@ -190,7 +183,7 @@ struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
     }
 }
 
-// A name that no node in `taken` has: the node's own with the lowest number behind it that is free from *count on.
+// `name` with the lowest number above *count that is not in `taken`.
 static struct str free_name(tsr_model *model, struct map *taken, struct str name, uintptr_t *count)
 {
     for (;;) {
@@ -201,16 +194,14 @@ static struct str free_name(tsr_model *model, struct map *taken, struct str name
     }
 }
 
-// The map counts, for each name, the nodes that have asked for it: the first keeps it. All names are taken before
-// any is given, so that "mm_1" is not given to the second "mm" where a later node of the model is called so.
-static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
+// The first node of a name keeps it. All names are collected first, so that a second "mm" does not
+// become "mm_1" if a later node has this name.
+static tsr_status rename_duplicates(tsr_graph *graph, struct arena *scratch)
 {
     struct map taken;
     tsr__map_init(&taken, scratch, graph->n_nodes);
     for (tsr_node *node = graph->first; node; node = node->next) {
-        void **slot = NULL;
-        if (node->name.n)
-            slot = tsr__map_at(&taken, node->name);
+        void **slot = node->name.n ? tsr__map_at(&taken, node->name) : NULL;
         if (slot && !*slot)
             *slot = node;
     }
@@ -220,9 +211,7 @@ static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
         if (!node->name.n || !(node->flags & N_NEW) || tsr__map_get(&taken, node->name) == node)
             continue;
         void **slot = tsr__map_at(&counts, node->name);
-        uintptr_t count = 0;
-        if (slot)
-            count = (uintptr_t)*slot;
+        uintptr_t count = slot ? (uintptr_t)*slot : 0;
         struct str name = free_name(graph->model, &taken, node->name, &count);
         void **own = tsr__map_at(&taken, name);
         if (!slot || !own || graph->model->arena.failed)
@@ -234,17 +223,17 @@ static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
     return arena_status(scratch);
 }
 
-tsr_status tsr__graph_part_names(tsr_graph *graph)
+tsr_status tsr__graph_unique_node_names(tsr_graph *graph)
 {
     struct arena scratch;
     tsr__arena_init(&scratch, graph->model->session);
-    tsr_status st = part_names(graph, &scratch);
+    tsr_status st = rename_duplicates(graph, &scratch);
     tsr__arena_free(&scratch);
     if (st != TSR_OK)
         return st;
     for (const tsr_node *node = graph->first; node; node = node->next)
         for (tsr_graph *body = tsr__node_subgraph(node); body; body = body->sibling) {
-            st = tsr__graph_part_names(body);
+            st = tsr__graph_unique_node_names(body);
             if (st != TSR_OK)
                 return st;
         }

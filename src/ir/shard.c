@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// shard.c - the convenience calls: cut a value, set a stage. They check everything first and then
-// change everything or nothing; every mistake of a call gets its own finding.
+// shard.c - convenience functions: shard a value, set a stage. They report every invalid argument
+// and change nothing if there is one.
 //
 //     tsr_node_shard(matmul, W, tp, axis 1, count 2, devices {0,1}, stage -1), W of [8,6]:
-//     the node gets an entry for tp, in it a spec of W: devices {0,1}, axis 1 as one factor of size 6, 2 shards
-//     the same with axis 0 after that: the spec has two axes and so 4 shards, and devices {0,1} as before
+//     the node gets an entry for tp with a spec of W: devices {0,1}, axis 1 as one factor of size 6
+//     with 2 shards. A second call with axis 0: the spec has two axes and 4 shards, and devices
+//     {0,1} as before.
 //
-// What is refused here is wrong whatever else the model says. Whether shards and devices fit together,
-// and shardings the operator, is the checker's question, since further calls may be to come.
+// Whether shards, devices and the operator match is left to the checker, since more calls may
+// follow.
 #include "ir/internal.h"
 
-// The arguments of one call, and how many of them were found wrong.
 struct request {
     tsr_node *node;
     tsr_value *value;
@@ -19,11 +19,10 @@ struct request {
     const int64_t *devices;
     size_t n_devices;
     int64_t stage; // -1: not given
-    size_t wrong;  // findings so far
+    size_t wrong;  // number of errors
 };
 
-// Where all findings of the call point: the node, with the value and the configuration as far as
-// they were given.
+// The place of all diagnostics of the call.
 static struct place place_request(const struct request *request)
 {
     struct place at = tsr__place_node(request->node);
@@ -39,7 +38,7 @@ static tsr_session *session_of(const struct request *request)
     return request->node->graph->model->session;
 }
 
-// Of this model, and declared: a stand-in has no number of devices.
+// The configuration must be declared: a stand-in has no number of devices.
 static bool known_config(struct request *request)
 {
     const tsr_model *model = request->node->graph->model;
@@ -70,20 +69,20 @@ static void check_value(struct request *request)
     const char *hint = "name an input or output of the node";
     if (request->value)
         tsr__diag(session_of(request), DIAG_shard_value, &at, hint,
-                  "'" STR_FMT "' is no input or output of the node", STR_ARG(request->value->name));
+                  "'" STR_FMT "' is not an input or output of the node",
+                  STR_ARG(request->value->name));
     else
         tsr__diag(session_of(request), DIAG_shard_value, &at, hint, "no value was given");
     request->wrong++;
 }
 
-// A node is in one stage of a configuration. -1 leaves it as it is; another stage than it has must
-// be meant, so that is a call of its own.
+// -1 keeps the stage; a different stage must be set explicitly.
 static void check_stage(struct request *request)
 {
     if (request->stage < -1 || request->stage > INT32_MAX) {
         struct place at = place_request(request);
         tsr__diag(session_of(request), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is no pipeline stage", (long long)request->stage);
+                  "%lld is not a pipeline stage", (long long)request->stage);
         request->wrong++;
         return;
     }
@@ -98,8 +97,7 @@ static void check_stage(struct request *request)
     }
 }
 
-// Each device that is outside gets its own finding. Asked only of a known configuration: a stand-in
-// has 0 devices.
+// Called only for known configurations.
 static void check_devices(struct request *request)
 {
     for (size_t i = 0; i < request->n_devices; i++) {
@@ -114,7 +112,7 @@ static void check_devices(struct request *request)
     }
 }
 
-// Counted from the front; where the rank is not known, a negative axis stays as it is.
+// Negative axes stay as they are if the rank is unknown.
 static int64_t normal_axis(int64_t axis, int rank)
 {
     if (axis < 0 && rank >= 0)
@@ -129,14 +127,14 @@ static struct place place_axis(const struct request *request)
     return at;
 }
 
-// The size of the axis where it is known; adds findings for a bad axis or count.
+// Sets *size if it is known.
 static void check_axis(struct request *request, int rank, tsr_dim *size)
 {
     *size = (tsr_dim){-1, ""};
     if (request->count < 1) {
         struct place at = place_axis(request);
-        tsr__diag(session_of(request), DIAG_shard_count, &at, NULL, "%lld is no number of shards",
-                  (long long)request->count);
+        tsr__diag(session_of(request), DIAG_shard_count, &at, NULL,
+                  "%lld is not a number of shards", (long long)request->count);
         request->wrong++;
     }
     if (rank < 0)
@@ -153,19 +151,17 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
     if (size->value >= 0 && request->count > size->value) {
         struct place at = place_axis(request);
         tsr__diag(session_of(request), DIAG_shard_size, &at, "use fewer shards, or another axis",
-                  "axis %lld has %lld elements and cannot be cut into %lld shards",
+                  "axis %lld has %lld elements and cannot have %lld shards",
                   (long long)request->axis, (long long)size->value, (long long)request->count);
         request->wrong++;
     }
 }
 
-// -1 and 1 are the same axis of a value of rank 2. Where the rank is not known they pass for two.
+// If the rank is unknown, -1 and 1 are treated as different axes.
 static void check_twice(struct request *request, int rank)
 {
     const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
-    const tsr_spec *spec = NULL;
-    if (nc)
-        spec = tsr__entry_spec(nc, request->value);
+    const tsr_spec *spec = nc ? tsr__entry_spec(nc, request->value) : NULL;
     if (!spec)
         return;
     for (size_t i = 0; i < spec->dims.n; i++) {
@@ -173,15 +169,14 @@ static void check_twice(struct request *request, int rank)
             continue;
         struct place at = place_axis(request);
         tsr__diag(session_of(request), DIAG_shard_axis_twice, &at,
-                  "remove the sharding with tsr_node_unshard to cut it differently",
-                  "'" STR_FMT "' is cut along axis %lld already", STR_ARG(request->value->name),
+                  "remove the sharding with tsr_node_unshard first",
+                  "'" STR_FMT "' is already sharded along axis %lld", STR_ARG(request->value->name),
                   (long long)spec->dims.at[i].axis);
         request->wrong++;
         return;
     }
 }
 
-// Lists are short; the order in them counts, so they are not sorted.
 static bool has_device(const tsr_spec *spec, int64_t device)
 {
     for (size_t i = 0; i < spec->devices.n; i++)
@@ -190,8 +185,8 @@ static bool has_device(const tsr_spec *spec, int64_t device)
     return false;
 }
 
-// Devices that the spec has keep their order, new ones come behind: the order says who gets which shard.
-// The list grows into new memory, because the old one may be shared with other specs (tsr__keep_devices).
+// Appends the devices that the spec does not have: their order assigns shards. vec_push copies the
+// list, which may be shared with other specs (tsr__keep_devices): its capacity equals its length.
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
     struct arena *arena = &spec->entry->node->graph->model->arena;
@@ -208,7 +203,6 @@ static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n
     return TSR_OK;
 }
 
-// A stage that it has already leaves the node unchanged.
 static void store_stage(tsr_node_config *nc, int64_t stage)
 {
     if (nc->has_stage && nc->stage == stage)
@@ -219,8 +213,8 @@ static void store_stage(tsr_node_config *nc, int64_t stage)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// Every check runs, so that one call reports all that is wrong; the model is touched only if none
-// objected. The axis is added to the spec that the value has at this node, or to a new one.
+// Every check runs, so that all errors are reported. The axis is added to the existing spec of the
+// value, or to a new one.
 tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, int64_t axis,
                           int64_t count, const int64_t *devices, size_t n_devices, int64_t stage)
 {
@@ -243,9 +237,7 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     if (request.wrong)
         return TSR_INVALID;
     tsr_node_config *nc = tsr_node_find_config(node, config);
-    tsr_spec *spec = NULL;
-    if (nc)
-        spec = tsr__entry_spec(nc, value);
+    tsr_spec *spec = nc ? tsr__entry_spec(nc, value) : NULL;
     if (!spec)
         spec = tsr_node_add_spec(node, config, value);
     if (!spec)
@@ -262,7 +254,7 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     return TSR_OK;
 }
 
-// Unlike tsr_node_shard it may change the stage that the node has.
+// Unlike tsr_node_shard it may change the stage.
 tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
 {
     struct request request = {.node = node, .config = config, .stage = stage};
@@ -271,7 +263,7 @@ tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
     if (stage < 0 || stage > INT32_MAX) {
         struct place at = place_request(&request);
         tsr__diag(session_of(&request), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is no pipeline stage", (long long)stage);
+                  "%lld is not a pipeline stage", (long long)stage);
         request.wrong++;
     }
     if (!known || request.wrong)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// slots.c - where a value stands at a node.
+// slots.c - finds the inputs and outputs of a node that are a given value.
 //
-// A node may have 100,000 inputs, and a value 100,000 readers. Each question here walks the shorter of
-// the two lists, so that asking it for every slot of a model stays cheap.
+// A node may have 100,000 inputs, and a value 100,000 uses. Each function reads the shorter of the
+// two lists.
 //
-//     Concat(x, y, x): the ring of x has slots 0 and 2. tsr__earlier_reading(concat, 2) is 0: the use
-//     before it in the ring is one of the same node.
+//     Concat(x, y, x): the ring of uses of x has inputs 0 and 2. tsr__earlier_reading(concat, 2) is
+//     0: the previous use in the ring belongs to the same node.
 #include "ir/internal.h"
 
 int64_t tsr__earlier_reading(const tsr_node *node, size_t i)
 {
     const struct use *use = &node->inputs[i];
-    // A node that is read from a file links its uses in order.
+    // Nodes of a file link their uses in order.
     if (use->value && use->prev && use->prev->node == node && use->prev < use)
         return use->prev - node->inputs;
     if (use->value && use->next && use->value->n_uses < i) {
@@ -26,7 +26,7 @@ int64_t tsr__earlier_reading(const tsr_node *node, size_t i)
     return -1;
 }
 
-// Values of one node are made one after the other, so their ids tell the place; else all are read.
+// Outputs of a node are mostly created together, so their ids give the index.
 int64_t tsr__output_slot(const tsr_node *node, const tsr_value *value)
 {
     if (!value || value->producer != node)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// spec.c - sharding specs as plain fields: read them, build them, take them away. Validates
-// nothing.
+// spec.c - sharding specs: reading, building and removing them, without validation.
 //
-// A spec has the fields of ONNX's ShardingSpecProto: devices, groups (a number in the list of devices
-// that stands for several of them), and for each sharded axis its factors. Lists of devices are never
-// changed in place, so equal ones can be shared. What a spec means is in sharding/spec_layout.c.
+// A spec has the fields of ONNX's ShardingSpecProto: devices, groups (keys in the device list that
+// mean several devices), and the factors of each sharded axis. Device lists are never changed in
+// place, so equal ones can be shared. sharding/spec_layout.c interprets specs.
 //
 //     X of [8,6] in two row blocks, each on two devices:
-//     devices {-1,-2}, group -1 = {0,1}, group -2 = {2,3}, axis 0 one factor of size 8 with 2 shards
+//     devices {-1,-2}, group -1 = {0,1}, group -2 = {2,3}, axis 0 with one factor of size 8 and 2
+//     shards
 #include "ir/internal.h"
 
 static tsr_model *model_of(const tsr_spec *spec)
@@ -24,7 +24,7 @@ tsr_config *tsr__spec_config(const tsr_spec *spec)
     return spec->entry->config;
 }
 
-// bits: S_NAME, S_DEVICES, S_GROUPS, S_DIMS, the fields that are no longer what `whole` says.
+// bits: the fields that differ from `whole`.
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
 {
     spec->flags |= bits;
@@ -32,7 +32,7 @@ void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
     tsr__touch_node(spec->entry->node, N_CONFIGS);
 }
 
-// Marks nothing: a reader of a file makes specs that are unchanged.
+// Sets no change flags: also used for specs of a file.
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 {
     struct arena *arena = &nc->node->graph->model->arena;
@@ -47,9 +47,9 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
     return spec;
 }
 
-#define INDEX_LEAST 32 // specs of an entry from which on an index is worth its memory
+#define INDEX_LEAST 32 // entries with fewer specs have no index
 
-// Makes the index of a large entry, or adds the specs that have come since. False: out of memory.
+// Creates the index of a large entry, or adds new specs to it. False: out of memory.
 static bool index_specs(tsr_node_config *nc)
 {
     struct arena *arena = &nc->node->graph->model->arena;
@@ -71,7 +71,6 @@ static bool index_specs(tsr_node_config *nc)
     return true;
 }
 
-// The first spec of the value from the i-th on.
 static tsr_spec *spec_from(const tsr_node_config *nc, size_t i, const tsr_value *value)
 {
     for (; i < nc->n_specs; i++)
@@ -80,8 +79,8 @@ static tsr_spec *spec_from(const tsr_node_config *nc, size_t i, const tsr_value 
     return NULL;
 }
 
-// After a spec of the value has gone, or has come to another value.
-static void index_again(tsr_node_config *nc, const tsr_value *value)
+// Updates the index after a spec of the value was removed or got another value.
+static void reindex(tsr_node_config *nc, const tsr_value *value)
 {
     void **slot = NULL;
     if (nc->by_value)
@@ -92,17 +91,17 @@ static void index_again(tsr_node_config *nc, const tsr_value *value)
         nc->by_value = NULL;
 }
 
-// The first, where a file has several of one value.
+// The first one, if a file has several.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
-    tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is made when it is asked
+    tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is a cache
     if (nc->n_specs >= INDEX_LEAST && index_specs(entry))
         return tsr__map_get(nc->by_value, str_bytes(&value, sizeof value));
     return spec_from(nc, 0, value);
 }
 
-// The object stays readable (S_GONE), as a caller may have a handle to it.
-void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec)
+// The object can still be read (S_GONE).
+static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
 {
     size_t i = 0;
     while (i < nc->n_specs && nc->specs[i] != spec)
@@ -114,13 +113,13 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec)
     for (; i + 1 < nc->n_specs; i++)
         nc->specs[i] = nc->specs[i + 1];
     nc->n_specs--;
-    index_again(nc, spec->value);
+    reindex(nc, spec->value);
     nc->changed = true;
     spec->flags |= S_GONE;
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// `to` may have a spec of its own in the entry, which then holds; to NULL: the specs go.
+// A spec of `to` in the entry has priority. `to` NULL: the specs are removed.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
     if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
@@ -132,11 +131,11 @@ void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
             if (spec->value != from)
                 continue;
             if (!to || tsr__entry_spec(nc, to)) {
-                tsr__entry_drop_spec(nc, spec);
+                drop_spec(nc, spec);
             } else {
                 spec->value = to;
-                index_again(nc, from);
-                index_again(nc, to);
+                reindex(nc, from);
+                reindex(nc, to);
                 tsr__spec_touch(spec, S_NAME);
             }
         }
@@ -165,7 +164,7 @@ size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out)
     return spec->devices.n;
 }
 
-// -1 past the last group; -1 may be a key as well, so callers go by tsr_spec_group_count.
+// -1 if there is no such group; -1 may also be a key.
 int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n)
 {
     bool there = i < spec->groups.n;
@@ -173,23 +172,17 @@ int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, 
         *members = there ? spec->groups.at[i].members : NULL;
     if (n)
         *n = there ? spec->groups.at[i].n : 0;
-    if (there)
-        return spec->groups.at[i].key;
-    return -1;
+    return there ? spec->groups.at[i].key : -1;
 }
 
 int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i)
 {
-    if (i < spec->dims.n)
-        return spec->dims.at[i].axis;
-    return 0;
+    return i < spec->dims.n ? spec->dims.at[i].axis : 0;
 }
 
 size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i)
 {
-    if (i < spec->dims.n)
-        return spec->dims.at[i].n;
-    return 0;
+    return i < spec->dims.n ? spec->dims.at[i].n : 0;
 }
 
 int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *size)
@@ -197,14 +190,11 @@ int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *s
     bool there = k < tsr_spec_dim_factor_count(spec, i);
     if (size)
         *size = there ? spec->dims.at[i].factors[k].size : (tsr_dim){-1, ""};
-    if (there)
-        return spec->dims.at[i].factors[k].shards;
-    return 0;
+    return there ? spec->dims.at[i].factors[k].shards : 0;
 }
 
 // ---- building -------------------------------------------------------------------------------
 
-// Handles of another model would be read after that model is freed.
 static bool is_foreign(tsr_node *node, const tsr_config *config, const tsr_value *value)
 {
     const tsr_model *model = node->graph->model;
@@ -212,12 +202,11 @@ static bool is_foreign(tsr_node *node, const tsr_config *config, const tsr_value
         return false;
     struct place at = tsr__place_node(node);
     tsr__diag(model->session, DIAG_argument_invalid, &at, "use handles of the node's own model",
-              "the configuration or the value is of another model");
+              "the configuration or the value belongs to another model");
     return true;
 }
 
-// Always a new spec, also beside one of the same value: that may be wrong, and may be what a test
-// wants. All of its fields count as changed, since it has no bytes.
+// Always creates a new spec, even if there is one for the value.
 tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value)
 {
     if (is_foreign(node, config, value))
@@ -225,9 +214,7 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
     tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc)
         nc = tsr__node_config_make(node, config);
-    tsr_spec *spec = NULL;
-    if (nc)
-        spec = tsr__spec_make(nc, value);
+    tsr_spec *spec = nc ? tsr__spec_make(nc, value) : NULL;
     if (!spec)
         return NULL;
     node->graph->model->devices_touched = true;
@@ -235,15 +222,13 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
     return spec;
 }
 
-#define SHARED_LIST 64 // devices: shorter lists are not looked for
+#define SHARED_LIST 64 // shorter lists are not shared
 
-// A plan for many devices says the same few lists of them at every node.
+// A plan for many devices has the same few lists at every node.
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
 {
     struct str bytes = str_bytes(devices, n * sizeof *devices);
-    int64_t *known = NULL;
-    if (n >= SHARED_LIST)
-        known = tsr__map_get(&model->lists, bytes);
+    int64_t *known = n >= SHARED_LIST ? tsr__map_get(&model->lists, bytes) : NULL;
     if (known)
         return known;
     int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, n);
@@ -257,9 +242,8 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
     return copy;
 }
 
-// For calls of the public interface; tsr__spec_touch alone also serves renames and edits of slots,
-// which are no reason to raise the IR version.
-static void touched(tsr_spec *spec, uint32_t bits)
+// For public functions, which raise the IR version; renames do not.
+static void touch_spec(tsr_spec *spec, uint32_t bits)
 {
     model_of(spec)->devices_touched = true;
     tsr__spec_touch(spec, bits);
@@ -274,7 +258,7 @@ tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n
         return TSR_NOMEM;
     spec->devices.at = copy;
     spec->devices.n = spec->devices.cap = n;
-    touched(spec, S_DEVICES);
+    touch_spec(spec, S_DEVICES);
     return TSR_OK;
 }
 
@@ -283,18 +267,15 @@ tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *member
     if (!members && n)
         return tsr__missing(model_of(spec)->session, "members");
     int64_t *copy = tsr__keep_devices(model_of(spec), members, n);
-    struct spec_group *group = NULL;
-    if (copy)
-        group = vec_push(&model_of(spec)->arena, &spec->groups);
+    struct spec_group *group = copy ? vec_push(&model_of(spec)->arena, &spec->groups) : NULL;
     if (!group)
         return TSR_NOMEM;
     *group = (struct spec_group){.key = key, .members = copy, .n = n};
-    touched(spec, S_GROUPS);
+    touch_spec(spec, S_GROUPS);
     return TSR_OK;
 }
 
-// sizes NULL, or a size of -1 without a symbol: none is written. The axis is kept as given,
-// negative or not.
+// sizes NULL, or -1 without a symbol: no size. A negative axis is kept.
 tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
                             const int64_t *shards, size_t n)
 {
@@ -302,9 +283,7 @@ tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
         return tsr__missing(model_of(spec)->session, "shards");
     tsr_model *model = model_of(spec);
     struct spec_factor *factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
-    struct spec_dim *dim = NULL;
-    if (factors)
-        dim = vec_push(&model->arena, &spec->dims);
+    struct spec_dim *dim = factors ? vec_push(&model->arena, &spec->dims) : NULL;
     if (!dim)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
@@ -315,36 +294,32 @@ tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
             factors[i].size.symbol = tsr__keep(model, str_of(sizes[i].symbol)).p;
     }
     *dim = (struct spec_dim){.axis = axis, .factors = factors, .n = n};
-    touched(spec, S_DIMS);
+    touch_spec(spec, S_DIMS);
     return model_status(model);
 }
 
-// An entry that was made here and says nothing any more goes away.
-// One that came from a file stays, empty as it is: it is part of what the file says.
+// Removes a new entry that has become empty; entries of a file stay.
 static void drop_empty(tsr_node_config *nc)
 {
     if (!nc->whole.n && !nc->n_specs && !nc->has_stage && !nc->gone)
         (void)tsr_node_remove_config(nc->node, nc);
 }
 
-// Its entry may go with it, if nothing else is in it.
 tsr_status tsr_spec_remove(tsr_spec *spec)
 {
     tsr_node_config *nc = spec->entry;
     if ((spec->flags & S_GONE) || nc->gone) {
         struct place at = tsr__place_node(nc->node);
         tsr__diag(model_of(spec)->session, DIAG_annotation_absent, &at, NULL,
-                  "the sharding was removed already");
+                  "the sharding was already removed");
         return TSR_INVALID;
     }
     model_of(spec)->devices_touched = true;
-    tsr__entry_drop_spec(nc, spec);
+    drop_spec(nc, spec);
     drop_empty(nc);
     return model_status(model_of(spec));
 }
 
-// TSR_INVALID with a finding where there is none: a caller that removes what is not there has
-// mistaken the node.
 tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -353,7 +328,7 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
         if (config)
             at.configuration = config->name;
         tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
-                  "the node has no pipeline stage there");
+                  "the node has no pipeline stage in this configuration");
         return TSR_INVALID;
     }
     nc->has_stage = false;
@@ -364,8 +339,7 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
     return model_status(node->graph->model);
 }
 
-// config == NULL: in all configurations. Both loops run backwards because dropping an entry moves those
-// behind it.
+// config NULL: in all configurations. Backwards, because entries are removed.
 tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;
@@ -375,7 +349,7 @@ tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config
             continue;
         for (size_t i = nc->n_specs; i-- > 0;)
             if (nc->specs[i]->value == value) {
-                tsr__entry_drop_spec(nc, nc->specs[i]);
+                drop_spec(nc, nc->specs[i]);
                 dropped++;
             }
         if (dropped)
@@ -389,7 +363,7 @@ tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config
         if (config)
             at.configuration = config->name;
         tsr__diag(model->session, DIAG_annotation_absent, &at, NULL,
-                  "the node has no sharding of that value there");
+                  "the node has no sharding of this value");
         return TSR_INVALID;
     }
     model->devices_touched = true;

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// transplant.c - what other rooms build graphs from: copies of nodes and constants in another graph or model, the
-// values that subgraphs read from outside, and the inlining of function calls.
+// transplant.c - copies nodes and constants to another graph or model, finds the outer values of
+// subgraphs, and inlines function calls.
 //
-// partition builds each rank's graph from copies of nodes and constants; sharding/inline.c puts the
-// bodies of functions in place of their calls. A copy shares the bytes of its original, whose store
-// the new model holds, and nothing else.
+// partition builds the graph of each rank from copies of nodes and constants. A copy shares only
+// the bytes of its original, whose store the new model holds.
 //
 // Inlining, by example. f(a) -> b has the body t = Exp(a), b = Neg(t); a node called n is y = f(x):
-//     t gets a new value "n/t" in the graph of the call; a is x; b is y (bind_values)
-//     before the call come n/t = Exp(x) and y = Neg(n/t) (inline_nodes); then the call goes
-//     a function that gives its input back, b = a, cannot make y another name of x: y = Identity(x) (hand_on)
+//     t becomes a new value "n/t" in the graph of the call; a is x; b is y (bind_values).
+//     n/t = Exp(x) and y = Neg(n/t) are inserted before the call (inline_nodes), which is removed.
+//     For a function that returns its input, b = a, y = Identity(x) is inserted (add_identity).
 #include "ir/internal.h"
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// A stand-in of the name waits for a definition, and gets it. Values of outer graphs are not looked
-// at: callers choose names that hide none.
+// A stand-in of the name is replaced. Outer graphs are not checked: callers choose names that hide
+// none.
 static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -32,33 +31,20 @@ static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, siz
     return TSR_OK;
 }
 
-static tsr_value *copy_output(tsr_graph *graph, struct str name)
-{
-    struct str kept = tsr__keep(graph->model, name);
-    tsr_value *value = NULL;
-    if (!graph->model->arena.failed)
-        value = tsr__value_define(graph, kept);
-    if (value) {
-        value->name = kept; // also of a stand-in that waited for it
-        value->flags |= V_NEW | V_TEXT;
-    }
-    return value;
-}
-
-// Values for the outputs of a node that has none yet; an empty name is an output that is left out.
+// Creates the outputs of a node; an empty name is an omitted output.
 static void make_outputs(tsr_graph *graph, tsr_node *node, const struct str *names)
 {
     for (size_t i = 0; i < node->n_outputs; i++) {
         if (!names[i].n)
             continue;
-        node->outputs[i] = copy_output(graph, names[i]);
+        node->outputs[i] = tsr__value_new(graph, names[i]);
         if (node->outputs[i])
             node->outputs[i]->producer = node;
     }
 }
 
-// Copies a node with its subgraphs, also from another model; `map` says which value of this model stands
-// for an outer value that a subgraph reads. The node is linked when nothing can fail any more.
+// `map` returns the value of this model for an outer value that a subgraph reads. The node is
+// linked when nothing can fail any more.
 tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data)
@@ -86,7 +72,7 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     return copy;
 }
 
-// Without a map nothing stands for outer values: for nodes without subgraphs.
+// For nodes without subgraphs.
 tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                          size_t n_inputs, const struct str *outputs, size_t n_outputs)
 {
@@ -95,7 +81,6 @@ tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *cons
 
 // ---- captures -------------------------------------------------------------------------------
 
-// What is known of one node's captures so far: `seen` tells a value that is in the list.
 struct captures {
     const tsr_node *node;
     struct arena *arena;
@@ -104,7 +89,7 @@ struct captures {
     VEC(tsr_value *) list;
 };
 
-// True if the graph is one of the node's subgraphs or nested in one: what it defines is no capture.
+// True if the graph is nested in the node: its values are not captures.
 static bool defined_below(const tsr_graph *graph, const tsr_node *node)
 {
     for (; graph; graph = graph_outer(graph))
@@ -118,14 +103,12 @@ static void capture(struct captures *captures, tsr_value *value)
     if (!value || defined_below(value->home, captures->node))
         return;
     void **slot = tsr__map_at_copy(&captures->seen, str_bytes(&value, sizeof value));
-    tsr_value **entry = NULL;
-    if (slot && !*slot)
-        entry = vec_push(captures->arena, &captures->list);
+    tsr_value **entry = slot && !*slot ? vec_push(captures->arena, &captures->list) : NULL;
     if (entry)
         *slot = *entry = value;
 }
 
-// Outputs count too: a branch may hand on an outer value without a node.
+// An output of a subgraph may be an outer value.
 static void captures_of(struct captures *captures, const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
@@ -153,7 +136,6 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
     return captures.list.n;
 }
 
-// Some output of the node is marked.
 static bool is_wanted(const tsr_node *node, const unsigned char *needed)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
@@ -164,7 +146,8 @@ static bool is_wanted(const tsr_node *node, const unsigned char *needed)
     return false;
 }
 
-// Called for nodes from the last to the first, it leaves marks on all that the marked values depend on.
+// If it is called for all nodes in reverse order, it marks everything that the marked values depend
+// on.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 {
     tsr_value **captures;
@@ -181,8 +164,8 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 
 // ---- constants ------------------------------------------------------------------------------
 
-// The copy shares the bytes and holds the other model's store. External and sparse data is brought into
-// memory first (`inside`), and the copy is a plain tensor of those bytes.
+// External and sparse data is loaded first (`inside`), and the copy is a plain tensor with these
+// bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
 {
     tsr_model *model = graph->model;
@@ -198,24 +181,19 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
         tsr__model_hold(model, from->model);
     tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
     int64_t *dims = ARENA_ARRAY(&model->arena, int64_t, (size_t)from->rank);
-    tsr_value **slot = NULL;
-    if (tensor && dims)
-        slot = vec_push(&model->arena, &graph->initializers);
+    tsr_value **slot = tensor && dims ? vec_push(&model->arena, &graph->initializers) : NULL;
     if (!slot)
         return NULL;
-    tsr_value *copy = copy_output(graph, text);
+    tsr_value *copy = tsr__value_new(graph, text);
     if (!copy) {
         graph->initializers.n--;
         return NULL;
     }
     *tensor = *from;
-    // where the data is not taken inside, the copy decodes the shared bytes again
     tensor->model = model;
     tensor->value = copy;
     tensor->whole = (struct str){NULL, 0};
-    tensor->store = from->store;
-    if (!tensor->store)
-        tensor->store = from->model->store;
+    tensor->store = from->store ? from->store : from->model->store;
     tensor->dims = dims;
     if (from->rank)
         memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
@@ -261,7 +239,7 @@ tsr_status tsr__node_load_constants(const tsr_node *node)
 
 // ---- inlining -------------------------------------------------------------------------------
 
-// What functions are found by: two symbols of the model and the overload's text.
+// Symbols of one model are equal if and only if their pointers are.
 struct function_key {
     const struct symbol *domain, *name, *overload;
 };
@@ -273,8 +251,7 @@ static struct function_key function_key(tsr_model *model, struct str domain, str
                                  tsr__symbol(model, overload)};
 }
 
-// Functions that were added since the last look-up get their entries; of several alike the first counts.
-// Symbols of one model are equal exactly if their pointers are, so three pointers are a key.
+// Indexes the functions that were added since the last look-up. The first one of a name is used.
 static void name_functions(tsr_model *model)
 {
     for (; model->n_functions_named < model->functions.n; model->n_functions_named++) {
@@ -289,9 +266,7 @@ static void name_functions(tsr_model *model)
     }
 }
 
-// By a table: models with thousands of functions and calls are read too.
-// NULL: the operator is no function of the model.
-static tsr_function *function_of(const tsr_node *call)
+tsr_function *tsr__node_function(const tsr_node *call)
 {
     tsr_model *model = call->graph->model;
     if (!model->functions.n)
@@ -302,19 +277,12 @@ static tsr_function *function_of(const tsr_node *call)
     return tsr__map_get(&model->function_names, str_bytes(&key, sizeof key));
 }
 
-// Imports that hold in a graph: those of the function whose body it is part of, else the model's.
+// The imports of the enclosing function, or of the model.
 static const opset_list *opsets_at(const tsr_graph *graph)
 {
     while (graph->owner)
         graph = graph->owner->graph;
-    if (graph->function)
-        return &graph->function->opsets;
-    return &graph->model->opsets;
-}
-
-tsr_function *tsr__node_function(const tsr_node *node)
-{
-    return function_of(node);
+    return graph->function ? &graph->function->opsets : &graph->model->opsets;
 }
 
 const tsr_function *tsr__node_home(const tsr_node *node)
@@ -335,7 +303,7 @@ struct call_memo *tsr__function_memo(tsr_function *function)
     return &function->memo;
 }
 
-// Whether a body may have operator sets of other versions than the place where it goes.
+// Whether the operator set versions of a body must be those at the call.
 enum versions { VERSIONS_EQUAL, VERSIONS_ANY };
 
 static const struct opset *opset_of(const opset_list *list, struct str domain)
@@ -343,12 +311,12 @@ static const struct opset *opset_of(const opset_list *list, struct str domain)
     const struct opset *found = NULL;
     for (size_t i = 0; i < list->n; i++)
         if (str_eq(list->at[i].domain, domain))
-            found = &list->at[i]; // of two the last counts
+            found = &list->at[i]; // the last one is used
     return found;
 }
 
-// The body's operator sets must be those of the place where it goes, or new there; of another version
-// only where the caller knows better. New ones can be imported by a model, not by another function's body.
+// The operator sets of the body must have the same version at the call, unless VERSIONS_ANY. A
+// model can import new ones, the body of another function cannot.
 static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;
@@ -356,9 +324,7 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enu
     for (size_t i = 0; i < function->opsets.n; i++) {
         const struct opset *opset = &function->opsets.at[i];
         const struct opset *known = opset_of(here, opset->domain);
-        int64_t version = 0;
-        if (known)
-            version = known->version;
+        int64_t version = known ? known->version : 0;
         if (known && (versions == VERSIONS_ANY || version == opset->version))
             continue;
         if (!known && here == &model->opsets)
@@ -373,7 +339,7 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enu
     return TSR_OK;
 }
 
-// The model imports what the body needs and the place has not. Checked before.
+// Adds the missing imports to the model.
 static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
 {
     const opset_list *here = opsets_at(call->graph);
@@ -388,14 +354,12 @@ static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
     return TSR_OK;
 }
 
-// Places are told only where something is wrong: the index in one is counted anew after every change of the graph.
-// A call may leave inputs and outputs at the end out; it must not have more of them than the function.
+// A call may have fewer inputs and outputs than the function, but not more. Places are computed
+// only for errors: the node index is counted again after every change of the graph.
 static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_function **out)
 {
     tsr_session *session = call->graph->model->session;
-    const tsr_function *function = NULL;
-    if (!(call->flags & N_GONE))
-        function = function_of(call);
+    const tsr_function *function = call->flags & N_GONE ? NULL : tsr__node_function(call);
     if (!function) {
         struct place at = tsr__place_node(call);
         tsr__diag(session, DIAG_inline_unknown, &at, NULL,
@@ -416,21 +380,22 @@ static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_f
         if (graph->function == function) {
             struct place at = tsr__place_node(call);
             tsr__diag(session, DIAG_inline_unknown, &at, NULL,
-                      "function '" STR_FMT "' cannot be put into itself", STR_ARG(function->name));
+                      "function '" STR_FMT "' cannot be inlined into itself",
+                      STR_ARG(function->name));
             return TSR_INVALID;
         }
     *out = function;
     return check_opsets(call, function, versions);
 }
 
-// Inlining stays within a model: configurations are the same objects.
+// Inlining stays within a model.
 static tsr_config *same_config(void *data, tsr_config *config)
 {
     (void)data;
     return config;
 }
 
-// A function's body sees nothing outside of it.
+// A function reads no outer values.
 static tsr_value *no_outer(void *data, tsr_value *value)
 {
     (void)data;
@@ -438,19 +403,16 @@ static tsr_value *no_outer(void *data, tsr_value *value)
     return NULL;
 }
 
-// A name for a thing of the body: the call's name (or operator) in front.
+// "call/name", or "operator/name" if the call has no name.
 static struct str inner_name(tsr_node *call, struct str name)
 {
     tsr_model *model = call->graph->model;
-    struct str base = call->name;
-    if (!base.n)
-        base = call->op->text;
+    struct str base = call->name.n ? call->name : call->op->text;
     return tsr__arena_printf(&model->arena, STR_FMT "/" STR_FMT, STR_ARG(base), STR_ARG(name));
 }
 
-// An input that the call leaves out has no twin: nodes of the body that read it get an input that
-// is left out.
-// Values of the body: inputs are the call's, results that the call uses are its outputs, the rest is new.
+// Maps the values of the body: inputs to those of the call, outputs to those of the call, and
+// others to new values. Omitted inputs are not mapped.
 static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_function *function)
 {
     const tsr_graph *body = function->graph;
@@ -458,8 +420,8 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
         if (call->inputs[i].value)
             tsr__twin_set(cloner, body->inputs.at[i].value, call->inputs[i].value);
     for (size_t i = 0; i < call->n_outputs; i++) {
-        // a result without a producer (an input, a constant) and one that is given twice are left
-        // to hand_on
+        // Outputs without a producer (inputs, constants) and duplicate ones are left to
+        // add_identity.
         tsr_value *r = body->outputs.at[i].value;
         bool bound = tsr__twin(cloner, r) != NULL;
         if (call->outputs[i] && !bound && r->producer)
@@ -469,9 +431,7 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
         if ((value->flags & (V_INPUT | V_GONE)) || tsr__twin(cloner, (tsr_value *)value))
             continue;
         struct str name = tsr__graph_fresh_name(call->graph, inner_name(call, value->name));
-        tsr_value *copy = NULL;
-        if (name.n)
-            copy = tsr__value_define(call->graph, name);
+        tsr_value *copy = name.n ? tsr__value_define(call->graph, name) : NULL;
         if (!copy)
             return;
         copy->flags |= V_NEW | V_TEXT | (value->flags & V_STANDIN);
@@ -481,7 +441,7 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
     }
 }
 
-// What the body says about devices comes along (tsr__clone_configs).
+// Annotations of the body are copied (tsr__clone_configs).
 static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_node *node)
 {
     tsr_node *copy = tsr__clone_node(cloner, call->graph, node, node->n_inputs, node->n_outputs);
@@ -499,7 +459,7 @@ static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_no
     return copy;
 }
 
-// The call's placement for a node of the body that says nothing itself.
+// Gives a node of the body the annotations of the call where it has none of its own.
 static void place_like_call(tsr_node *copy, const tsr_node *call)
 {
     for (size_t i = 0; i < call->n_configs; i++) {
@@ -517,7 +477,6 @@ static void place_like_call(tsr_node *copy, const tsr_node *call)
             if (!spec->value || !tsr__node_has(copy, spec->value) ||
                 tsr__entry_spec(nc, spec->value))
                 continue;
-            // the call's sharding of a value that this node has too, and says nothing about
             tsr_spec *twin = tsr__spec_make(nc, spec->value);
             if (!twin)
                 return;
@@ -533,9 +492,8 @@ static void place_like_call(tsr_node *copy, const tsr_node *call)
     }
 }
 
-// A value of a subgraph must not have the name of one that can be seen around it.
-// Bodies of functions see no outer names, so the names in them may be anything; in their new place
-// they would hide values from those who read them.
+// Renames values of subgraphs that have the name of a visible outer value. In a function this is
+// allowed, since functions read no outer values; at the call they would hide these.
 static void unshadow(const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
@@ -552,8 +510,8 @@ static void unshadow(const tsr_node *node)
     }
 }
 
-// A result that is an input of the function, or given twice, is handed on by a node of its own.
-static tsr_status hand_on(struct cloner *cloner, tsr_node *call, size_t i)
+// An output of the function that is its input, or a duplicate output, becomes an Identity node.
+static tsr_status add_identity(struct cloner *cloner, tsr_node *call, size_t i)
 {
     tsr_value *out = call->outputs[i], *body = cloner->fn->graph->outputs.at[i].value;
     tsr_value *from = tsr__twin(cloner, body);
@@ -571,7 +529,6 @@ static tsr_status hand_on(struct cloner *cloner, tsr_node *call, size_t i)
     return tsr_node_move_before(identity, call);
 }
 
-// In the order of the body; each goes directly before the call, hence behind the one before it.
 static void inline_nodes(struct cloner *cloner, tsr_node *call)
 {
     for (const tsr_node *node = cloner->fn->graph->first; node; node = node->next) {
@@ -585,18 +542,17 @@ static void inline_nodes(struct cloner *cloner, tsr_node *call)
     }
 }
 
-static tsr_status hand_on_all(struct cloner *cloner, tsr_node *call)
+static tsr_status add_identities(struct cloner *cloner, tsr_node *call)
 {
     for (size_t i = 0; i < call->n_outputs; i++) {
-        tsr_status st = hand_on(cloner, call, i);
+        tsr_status st = add_identity(cloner, call, i);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-// The nodes of the body go before the call, on its values; then the call goes. Everything is checked before the
-// first change.
+// Everything is checked before the first change.
 static tsr_status inline_call(tsr_node *call, enum versions versions)
 {
     const tsr_function *function = NULL;
@@ -606,7 +562,7 @@ static tsr_status inline_call(tsr_node *call, enum versions versions)
     st = import_opsets(call, function);
     if (st != TSR_OK)
         return st;
-    st = check_opsets(call, function, versions); // a body that imports a domain twice shows it now
+    st = check_opsets(call, function, versions); // again, for bodies that import a domain twice
     if (st != TSR_OK)
         return st;
     tsr_graph *graph = call->graph;
@@ -618,11 +574,11 @@ static tsr_status inline_call(tsr_node *call, enum versions versions)
     cloner.outer = no_outer;
     bind_values(&cloner, call, function);
     inline_nodes(&cloner, call);
-    st = hand_on_all(&cloner, call);
+    st = add_identities(&cloner, call);
     if (tsr__cloner_end(&cloner) != TSR_OK)
         return TSR_NOMEM;
     for (size_t i = 0; i < call->n_outputs; i++)
-        call->outputs[i] = NULL; // they are the body's now
+        call->outputs[i] = NULL; // now outputs of the body
     graph->model->changed = true;
     if (st != TSR_OK)
         return st;
@@ -634,7 +590,7 @@ tsr_status tsr_node_inline(tsr_node *call)
     return inline_call(call, VERSIONS_EQUAL);
 }
 
-tsr_status tsr__node_inline_here(tsr_node *call)
+tsr_status tsr__node_inline_any_opset(tsr_node *call)
 {
     return inline_call(call, VERSIONS_ANY);
 }

@@ -155,7 +155,7 @@ static tsr_status part_end(struct part *part)
     st = tsr__part_lower(part);
     if (st != TSR_OK)
         return st;
-    st = tsr__graph_part_names(part->graph);
+    st = tsr__graph_unique_node_names(part->graph);
     if (st != TSR_OK)
         return st;
     return tsr__weights_name_shared(part);

@@ -154,7 +154,7 @@ static tsr_status look_for_data(struct rank *rank)
         tsr__diag_back(rank->session, &mark, false);
         return TSR_OK;
     }
-    st = tsr__graph_visit_constants(tsr_model_graph(model), tsr__tensor_there);
+    st = tsr__graph_visit_constants(tsr_model_graph(model), tsr__tensor_check_external);
     tsr_model_free(model);
     return st;
 }

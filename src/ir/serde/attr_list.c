@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// attr_list.c - attributes that are lists: how many entries, the floats of one, and keeping a range of them.
+// attr_list.c - list attributes: length, floats, and keeping a range of entries.
 //
-// Floats stand packed (one field with all their bytes) or one field each; both mean the same. A list that is
-// shortened is made of the bytes of the entries that stay, so texts and numbers keep their bits.
+// Floats are packed (one field with all bytes) or one field each. A shortened list consists of the
+// bytes of its entries.
 #include "ir/serde/serde.h"
 
-// The result counts all of them; the first cap are written. A last float of fewer than 4 bytes is
-// left out.
+// Returns the number of floats and writes the first `cap`. Ignores a last float of fewer than 4
+// bytes.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
 {
     if (!attr || attr->kind != TSR_ATTR_FLOATS)
@@ -17,10 +17,8 @@ int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
     while (tsr__wire_next(&cursor, &field)) {
         if (field.number != F_ATTRIBUTE_FLOATS)
             continue;
-        uint32_t bits = (uint32_t)field.integer; // of a single number
-        struct str list = {(const char *)&bits, sizeof bits};
-        if (field.type == WIRE_LEN)
-            list = field.bytes;
+        uint32_t bits = (uint32_t)field.integer;
+        struct str list = field.type == WIRE_LEN ? field.bytes : str_bytes(&bits, sizeof bits);
         for (size_t i = 0; i + 4 <= list.n; i += 4, n++)
             if (n < cap)
                 memcpy(&out[n], list.p + i, 4);
@@ -55,9 +53,9 @@ int64_t tsr__attr_length(const tsr_attr *attr)
 
 // ---- keeping a range ------------------------------------------------------------------------
 
-// The entries first .. last - 1, gathered while `at` counts all of them.
+// Collects the entries first .. last - 1; `at` counts all.
 struct kept_entries {
-    char *to; // room for the new body
+    char *to; // the new body
     size_t n;
     int64_t at, first, last;
 };
@@ -68,7 +66,7 @@ static void keep_bytes(struct kept_entries *entries, struct str bytes)
     entries->n += bytes.n;
 }
 
-// Floats of one field, one after the other, become fields of their own: 5 bytes for 4.
+// Each float becomes a field of 5 bytes.
 static void keep_packed(struct kept_entries *entries, struct str list)
 {
     const char tag = (char)(F_ATTRIBUTE_FLOATS << 3 | WIRE_I32);
@@ -80,7 +78,6 @@ static void keep_packed(struct kept_entries *entries, struct str list)
     }
 }
 
-// Lists of integers are objects with a setter, and need no bytes.
 static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
 {
     const int64_t *all;
@@ -90,11 +87,10 @@ static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
     return tsr_node_set_ints(attr->node, tsr_attr_name(attr), all + first, (size_t)(last - first));
 }
 
-// Keeps the entries [first, last) of a list. Entries of floats and strings are copied as bytes; packed
-// floats are unpacked, one tag byte more for each four, which is why twice the body is room enough.
+// Unpacked floats have 5 bytes instead of 4, so twice the size of the body is enough.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
 {
-    struct arena *arena = &attr->node->graph->model->store->arena; // clones share the new body
+    struct arena *arena = &attr->node->graph->model->store->arena; // shared with clones
     struct str body = tsr__attr_body(attr);
     if (attr->kind == TSR_ATTR_INTS)
         return keep_ints(attr, first, last);
@@ -115,8 +111,7 @@ tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
             keep_bytes(&kept, field.whole);
         kept.at += entry;
     }
-    // The attribute is from here on a copy of a foreign message: name and kind are read from the
-    // object, entries from `rest`.
+    // Name and kind are now read from the object, entries from `rest`.
     attr->rest = (struct str){kept.to, kept.n};
     attr->whole = (struct str){0};
     attr->changed = true;

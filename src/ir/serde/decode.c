@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode.c - the parts of a file that are decoded when somebody asks: attributes and types.
+// decode.c - decodes attributes and types on demand.
 //
-// All of it was checked when the file was loaded, so decoding fails only for lack of memory (sticky
-// in the model's arena; the object then looks empty).
-//
-// What stays bytes: a model of 10 000 nodes of which one is annotated decodes the attributes of those that somebody
-// asks about, and no other; saving it refers to all of them as views of the file.
+// The file was checked when it was loaded, so decoding fails only without memory (sticky in the
+// model's arena; the object is then empty). Attributes that nothing reads stay views of the file.
 #include "ir/serde/serde.h"
 
 // ---- attributes -----------------------------------------------------------------------------
 
-// Kind that the value fields show, for files that do not state it.
-// TSR_ATTR_UNDEFINED for fields that hold no value.
+// The kind of an attribute by its value field, for files without a type.
 static tsr_attr_kind kind_of_field(uint32_t number)
 {
     static const uint8_t kinds[] = {
@@ -30,13 +26,11 @@ static tsr_attr_kind kind_of_field(uint32_t number)
         [F_ATTRIBUTE_SPARSE_TENSOR] = TSR_ATTR_SPARSE_TENSOR,
         [F_ATTRIBUTE_SPARSE_TENSORS] = TSR_ATTR_SPARSE_TENSORS,
     };
-    if (number < TSR_COUNT(kinds))
-        return (tsr_attr_kind)kinds[number];
-    return TSR_ATTR_UNDEFINED;
+    return number < TSR_COUNT(kinds) ? (tsr_attr_kind)kinds[number] : TSR_ATTR_UNDEFINED;
 }
 
-// Name, reference and kind, not the value. Old files state no type: then the field that is there
-// tells, the last one if there are several. A stated type holds, whatever fields there are.
+// Decodes name, reference and kind. Old files have no type: then the last value field determines
+// it.
 static void decode_head(tsr_attr *attr, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -57,8 +51,7 @@ static void decode_head(tsr_attr *attr, struct str body)
         attr->kind = seen;
 }
 
-// n_attrs is the number that the first reading counted; it starts again from 0 and grows with each
-// attribute that is decoded, so a node never has attributes that are not filled. Values stay bytes.
+// n_attrs was counted while reading. It restarts at 0, so that all attributes up to it are valid.
 void tsr__attrs_decode(tsr_node *node)
 {
     struct arena *ar = &node->graph->model->arena;
@@ -85,8 +78,7 @@ void tsr__attrs_decode(tsr_node *node)
     }
 }
 
-// A tensor that stands in several pieces is merged in the store, where its bytes must lie: copies
-// of the attribute share them.
+// A tensor in several pieces is merged in the store: copies of the attribute share it.
 static void decode_tensor(tsr_attr *attr, struct str body)
 {
     tsr_model *model = attr->node->graph->model;
@@ -107,8 +99,7 @@ static void decode_ints(tsr_attr *attr, struct str body)
         attr->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, attr->ints, n);
 }
 
-// Decodes only what `kind` says. The other kinds (floats, strings, types ...) are read from the
-// bytes where somebody asks (attr_list.c), and graphs were read when the model was loaded.
+// Decodes the kinds below. Other lists are read from the bytes (attr_list.c), graphs by read.c.
 void tsr__attr_decode(tsr_attr *attr)
 {
     if (attr->decoded)
@@ -122,7 +113,6 @@ void tsr__attr_decode(tsr_attr *attr)
         attr->has_value = tsr__wire_int(body, F_ATTRIBUTE_I, &attr->integer);
         break;
     case TSR_ATTR_FLOAT:
-        // of several the last one counts, as protobuf has it
         cursor = wire_over(body);
         while (tsr__wire_next(&cursor, &field)) {
             if (field.number != F_ATTRIBUTE_F || field.type != WIRE_I32)
@@ -144,19 +134,19 @@ void tsr__attr_decode(tsr_attr *attr)
     default:
         break;
     }
-    // A default value may be left out on the wire where the type is stated.
+    // A default value may be omitted if the type is given.
     if (!attr->ref.n && (attr->kind == TSR_ATTR_INT || attr->kind == TSR_ATTR_FLOAT ||
                          attr->kind == TSR_ATTR_STRING))
         attr->has_value = true;
 }
 
-// Asked for calls of functions only, which are few: it is not kept in the node.
+// Not stored in the node: only calls of functions need it.
 struct str tsr__node_overload(const tsr_node *node)
 {
     return tsr__wire_bytes(tsr__field_body(node->whole), F_NODE_OVERLOAD, NULL);
 }
 
-// The body of an AttributeProto, a view of the file; empty: the function declares none of that name.
+// Returns the body of an AttributeProto; empty: none.
 struct str tsr__function_default(const tsr_function *fn, struct str name)
 {
     struct wire_cursor cursor = wire_over(tsr__field_body(fn->whole));
@@ -168,14 +158,12 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
-// The attribute belongs to no node. It points at the first node of the body because questions find
-// the model through the node of an attribute; a function without nodes has no use for it.
+// The attribute belongs to no node. attr->node is the first node of the function, which leads to
+// the model.
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
-    tsr_attr *attr = NULL;
-    if (body.n && fn->graph->first)
-        attr = ARENA_NEW(&fn->model->arena, tsr_attr);
+    tsr_attr *attr = body.n && fn->graph->first ? ARENA_NEW(&fn->model->arena, tsr_attr) : NULL;
     if (!attr)
         return NULL;
     attr->node = fn->graph->first;
@@ -186,13 +174,13 @@ tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 
 // ---- types ----------------------------------------------------------------------------------
 
-// A negative size is "not known", like none at all.
+// A negative size is unknown.
 static tsr_dim decode_dim(tsr_model *model, struct str body)
 {
     tsr_dim dim = {-1, ""};
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) { // a oneof: the last member wins
+    while (tsr__wire_next(&cursor, &field)) { // a oneof: the last member is used
         if (field.number == F_DIMENSION_DIM_VALUE && field.type == WIRE_VARINT)
             dim = (tsr_dim){int64_max((int64_t)field.integer, -1), ""};
         else if (field.number == F_DIMENSION_DIM_PARAM && field.type == WIRE_LEN)
@@ -201,7 +189,7 @@ static tsr_dim decode_dim(tsr_model *model, struct str body)
     return dim;
 }
 
-// rank stays -1 without memory; a shape without dimensions is rank 0, a scalar, which is not the same.
+// A shape without dimensions has rank 0; without memory the rank stays -1.
 static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
 {
     struct wire_cursor cursor = wire_over(shape);
@@ -219,7 +207,7 @@ static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
             type->dims[type->rank++] = decode_dim(model, field.bytes);
 }
 
-// Which alternative of TypeProto holds (a oneof: the last one), and its body.
+// The member of TypeProto that is set (the last one of the oneof), and its body.
 static uint32_t type_member(struct str type, struct str *body)
 {
     uint32_t number = 0;
@@ -235,7 +223,7 @@ static uint32_t type_member(struct str type, struct str *body)
     return number;
 }
 
-// Element types beyond those that are known become TSR_UNDEFINED; the rank holds all the same.
+// Unknown element types become TSR_UNDEFINED.
 static void decode_tensor_type(tsr_model *model, struct vtype *vtype, struct str type)
 {
     int64_t elem = 0;
@@ -259,14 +247,12 @@ static void decode_type(tsr_value *value, struct vtype *vtype, struct str type)
         vtype->other = type;
 }
 
-// Bit 0 of the result: a sequence, bit 1: an optional one; -1: anything else.
+// Bit 0 of the result: a sequence; bit 1: an optional; -1: anything else.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
 {
     tsr_model *model = tsr__value_model(value);
     tsr__type_decode((tsr_value *)value);
-    struct str body = STR(""), type = STR("");
-    if (value->type)
-        type = value->type->other;
+    struct str body = STR(""), type = value->type ? value->type->other : STR("");
     int form = 0;
     uint32_t member = type_member(type, &body);
     if (member == F_TYPE_OPTIONAL_TYPE) {
@@ -297,7 +283,7 @@ bool tsr__value_is_no_tensor(const tsr_value *value)
     return tsr__value_is_other(value) && tsr__value_wrapped(value, &dtype, &rank, &dims) < 0;
 }
 
-// tsr_tensor_rank decodes the tensor: its fields are filled only then.
+// tsr_tensor_rank decodes the tensor.
 static void type_of_tensor(tsr_value *value, struct vtype *vtype)
 {
     tsr_tensor_rank(value->tensor);
@@ -311,8 +297,7 @@ static void type_of_tensor(tsr_value *value, struct vtype *vtype)
         vtype->dims[i] = (tsr_dim){int64_max(value->tensor->dims[i], -1), ""};
 }
 
-// The type that the value's ValueInfo declares; an initializer without a usable one has that of its
-// tensor. The flag is set first: a value without a type is looked at once only.
+// The declared type, or that of the tensor for an initializer without one.
 void tsr__type_decode(tsr_value *value)
 {
     if (value->flags & V_DECODED)

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_annotation.c - what a file says about devices: the model's configurations, and for each node the
-// entries with their shardings.
+// decode_annotation.c - decodes the configurations of a model and the annotations of nodes.
 //
-// Unlike attributes and types they are decoded when the model is loaded, because a spec points at values: its
-// name means one of the node's own, else whatever is in scope, else a stand-in. All of it was checked before,
-// so decoding fails only for lack of memory (sticky in the model's arena).
+// They are decoded when the model is loaded, because a spec points to a value: one of the node's
+// own, else one that is in scope, else a stand-in. The file was checked before, so decoding fails
+// only without memory (sticky in the model's arena).
 //
-// The loops compare the type of a field before its number. Compilers turn both in one condition into
-// one load of 8 bytes just after two stores of 4, and processors wait for such a load.
+// The loops compare the type of a field before its number. In one condition, compilers turn both
+// into one load of 8 bytes after two stores of 4, which stalls the processor.
 #include "ir/serde/serde.h"
 
 // ---- configurations -------------------------------------------------------------------------
 
-// num_devices is an int32 on the wire, of which a varint may hold more bits: the low 32 count, as
-// in protobuf. It may be negative or wrong here; the checker says so.
+// num_devices is an int32: the low 32 bits are used. The checker reports invalid numbers.
 void tsr__config_decode(tsr_config *config, struct str body)
 {
     tsr_model *model = config->model;
@@ -38,7 +36,7 @@ void tsr__config_decode(tsr_config *config, struct str body)
 
 #define DEVICES_FEW 16 // longer lists are read in two passes
 
-// Long lists are read into scratch memory first: the model may have the same list already.
+// Long lists are read to scratch memory first: the model may already have the same list.
 static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t field, size_t n)
 {
     struct arena scratch;
@@ -54,7 +52,7 @@ static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t fi
     return kept;
 }
 
-// *n is 0 and the arena failed if memory lacks.
+// Without memory *n is 0 and the arena has failed.
 static int64_t *read_devices(tsr_model *model, struct str message, uint32_t field, size_t *n)
 {
     int64_t few[DEVICES_FEW], *kept;
@@ -77,8 +75,7 @@ static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_fie
     group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
 }
 
-// Size and symbol are a oneof: the last in the bytes holds. Neither: {-1, ""}, no size is
-// given.
+// Size and symbol are a oneof: the last one is used. Neither: {-1, ""}.
 static struct spec_factor decode_factor(tsr_model *model, struct str body)
 {
     struct spec_factor out = {.size = {-1, ""}};
@@ -98,7 +95,7 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
     return out;
 }
 
-//     axis 0 as 2 factors of sizes 2 and 4, the second cut in 2:
+//     Axis 0 as 2 factors of sizes 2 and 4, the second with 2 shards:
 //     dim->axis 0, dim->factors {2, 1}, {4, 2} (size, shards)
 static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
@@ -127,14 +124,12 @@ static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_
     }
 }
 
-#define OWN_MAX 64 // slots: with more of them the table of names is quicker
+#define OWN_MAX 64 // inputs or outputs: with more the table of names is faster
 
-// The value that a spec's name means at a node: one of the node's own, else whatever is in scope, else a
-// stand-in.
+// The value of a spec's name: one of the node's own, else one in scope, else a stand-in.
 static tsr_value *spec_value(tsr_node *node, struct str name)
 {
-    if (node->n_inputs <= OWN_MAX &&
-        node->n_outputs <= OWN_MAX) { // else the table of names is quicker
+    if (node->n_inputs <= OWN_MAX && node->n_outputs <= OWN_MAX) {
         for (size_t i = 0; i < node->n_inputs; i++)
             if (node->inputs[i].value && str_eq(node->inputs[i].value->name, name))
                 return node->inputs[i].value;
@@ -145,8 +140,7 @@ static tsr_value *spec_value(tsr_node *node, struct str name)
     return tsr__graph_refer(node->graph, name);
 }
 
-// What a spec's fields contain, counted before its lists are made: there may be many specs, so the
-// lists have exact sizes.
+// Counted first, so that the lists have exact sizes.
 struct spec_fields {
     struct str name;
     size_t groups, dims;
@@ -168,14 +162,12 @@ static struct spec_fields scan_spec(struct str body)
     return out;
 }
 
-// A spec without a name has no value; what that means is for the checker to say.
+// The checker reports specs without a name.
 static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 {
     tsr_model *model = nc->node->graph->model;
     struct spec_fields fields = scan_spec(field->bytes);
-    tsr_value *value = NULL;
-    if (fields.name.n)
-        value = spec_value(nc->node, fields.name);
+    tsr_value *value = fields.name.n ? spec_value(nc->node, fields.name) : NULL;
     tsr_spec *spec = tsr__spec_make(nc, value);
     if (!spec)
         return;
@@ -201,7 +193,7 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
-// The configuration of that name, or a stand-in that all who name it share.
+// The configuration of that name, or a stand-in, which all its users share.
 static tsr_config *config_named(tsr_model *model, struct str id)
 {
     void **slot = tsr__map_at(&model->config_ids, id);
@@ -219,8 +211,7 @@ static tsr_config *config_named(tsr_model *model, struct str id)
     return config;
 }
 
-// An entry that names no configuration keeps config NULL and is written back as it stands.
-// pipeline_stage is an int32: its low 32 bits count.
+// An entry without a configuration has config NULL. pipeline_stage is an int32.
 void tsr__node_config_decode(tsr_node_config *nc, struct str body)
 {
     struct str id = {0};

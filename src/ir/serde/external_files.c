@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// external_files.c - the data files that a model names: bringing them along, and saying when they stay behind.
+// external_files.c - the external data files of a model: copying them, and warning if they are
+// missing.
 //
-// The names are found by a walk over the model's bytes, so every carrier counts: initializers, sparse ones,
-// attributes, functions, training graphs. A name from a model never leads out of the target folder.
-//
-// tsr_model_copy_data serves `annotate --copy-data` and rooms that save a model elsewhere to run it;
-// tsr__external_warn runs in every save before the file is published. Both do nothing where the
-// model stays in its folder, and for a model that came from memory.
+// The file names are collected from the bytes of the model: initializers, sparse initializers,
+// attributes, functions, training graphs. They never lead out of the target folder. Nothing is done
+// if the model stays in its folder, or was loaded from memory.
 #include "ir/serde/serde.h"
 
 #include <errno.h>
@@ -20,8 +18,8 @@ struct walk {
     tsr_status status;
 };
 
-// Collects each data file once: the tensors of a model mostly share one location.
-static void found_tensor(struct walk *walk, struct str body)
+// Collects each file once: tensors mostly share one.
+static void add_location(struct walk *walk, struct str body)
 {
     struct wire_external external;
     struct place at = PLACE_NONE;
@@ -45,13 +43,13 @@ static void found_tensor(struct walk *walk, struct str body)
         *out = tsr__arena_str(&walk->model->arena, external.location);
 }
 
-// The file was checked when it was loaded: depth is bounded, fields are whole.
+// The file was checked when it was loaded, so the depth is bounded.
 static void walk_message(struct walk *walk, struct str body, enum wire_message message)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     if (message == WIRE_TENSOR)
-        found_tensor(walk, body);
+        add_location(walk, body);
     while (tsr__wire_next(&cursor, &field)) {
         const struct wire_row *row = tsr__wire_row(message, field.number);
         if (row && row->kind == KIND_MESSAGE && field.type == WIRE_LEN)
@@ -59,16 +57,13 @@ static void walk_message(struct walk *walk, struct str body, enum wire_message m
     }
 }
 
-// Locations are as the model writes them, in the order in which they are met. What calls added since
-// loading (tsr__graph_add_external) is not among them: such files are their writer's business.
+// Files that were added since loading (tsr__graph_add_external) are not included.
 static tsr_status find_locations(tsr_model *model, struct walk *walk)
 {
     *walk = (struct walk){.model = model};
     tsr__map_init(&walk->seen, &model->arena, 0);
     walk_message(walk, model->store->bytes, WIRE_MODEL);
-    if (model->arena.failed)
-        return TSR_NOMEM;
-    return walk->status;
+    return model->arena.failed ? TSR_NOMEM : walk->status;
 }
 
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n)
@@ -82,7 +77,7 @@ tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_
     return TSR_OK;
 }
 
-// Adds the finding and returns the status of everything that is not copied.
+// Reports an external file that is not copied.
 static tsr_status refuse(tsr_model *model, struct str location, const char *why)
 {
     struct place at = PLACE_NONE;
@@ -93,40 +88,35 @@ static tsr_status refuse(tsr_model *model, struct str location, const char *why)
     return TSR_WRITE;
 }
 
-// Folder part of path with its slash; empty for a bare name.
+// The folder of a path with its slash; empty for a bare name.
 static struct str folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    if (slash)
-        return (struct str){path, (size_t)(slash - path) + 1};
-    return STR("");
+    return slash ? (struct str){path, (size_t)(slash - path) + 1} : STR("");
 }
 
-// Makes the folders between base and the file. Links are not followed: they might lead out.
+// Creates the folders between base and the file. Links are not followed: they might lead out.
 static tsr_status make_folders(tsr_model *model, struct str location, char *full, size_t base)
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {
-        // `full` is cut at each slash in turn: for "out/a/b/w.bin" and base 4 the folders are out/a
-        // and out/a/b
+        // For "out/a/b/w.bin" and base 4 the folders are out/a and out/a/b.
         struct stat st;
         *p = 0;
         bool ok = (mkdir(full, 0777) == 0 || errno == EEXIST) && lstat(full, &st) == 0 &&
                   S_ISDIR(st.st_mode);
         *p = '/';
         if (!ok)
-            return refuse(model, location, "a folder on its way cannot be made");
+            return refuse(model, location, "a folder of its path cannot be created");
     }
     return TSR_OK;
 }
 
-// True if a component of the name is ".." or empty (as in "/a" and "a//b"), or a NUL would end it early.
+// True if a component is ".." or empty (as in "/a" and "a//b"), or contains a NUL.
 static bool leads_out(struct str location)
 {
     for (size_t i = 0; i < location.n;) {
         const char *end = memchr(location.p + i, '/', location.n - i);
-        size_t n = location.n - i;
-        if (end)
-            n = (size_t)(end - location.p) - i;
+        size_t n = end ? (size_t)(end - location.p) - i : location.n - i;
         if (n == 0 || (n == 2 && !memcmp(location.p + i, "..", 2)))
             return true;
         i += n + 1;
@@ -134,7 +124,6 @@ static bool leads_out(struct str location)
     return memchr(location.p, 0, location.n) != NULL;
 }
 
-// Written beside and renamed, like all output; tsr__out_abort does nothing after a commit.
 static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 {
     struct outfile file;
@@ -155,8 +144,8 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
     return status;
 }
 
-// The name is checked twice, for both ends: tsr__folder_file opens nothing outside of the source's
-// folder, leads_out and make_folders write nothing outside of the target's.
+// tsr__folder_file stays inside of the source folder, leads_out and make_folders inside of the
+// target.
 static tsr_status copy_one(tsr_model *model, const struct folder *from, struct str location,
                            struct str to)
 {
@@ -179,7 +168,6 @@ static tsr_status copy_one(tsr_model *model, const struct folder *from, struct s
     return status;
 }
 
-// True if both folders are the same one.
 static bool same_folder(tsr_model *model, const char *path)
 {
     struct str a = tsr__arena_printf(&model->arena, STR_FMT ".", STR_ARG(folder_of(model->path)));
@@ -187,8 +175,7 @@ static bool same_folder(tsr_model *model, const char *path)
     return a.p && b.p && tsr__same_file(a.p, b.p);
 }
 
-// path is that of the model file to come: the data goes into its folder. Stops at the first file
-// that fails; those before it stay, each of them whole.
+// `path` is the new path of the model. Stops at the first error.
 tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
 {
     if (!path)
@@ -212,8 +199,7 @@ tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
     return status;
 }
 
-// All data files that can be found. What the model says wrongly about others is no finding of a save: it keeps
-// every byte, and whoever reads that tensor is told.
+// Ignores tensors with invalid external data: they are reported when they are read.
 static tsr_status find_readable(tsr_model *model, struct walk *walk)
 {
     struct diag_mark before = tsr__diag_mark(model->session);
@@ -225,8 +211,8 @@ static tsr_status find_readable(tsr_model *model, struct walk *walk)
     return TSR_OK;
 }
 
-// Warns where a model is saved away from the data it names and the data is not there either. Without memory the
-// session publishes nothing, so that needs no status here.
+// Warns if a data file is missing in the folder of the saved model. Memory failures are handled by
+// the commit.
 void tsr__external_warn(tsr_model *model, const char *path)
 {
     struct walk walk;
@@ -244,7 +230,8 @@ void tsr__external_warn(tsr_model *model, const char *path)
         struct place at = PLACE_NONE;
         at.file = str_of(path);
         tsr__diag(model->session, DIAG_external_elsewhere, &at,
-                  "copy the file beside the model, or let `annotate --copy-data` bring it along",
-                  "the model's data file \"" STR_FMT "\" is not beside it", STR_ARG(location));
+                  "copy the file to the folder of the model, or use `annotate --copy-data`",
+                  "the data file \"" STR_FMT "\" is not in the folder of the model",
+                  STR_ARG(location));
     }
 }

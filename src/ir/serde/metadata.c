@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// metadata.c - texts that a node carries besides what it computes (NodeProto.metadata_props). They stay bytes until one is
-// changed; then all of the node's are a list, and those that were not changed keep their bytes.
+// metadata.c - metadata of nodes (NodeProto.metadata_props). It stays bytes until a pair is
+// changed; then all pairs of the node are a list, in which unchanged ones keep their bytes.
 #include "ir/internal.h"
 #include "ir/serde/write.h"
 
 #include "wire/wire.h"
 
-// A node that a call made from nothing has no bytes; one that was copied has those of its original.
+// A copied node has the bytes of its original.
 static struct str pairs_of(const tsr_node *node)
 {
-    if (node->whole.n)
-        return tsr__field_body(node->whole);
-    return STR("");
+    return node->whole.n ? tsr__field_body(node->whole) : STR("");
 }
 
-// The next pair in the bytes of a node; false past the last.
 static bool next_pair(struct wire_cursor *cursor, struct wire_field *field)
 {
     while (tsr__wire_next(cursor, field))
@@ -23,7 +20,7 @@ static bool next_pair(struct wire_cursor *cursor, struct wire_field *field)
     return false;
 }
 
-// A new list of one more: nodes have few pairs, so growing by doubling would not pay.
+// Nodes have few pairs, so the list grows by one.
 static bool add_pair(tsr_node *node, struct metadata pair)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -37,8 +34,7 @@ static bool add_pair(tsr_node *node, struct metadata pair)
     return true;
 }
 
-// Makes a list of what is in the bytes. False: no memory.
-// The caller sets N_METADATA: from then on the list counts and not the bytes.
+// Converts the bytes to a list. The caller sets N_METADATA. False: no memory.
 static bool decode(tsr_node *node)
 {
     tsr_model *model = node->graph->model;
@@ -57,8 +53,7 @@ static bool decode(tsr_node *node)
     return !model->arena.failed;
 }
 
-// Before the first change every question makes C texts anew in the arena, which is why the list is
-// made once something is set. False past the last pair.
+// Until the first change every call copies the strings to the arena.
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;
@@ -71,7 +66,7 @@ bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, cons
         *value = node->metadata[i].value.p;
         return true;
     }
-    // Pairs are asked for one after the other: the next one begins where the last one ended.
+    // Pairs are mostly read in order: continue after the last one.
     struct str all = pairs_of(node), rest = model->pairs_rest;
     bool goes_on = model->pairs_node == node && model->pairs_next <= i && all.n >= rest.n &&
                    rest.p == all.p + (all.n - rest.n);
@@ -101,7 +96,7 @@ const char *tsr_node_metadata(const tsr_node *node, const char *key)
     return NULL;
 }
 
-// Setting what is there already, or removing what is not, leaves the node unchanged, so that it is saved as it was read.
+// Setting the current value changes nothing.
 tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value)
 {
     tsr_model *model = node->graph->model;
@@ -118,7 +113,6 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     size_t at = 0;
     while (at < node->n_metadata && !str_is(node->metadata[at].key, key))
         at++;
-    // `now` was there, so `at` is its place
     if (!value) {
         for (; at + 1 < node->n_metadata; at++)
             node->metadata[at] = node->metadata[at + 1];
@@ -135,12 +129,12 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     return arena_status(&model->arena);
 }
 
-// `whole` of a pair may be shared, since the copy holds the store; key and value are texts of the arena.
+// `whole` is shared, since the copy holds the store.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;
     if (!(from->flags & N_METADATA))
-        return true; // they are bytes of the field, which the copy shares
+        return true;
     for (size_t i = 0; i < from->n_metadata; i++) {
         struct metadata pair = from->metadata[i];
         pair.key = tsr__keep(model, pair.key);
@@ -151,7 +145,6 @@ bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
     return true;
 }
 
-// One pair as a field of the node.
 static void emit_pair(struct rope *rope, void *data)
 {
     const struct metadata *pair = data;

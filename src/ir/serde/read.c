@@ -1,46 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// read.c - bytes -> objects. The whole file was checked by wire before, so nothing here can
-// be damaged.
+// read.c - builds the objects of a model from its bytes, which wire has checked.
 //
-// One pass over each graph: inputs and initializers define their names first, then nodes in file
-// order, then outputs and declared types. Subgraphs are built with their node, annotations last,
-// when every name is known. Attributes, types and tensors stay bytes until somebody asks
-// (decode.c).
+// Each graph is read in one pass: inputs and initializers define their names, then nodes in file
+// order, then outputs and declared types. Subgraphs are read with their node. Annotations are read
+// last, when all names are known. Attributes, types and tensors are decoded on demand (decode.c).
 //
-//     nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order, input x, output s (not sorted):
-//     x is defined; reading a links x, makes the stand-in y, defines s; reading b makes the stand-in t
-//     and takes y's over as its output. t stays a stand-in: the checker will say that nothing makes it.
+//     Nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order (not sorted), input x, output s:
+//     x is defined. Reading a links x, creates the stand-in y and defines s. Reading b creates the
+//     stand-in t and turns the stand-in y into its output. t stays a stand-in: an error for the
+//     checker.
 //
-// A large file is checked as it is read, node by node, while its bytes are in the cache, and not in
-// a pass of its own. That works for a graph that stands in one piece; one in several pieces, which
-// protobuf allows, is checked as a whole first and merged. Findings are the same either way: on
-// damage the check with findings goes over the bad part again.
+// A large file is checked while it is read, node by node, while its bytes are in the cache. That
+// works for a graph in one piece. A graph in several pieces, which protobuf allows, is checked
+// first and merged. The diagnostics are the same.
 #include "ir/internal.h"
 #include "ir/serde/serde.h"
 
-// A node with annotations. They are decoded last, when all names are known.
+// A node with annotations, which are decoded last.
 struct annotated {
     tsr_node *node;
-    struct str fields; // of the node, from its first annotation on
+    struct str fields; // the fields of the node from its first annotation on
 };
 
-// `inputs` and `outputs` are the names of the node that is being read, reused for each.
+// `inputs` and `outputs` are the names of the current node.
 struct reader {
     tsr_model *model;
     struct arena scratch;
     VEC(struct str) inputs;
     VEC(struct str) outputs;
     VEC(struct annotated) annotated;
-    bool check;        // the parts of this graph were not checked yet
-    tsr_status status; // of the checks
+    bool check;        // the contents of this graph are not checked yet
+    tsr_status status; // result of the checks
 };
 
-// True if the bytes of a part are whole; the finding is added.
+// Checks a part of the file. The fast check comes first; the slow one finds and reports the
+// position of an error.
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
     const tsr_model *model = rd->model;
-    // The quick check first; the slow one finds the place in what is known to be bad. One finding
-    // for a file: the first.
     if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
         rd->status = tsr__wire_check(model->session, str_of(model->path), model->store->bytes.p,
                                      body, what, depth);
@@ -51,8 +48,8 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body);
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// Asked before attributes are decoded: nearly all of them stay bytes.
-static bool holds_graph(struct str attribute)
+// True if an attribute has graphs. Most attributes are not decoded.
+static bool has_graph(struct str attribute)
 {
     struct wire_cursor cursor = wire_over(attribute);
     struct wire_field field;
@@ -63,7 +60,7 @@ static bool holds_graph(struct str attribute)
     return false;
 }
 
-// Read at once, because what its nodes read of outer graphs are uses of those values.
+// Subgraphs are read immediately: their nodes use values of the enclosing graphs.
 static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 {
     tsr_graph *graph = tsr__graph_make(rd->model, 0);
@@ -76,16 +73,13 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
     return graph;
 }
 
-// Two passes: the first counts, so that the array is made once. The single graph `g` may be written in
-// several pieces, which protobuf merges; it comes before those of `graphs`.
+// The field `g` may be written in several pieces, which are merged. It precedes the list `graphs`.
 static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
     bool single = false;
     struct str merged = tsr__wire_merged(&rd->model->store->arena, body, F_ATTRIBUTE_G, &single);
-    size_t n = 0;
-    if (single)
-        n = 1;
+    size_t n = single ? 1 : 0;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field))
@@ -108,16 +102,16 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
     }
 }
 
-// What a node's fields say, gathered before the node is made because its arrays have exact sizes.
+// The fields of a node, collected before its arrays are allocated.
 struct node_fields {
     struct str name, op, domain;
     size_t attrs;
     bool graphs;
-    const char *annotations; // the first of them; NULL: none
+    const char *annotations; // the first one, or NULL
 };
 
-// One pass over a node's fields. Names are views of the file; attributes are only counted. Of a field
-// that is written twice the last one counts, as protobuf has it.
+// Names are views of the file; attributes are only counted. Of repeated fields the last one is
+// used, as in protobuf.
 static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -145,7 +139,7 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
             break;
         case F_NODE_ATTRIBUTE:
             out->attrs++;
-            out->graphs = out->graphs || holds_graph(field.bytes);
+            out->graphs = out->graphs || has_graph(field.bytes);
             break;
         case F_NODE_DEVICE_CONFIGURATIONS:
             if (!out->annotations)
@@ -159,8 +153,8 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
     }
 }
 
-// Inputs are linked before outputs are defined: a node that reads the name which it makes reads an
-// earlier value of it, or a stand-in that becomes its own output.
+// Inputs are linked before outputs are defined: a node that reads its own output name reads an
+// earlier value, or a stand-in that becomes its output.
 static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
@@ -175,7 +169,7 @@ static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_fie
     node->n_attrs = (uint32_t)d.attrs;
     for (size_t i = 0; i < node->n_inputs; i++)
         tsr__use_link(&node->inputs[i], tsr__graph_refer(graph, rd->inputs.at[i]));
-    // Before the subgraphs, because reading those uses the same scratch.
+    // Before the subgraphs, which use the same scratch lists.
     for (size_t i = 0; i < node->n_outputs; i++) {
         if (!rd->outputs.at[i].n)
             continue;
@@ -209,13 +203,12 @@ static bool has_type(struct str info)
     return present;
 }
 
-// Reserves exact room for a list; false: out of memory.
+// Allocates a list of exact size. False: out of memory.
 #define RESERVE(arena, v, count)                                                                   \
     ((count) == 0 || (((v)->at = tsr__arena_array(arena, count, sizeof(*(v)->at), 16)) != NULL &&  \
                       ((v)->cap = (count)) > 0))
 
-// `info` is set only where the field declares a type: another ValueInfo of the name may declare it
-// instead.
+// `info` is set only if the field declares a type; another ValueInfo may declare it instead.
 static void read_input(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__value_define(graph, name);
@@ -228,8 +221,8 @@ static void read_input(tsr_graph *graph, struct str name, struct str whole, bool
     *port = (struct port){.value = value, .whole = whole};
 }
 
-// An output of a branch may be a value of a graph around it, hence the lookup outwards. One without
-// a name gets a value of its own, so that outputs keep their numbers.
+// An output of a subgraph may be a value of an enclosing graph. An output without a name gets a
+// value of its own, so that outputs keep their indices.
 static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__graph_refer(graph, name);
@@ -244,14 +237,14 @@ static void read_output(tsr_graph *graph, struct str name, struct str whole, boo
     *port = (struct port){.value = value, .whole = whole};
 }
 
-// Before IR version 4 every initializer is an input as well, and its value is the same object. A
-// second initializer of one name is a value of its own, which later readers see.
+// Before IR version 4 every initializer is an input too, with the same value. A second initializer
+// with the same name is a separate value, which later nodes read.
 static void read_initializer(tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = graph->model;
     struct str name = tsr__wire_bytes(field->bytes, F_TENSOR_NAME, NULL);
     tsr_value *value = tsr__graph_own(graph, name);
-    if (!value || !(value->flags & V_INPUT) || value->tensor) // an input may have its default here
+    if (!value || !(value->flags & V_INPUT) || value->tensor)
         value = tsr__value_define(graph, name);
     tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
     tsr_value **slot = vec_push(&model->arena, &graph->initializers);
@@ -263,7 +256,7 @@ static void read_initializer(tsr_graph *graph, const struct wire_field *field)
     *slot = value;
 }
 
-// The name of a sparse initializer is that of its values.
+// The name of a sparse initializer is that of its `values`.
 static void read_sparse(tsr_graph *graph, struct str body)
 {
     tsr_model *model = graph->model;
@@ -275,7 +268,7 @@ static void read_sparse(tsr_graph *graph, struct str body)
     if (!value)
         return;
     value->flags |= V_SPARSE;
-    if (value->tensor || !body.n) // a dense one has its name too
+    if (value->tensor || !body.n) // there is a dense one with the same name
         return;
     tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
     tsr_value **slot = vec_push(&model->arena, &graph->sparse);
@@ -286,7 +279,7 @@ static void read_sparse(tsr_graph *graph, struct str body)
     *slot = value;
 }
 
-// Where the fields of one number lie: mostly one stretch of a graph.
+// The fields of one number, which are mostly adjacent.
 struct run {
     size_t n;
     const char *start, *end;
@@ -296,12 +289,9 @@ struct run {
 
 static struct str run_bytes(const struct run *run)
 {
-    if (run->n)
-        return (struct str){run->start, (size_t)(run->end - run->start)};
-    return STR("");
+    return run->n ? (struct str){run->start, (size_t)(run->end - run->start)} : STR("");
 }
 
-// Next field of that number.
 static bool next_of(struct wire_cursor *cursor, uint32_t number, struct wire_field *field)
 {
     while (tsr__wire_next(cursor, field))
@@ -310,7 +300,7 @@ static bool next_of(struct wire_cursor *cursor, uint32_t number, struct wire_fie
     return false;
 }
 
-// Fields of other numbers may stand between; next_of passes over them.
+// Other fields may be in between; next_of skips them.
 static void note_run(struct run *runs, const struct wire_field *field)
 {
     struct run *run = &runs[field->number];
@@ -323,15 +313,15 @@ static void note_run(struct run *runs, const struct wire_field *field)
 #define DEPTH_GRAPH 1 // of messages, below the model
 #define DEPTH_NODE  2
 
-// False: damaged, and the finding is there.
-// The heavy lists are checked one by one as they are read, the rest here.
+// Notes where the fields of each number are. Checks all but nodes, initializers and value_info,
+// which are checked when they are read. False: corrupt, and reported.
 static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
-        __builtin_prefetch(cursor.p + FETCH_BYTES);        // every step waits for the one before it
-        if (field.type == WIRE_GROUP_BEGIN && rd->check && // it counts as levels from here on
+        __builtin_prefetch(cursor.p + FETCH_BYTES); // each step depends on the previous one
+        if (field.type == WIRE_GROUP_BEGIN && rd->check &&
             !checked(rd, field.whole, WIRE_GRAPH, DEPTH_GRAPH))
             return false;
         if (field.type != WIRE_LEN || field.number >= RUNS)
@@ -348,13 +338,13 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
     return !cursor.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
 }
 
-// An info for a name that the graph does not have stays bytes of the file and no object knows it.
+// An info for an unknown name stays in the file without an object.
 static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str body, uint32_t number,
                              bool check)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    tsr_value *guess = graph->values; // they mostly stand in the order of the values
+    tsr_value *guess = graph->values; // infos are mostly in the order of the values
     while (next_of(&cursor, number, &field)) {
         if (check && !checked(rd, field.bytes, WIRE_VALUE_INFO, DEPTH_NODE))
             return;
@@ -384,7 +374,7 @@ static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
     }
 }
 
-// Sparse ones were checked with the rest of the graph (scan_graph).
+// Sparse initializers were checked by scan_graph.
 static void read_constants(struct reader *rd, tsr_graph *graph, const struct run *runs, bool check)
 {
     struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
@@ -399,16 +389,16 @@ static void read_constants(struct reader *rd, tsr_graph *graph, const struct run
         read_sparse(graph, field.bytes);
 }
 
-#define AHEAD 8 // nodes between the one that is built and the one whose names are fetched
+#define AHEAD 8 // distance in nodes of prefetching
 
-// The names that the next node defines will be looked for in a table that does not fit the caches.
+// Prefetches the names of a node: the table of names exceeds the caches.
 static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
 {
     struct wire_field node, field;
     if (!tsr__wire_next(cursor, &node) || node.number != F_GRAPH_NODE || node.type != WIRE_LEN)
         return;
     struct wire_cursor in = wire_over(node.bytes);
-    bool first = true; // input: mostly what was made just before
+    bool first = true; // the first input was mostly defined just before
     while (tsr__wire_next(&in, &field) && field.number <= F_NODE_OUTPUT) {
         if (!first && field.type == WIRE_LEN)
             tsr__map_prefetch(&graph->names, field.bytes);
@@ -416,7 +406,7 @@ static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
     }
 }
 
-// `ahead` walks the same fields AHEAD nodes before `cursor`.
+// `ahead` is AHEAD nodes before `cursor`.
 static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool check)
 {
     struct wire_cursor cursor = wire_over(run), ahead = cursor;
@@ -431,8 +421,8 @@ static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool
     }
 }
 
-// One look notes where the fields of each number lie and how many they are, so that lists have exact room; then the
-// runs are read in the order in which names must be known: inputs, constants, nodes, outputs, declared types.
+// Reads the fields in the order in which names must be known: inputs, constants, nodes, outputs,
+// types.
 static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
 {
     struct arena *arena = &rd->model->arena;
@@ -440,7 +430,7 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
     bool check = rd->check;
     if (!scan_graph(rd, body, run))
         return;
-    rd->check = false; // subgraphs are checked with their node
+    rd->check = false; // subgraphs are checked as part of their node
     graph->body = body;
     graph->infos = run_bytes(&run[F_GRAPH_VALUE_INFO]);
     graph->n_fields = run[F_GRAPH_NODE].n;
@@ -460,7 +450,7 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
     read_value_infos(rd, graph, run_bytes(&run[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
 
-// The stand-in stays in the list of its graph's values, without readers and under no name.
+// Moves all uses of the stand-in, which stays in the list of values without a name.
 static void bind_standin(tsr_value *value, tsr_value *real)
 {
     tsr_graph *graph = value->home;
@@ -481,8 +471,8 @@ static void bind_standin(tsr_value *value, tsr_value *real)
         *slot = (void *)&tsr__no_value;
 }
 
-// A name that a subgraph reads may be defined further down in an outer graph: bind it there.
-static void settle_standins(tsr_model *model)
+// A name that a subgraph reads may be defined later in an enclosing graph.
+static void bind_standins(tsr_model *model)
 {
     for (tsr_graph *graph = model->graphs; graph; graph = graph->next) {
         if (!graph->owner)
@@ -502,9 +492,7 @@ static void settle_standins(tsr_model *model)
 // "ai.onnx" is the long name of the domain "".
 static struct str plain_domain(struct str domain)
 {
-    if (str_is(domain, "ai.onnx"))
-        return STR("");
-    return domain;
+    return str_is(domain, "ai.onnx") ? STR("") : domain;
 }
 
 static void read_opset(tsr_model *model, opset_list *list, const struct wire_field *field)
@@ -518,8 +506,8 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
     tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
 
-// A function lists plain names where a graph has ValueInfos, under numbers of its own; hence this
-// second, simpler reader. Functions were checked before (check_around).
+// A function has lists of names instead of ValueInfos, with field numbers of its own. It was
+// checked by check_around.
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
 {
     tsr_graph *graph = fn->graph;
@@ -542,7 +530,7 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
     read_value_infos(rd, graph, body, F_FUNCTION_VALUE_INFO, false);
 }
 
-// The body of a function is read as a graph whose `body` is the function's own message.
+// The body of a function is a graph whose `body` is the message of the function.
 static void read_function(struct reader *rd, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
@@ -578,11 +566,9 @@ static void read_config(tsr_model *model, const struct wire_field *field)
     config->registered = true;
     config->whole = field->whole;
     tsr__config_decode(config, field->bytes);
-    void **id = NULL;
-    if (config->name.n)
-        id = tsr__map_at(&model->config_ids, config->name);
+    void **id = config->name.n ? tsr__map_at(&model->config_ids, config->name) : NULL;
     if (id)
-        *id = config; // of two with one name the last counts
+        *id = config; // the last one of a name is used
 }
 
 static void read_metadata(tsr_model *model, const struct wire_field *field)
@@ -595,8 +581,7 @@ static void read_metadata(tsr_model *model, const struct wire_field *field)
     metadata->whole = field->whole;
 }
 
-// The lists of a model. The graph and the single numbers are read elsewhere, since a message that is
-// written in several pieces must be merged first.
+// Reads the lists of a model. The graph and single fields are read elsewhere.
 static void read_model_fields(struct reader *rd, struct str body)
 {
     tsr_model *model = rd->model;
@@ -626,7 +611,7 @@ static void read_model_fields(struct reader *rd, struct str body)
 
 #define CACHE_LINE 64
 
-// A large file has left the caches since its nodes were read.
+// Annotations are no longer in the caches when they are read.
 static void fetch_annotations(const struct reader *rd, size_t i)
 {
     if (i >= rd->annotated.n)
@@ -654,7 +639,7 @@ static void read_annotations(struct reader *rd)
     }
 }
 
-// Checks what is not the main graph, which is checked as it is read if it stands there once.
+// Checks everything except the main graph, which is checked while it is read if it is in one piece.
 static bool check_around(struct reader *rd, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -672,12 +657,10 @@ static bool check_around(struct reader *rd, struct str body)
             return false;
     }
     rd->check = graphs == 1;
-    // several pieces, or none: everything is checked here, in one go
     return (!cursor.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
 }
 
-// The graph is read before the lists, stand-ins are bound when all names are known, and annotations come
-// last: they name values and configurations.
+// Annotations are read last: they refer to values and configurations.
 static void read_model(struct reader *rd, struct str body)
 {
     tsr_model *model = rd->model;
@@ -692,12 +675,11 @@ static void read_model(struct reader *rd, struct str body)
     if (rd->status != TSR_OK)
         return;
     read_model_fields(rd, body);
-    settle_standins(model);
+    bind_standins(model);
     read_annotations(rd);
 }
 
-// Memory that lacks is not seen on the way: arenas that have failed give NULL to all who ask, and
-// the loops end early.
+// Failures of memory are checked at the end: failed arenas return NULL and the loops end early.
 tsr_status tsr__serde_read(tsr_model *model)
 {
     struct reader rd = {.model = model};

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// save.c - saving a model: what may not be written, what renames touch, the model's own
-// fields.
+// save.c - saves a model: checks, effects of renames, and the fields of the model itself.
 //
-// Saving builds a rope over the bytes of the file (wire.h): views of what stays, new bytes for what
-// changed. A model that nothing changed is one view. Marks of change stay after a save, so a model can
-// be saved, changed and saved again.
+// Saving builds a rope (wire.h): views of unchanged bytes, and new bytes for changes. An unchanged
+// model is one view. The change flags stay set, so a model can be saved, changed and saved again.
 //
-// Order: refuse what is not complete; raise the IR version where there are annotations; mark what
-// names something that was renamed (renaming itself marks only the value's graph); then write.
+// Steps: refuse incomplete annotations; raise the IR version if there are annotations; mark
+// everything that refers to a renamed object (renaming itself marks only the graph of the value);
+// write.
 #include "ir/serde/write.h"
 
-// ---- refusals -------------------------------------------------------------------------------
+// ---- checks ---------------------------------------------------------------------------------
 
-// What was made here must be complete; what came from a file goes back as it came.
+// New annotations must be complete; those of a file are written back unchanged.
 static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
 {
     struct place at = tsr__place_node(node);
@@ -43,7 +42,7 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
     return TSR_OK;
 }
 
-// All of them, so that one saving tells all that is wrong. *any: the model says something about devices.
+// Reports all errors. *any: the model has configurations or annotations.
 static tsr_status check_annotations(tsr_model *model, bool *any)
 {
     tsr_status st = TSR_OK;
@@ -68,18 +67,16 @@ static bool renamed(const tsr_value *value)
     return value && (value->flags & V_RENAMED);
 }
 
-// Marks nodes, specs and outputs that mention a renamed value or configuration.
-// Where all nodes are in one graph and are written in place, that is done on the way.
+// Marks nodes, specs and outputs that refer to a renamed value or configuration. If all nodes are
+// in one graph that is written in place, write_graph.c marks them.
 static void touch_renamed(tsr_model *model)
 {
     bool later = !model->has_subgraphs && !model->functions.n && tsr__graph_in_place(model->graph);
-    tsr_node *node = NULL;
-    if (!later)
-        node = tsr_model_next_node(model, NULL);
+    tsr_node *node = later ? NULL : tsr_model_next_node(model, NULL);
     for (; node; node = tsr_model_next_node(model, node))
         tsr__touch_renamed(node);
-    for (tsr_graph *graph = model->graphs; graph;
-         graph = graph->next) // an outer value may be a subgraph's output
+    // A subgraph may have an outer value as its output.
+    for (tsr_graph *graph = model->graphs; graph; graph = graph->next)
         for (size_t i = 0; i < graph->outputs.n; i++)
             if (renamed(graph->outputs.at[i].value) && !(graph->flags & G_GONE))
                 tsr__touch_graph(graph, G_OUTPUTS);
@@ -87,14 +84,13 @@ static void touch_renamed(tsr_model *model)
 
 // ---- the model ------------------------------------------------------------------------------
 
-// `devices` and names of a declared configuration have no setters: what came from a file keeps them
-// as bytes.
+// Only the name of a configuration of a file can change.
 static void emit_config(struct rope *rope, void *data)
 {
     const tsr_config *config = data;
     static const uint32_t managed = F_CONFIG_NAME;
     PARTS(parts, rope->arena);
-    if (config->whole.n) { // only its name can change
+    if (config->whole.n) {
         tsr__part_text(&parts, F_CONFIG_NAME, config->name);
         tsr__parts_write(rope, F_MODEL_CONFIGURATION, tsr__field_body(config->whole), &managed, 1,
                          &parts);
@@ -108,7 +104,7 @@ static void emit_config(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// The domain of an entry cannot change: it is what entries are found by.
+// Only the version can change.
 static void emit_opset(struct rope *rope, void *data)
 {
     const struct opset *opset = data;
@@ -126,7 +122,6 @@ static void emit_opset(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Entries that were set are written whole; a StringStringEntryProto has two fields and no others.
 static void emit_metadata(struct rope *rope, void *data)
 {
     const struct metadata *metadata = data;
@@ -141,8 +136,8 @@ static void emit_main_graph(struct rope *rope, void *data)
     tsr__emit_graph(rope, F_MODEL_GRAPH, data);
 }
 
-// A list in which anything changed is written anew, entry by entry: entries that did not change as the
-// bytes of the file. A list that is not `managed` stays where it is in the file.
+// A changed list is written entry by entry, unchanged entries as views. Other lists keep their
+// place.
 static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *managed, size_t *n)
 {
     if (model->opsets_changed) {
@@ -183,8 +178,7 @@ static void parts_of_functions(struct parts *parts, tsr_model *model)
     }
 }
 
-// The file's own order of fields is kept: tsr__rope_rewrite puts parts where the old ones of their
-// number stood.
+// The order of the fields in the file is kept (tsr__rope_rewrite).
 static void build_model(struct rope *rope, tsr_model *model)
 {
     struct str origin = model->store->bytes;
@@ -196,13 +190,12 @@ static void build_model(struct rope *rope, tsr_model *model)
     if (model->graph->flags & (G_CHANGED | G_NAME))
         tsr__part_emit(&parts, managed[n++] = F_MODEL_GRAPH, emit_main_graph, model->graph);
     parts_of_lists(&parts, model, managed, &n);
-    // always: a function may have been added, or a body changed, and unchanged ones are views
     managed[n++] = F_MODEL_FUNCTIONS;
     parts_of_functions(&parts, model);
     tsr__rope_rewrite(rope, origin, managed, n, parts.at, parts.n);
 }
 
-// The rope refers to the model's bytes and names: neither may change until it has been written.
+// The rope refers to the bytes and names of the model, which must not change until it is written.
 static tsr_status build(tsr_model *model, struct rope *rope)
 {
     if (model_status(model) != TSR_OK)
@@ -227,8 +220,7 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     return TSR_OK;
 }
 
-// The unchanged bytes of the output are still views of the file that the model was loaded from; that
-// file must not be the output. The output appears under its name only when it is complete.
+// The output contains views of the file that the model was loaded from, so it must be another file.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
     if (!path)
@@ -237,7 +229,7 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     if (model->path && tsr__same_file(model->path, path)) {
         struct place at = PLACE_NONE;
         at.file = str_of(path);
-        tsr__diag(session, DIAG_output_is_input, &at, "give another output name",
+        tsr__diag(session, DIAG_output_is_input, &at, "choose another output name",
                   "the model was loaded from this file");
         return TSR_WRITE;
     }
@@ -252,23 +244,21 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     st = tsr__out_open(session, path, &out);
     if (st != TSR_OK)
         goto free_scratch;
-    int source = -1; // of unchanged bytes, which the kernel copies
-    if (model->store->file.fd > 0)
-        source = model->store->file.fd;
+    int source = model->store->file.fd > 0 ? model->store->file.fd : -1;
     tsr__rope_write(&rope, &out, model->store->bytes, source);
-    // Nothing that can fail comes after the file is there: a save that went well leaves no error.
+    // Warn before the commit: nothing may fail after it.
     struct diag_mark before = tsr__diag_mark(session);
     tsr__external_warn(model, path);
     st = tsr__out_commit(&out);
     tsr__out_abort(&out);
     if (st != TSR_OK)
-        tsr__diag_back(session, &before, true); // there is no file to warn about
+        tsr__diag_back(session, &before, true); // drop the warning
 free_scratch:
     tsr__arena_free(&scratch);
     return st;
 }
 
-// Built in scratch memory as for a file, then read into one piece that is the caller's. After a failure *bytes and *n are as they were.
+// *bytes and *n are unchanged after a failure.
 tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
 {
     if (!bytes)

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// store.c - the bytes that objects are views of: the model's file, and the data files that it names.
+// store.c - the bytes that objects are views of: the file of the model and its external data files.
 //
-// A store is counted: a model, its clones and models that copied constants from it hold it, and the last
-// one to let go closes it. Until then nothing of it moves, so a view of its bytes stays good. Data files
-// are mapped in windows or opened for copying when somebody asks; both lists only grow.
+// A store is reference-counted: a model, its clones and models with copied constants hold it. Its
+// bytes do not move until the last one drops it. Data files are mapped, or opened for copying, on
+// demand.
 #include "ir/serde/serde.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-// A mapped range of a data file; several may be of one file.
+// A mapped range of a data file.
 struct window {
     struct window *next;
     struct external_map map;
 };
-// A data file that is open for copying; found again by the name that the model has for it.
+// A data file that is open for copying, by its name in the model.
 struct opened {
     struct opened *next;
     struct str location;
@@ -31,7 +31,7 @@ struct store *tsr__store_new(tsr_session *session)
     return store;
 }
 
-// Counted without a lock: all holders are models of one session, which belongs to one thread at a time.
+// Not atomic: all holders belong to one session, which is used by one thread at a time.
 struct store *tsr__store_hold(struct store *store)
 {
     store->refs++;
@@ -60,14 +60,14 @@ void tsr__store_drop(struct store *store)
 
 // ---- data files -----------------------------------------------------------------------------
 
-// The folder of the model's file, opened once: data files are looked for beneath it and nowhere else.
+// Opens the folder of the model, in which data files are searched.
 static tsr_status open_folder(struct store *store, const struct place *at)
 {
     if (store->has_folder)
         return TSR_OK;
     if (!store->path) {
         tsr__diag(store->session, DIAG_tensor_no_folder, at, "load the model from its file",
-                  "the data of the tensor lies in a file, and the model in memory");
+                  "the data of the tensor is in a file, but the model was loaded from memory");
         return TSR_IO;
     }
     tsr_status st = tsr__folder_of_file(store->session, store->path, &store->folder);
@@ -75,7 +75,7 @@ static tsr_status open_folder(struct store *store, const struct place *at)
     return st;
 }
 
-// Each call maps anew: tensors remember what they got, so one range is asked for once.
+// Tensors keep the result, so each range is mapped once.
 tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
                           const struct place *at, const void **data)
 {
@@ -94,7 +94,7 @@ tsr_status tsr__store_map(struct store *store, const struct wire_external *exter
     return TSR_OK;
 }
 
-// True if the open file is the one that is asked for and still has the range.
+// True if the open file has this name and contains the range.
 static bool serves(const struct opened *opened, const struct wire_external *external)
 {
     struct stat info;
@@ -103,7 +103,7 @@ static bool serves(const struct opened *opened, const struct wire_external *exte
            external->length <= (uint64_t)info.st_size - external->offset;
 }
 
-// A file that was opened for another tensor serves again, unless it has been cut short since.
+// Reuses an open file, unless it was truncated since.
 tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
                            const struct place *at, int *out)
 {

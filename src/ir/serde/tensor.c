@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor.c - constants: type and shape, decoded when somebody asks, and the sizes that follow from them.
-// Nothing here looks at the elements.
+// tensor.c - type and shape of constants, decoded on demand, and their sizes.
 //
-//     TensorProto {dims [2,3], data_type 1, raw_data of 24 bytes}: rank 2, float, 6 elements, 24 bytes
+//     TensorProto {dims [2,3], data_type 1, raw_data of 24 bytes}: float, 6 elements, 24 bytes
 //     {dims [3], data_type 22 (int4)}: 3 elements of 4 bits, 2 bytes
 #include "ir/serde/serde.h"
 
@@ -14,7 +13,7 @@ static void decode_dims(tsr_tensor *tensor, struct str body, uint32_t number)
         tensor->rank = (int)tsr__wire_ints(body, number, tensor->dims, n);
 }
 
-// Element type of the values, dims of the whole.
+// The element type of the values, and the dims of the full tensor.
 static void decode_sparse(tsr_tensor *tensor)
 {
     struct str values = tsr__wire_bytes(tensor->sparse, F_SPARSE_TENSOR_VALUES, NULL);
@@ -24,8 +23,7 @@ static void decode_sparse(tsr_tensor *tensor)
     decode_dims(tensor, tensor->sparse, F_SPARSE_TENSOR_DIMS);
 }
 
-// Small: type, dims and a view of raw_data. `type` is kept as it is written, also if it is none
-// that is known.
+// `type` is kept as in the file, even if it is unknown.
 void tsr__tensor_decode(tsr_tensor *tensor)
 {
     if (tensor->decoded)
@@ -53,9 +51,7 @@ static tsr_tensor *ready(const tsr_tensor *tensor)
 tsr_dtype tsr_tensor_dtype(const tsr_tensor *tensor)
 {
     int32_t type = ready(tensor)->type;
-    if (type > 0 && type < TSR_DTYPE_COUNT)
-        return (tsr_dtype)type;
-    return TSR_UNDEFINED;
+    return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : TSR_UNDEFINED;
 }
 
 int tsr_tensor_rank(const tsr_tensor *tensor)
@@ -73,8 +69,8 @@ bool tsr_tensor_is_external(const tsr_tensor *tensor)
     return ready(tensor)->external;
 }
 
-// -1: a dimension is negative, or the product does not fit. A dimension of 0 makes 0 elements whatever the
-// others multiply to: [0, 2^40, 2^40] is an empty tensor.
+// Returns -1 if a dimension is negative or the product overflows. With a dimension of 0 it is 0:
+// [0, 2^40, 2^40] is an empty tensor.
 int64_t tsr_tensor_elements(const tsr_tensor *tensor)
 {
     int64_t n = 1;
@@ -90,16 +86,12 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
     }
     if (zero)
         return 0;
-    if (over)
-        return -1;
-    return n;
+    return over ? -1 : n;
 }
 
-// -1 also for types without a size, texts among them.
+// Returns -1 for types without a size, such as strings.
 int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
 {
     int64_t n = tsr_tensor_elements(tensor);
-    if (n < 0)
-        return -1;
-    return tsr_dtype_bytes(tsr_tensor_dtype(tensor), n);
+    return n < 0 ? -1 : tsr_dtype_bytes(tsr_tensor_dtype(tensor), n);
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_file.c - a file of ONNX test data: one TensorProto, or a SequenceProto or OptionalProto of them. Each tensor is
-// read as the one initializer of a model.
+// tensor_file.c - files of ONNX test data: a TensorProto, or a SequenceProto or OptionalProto of
+// them.
 //
-// The tensor's bytes get the two small heads in front that make them a model: field 7 (graph), in it field 5
-// (initializer). So everything that is checked and converted for initializers holds here too.
+// Each tensor is read as the only initializer of a model: its bytes are prefixed with the tags and
+// lengths of field 7 (graph) and in it field 5 (initializer). All checks and conversions of
+// initializers apply.
 #include "ir/serde/serde.h"
 
 #define MAX_TENSOR_FILE ((size_t)1 << 40)
 #define FIELD_GRAPH     (7 << 3 | 2)
 #define FIELD_TENSOR    (5 << 3 | 2)
-// Of SequenceProto and OptionalProto: the tensors of one, the tensor or the sequence of the other.
+// Fields of SequenceProto and OptionalProto.
 #define F_OF_TENSOR   3
 #define F_OF_SEQUENCE 5
 
-// Tag and length of a field, at most 11 bytes: 300 bytes of tensor get the head 2a ac 02 (field 5,
-// length 300).
+// Writes tag and length of a field, at most 11 bytes: for 300 bytes of field 5 it is 2a ac 02.
 static size_t put_head(unsigned char *out, int field, uint64_t length)
 {
     size_t n = 0;
@@ -33,12 +33,10 @@ static tsr_status damaged(tsr_session *session, const char *path, const char *wh
     return TSR_MALFORMED;
 }
 
-// A model around the bytes of one tensor.
-// The bytes are copied into the arena behind the heads, because the model must see them as one
-// stretch; the caller's map can be closed then. *holder is set as soon as there is a model, also
-// where the file is found damaged after that.
-static tsr_status hold(tsr_session *session, struct arena *arena, const char *path,
-                       struct str tensor, tsr_model **holder, const tsr_tensor **out)
+// Builds a model around the bytes of one tensor, which are copied to the arena. *holder may be set
+// even if the file is invalid.
+static tsr_status read_tensor(tsr_session *session, struct arena *arena, const char *path,
+                              struct str tensor, tsr_model **holder, const tsr_tensor **out)
 {
     unsigned char inner[16], outer[16];
     size_t n_inner = put_head(inner, FIELD_TENSOR, tensor.n);
@@ -58,12 +56,12 @@ static tsr_status hold(tsr_session *session, struct arena *arena, const char *pa
         return st;
     const tsr_graph *graph = tsr_model_graph(*holder);
     if (!graph || tsr_graph_initializer_count(graph) != 1)
-        return damaged(session, path, "this file does not hold one tensor");
+        return damaged(session, path, "the file is not a tensor");
     *out = tsr_value_initializer(tsr_graph_initializer(graph, 0));
     return TSR_OK;
 }
 
-// Fields of that number in body: their count; the first cap of them in out. -1: damaged.
+// Returns the number of fields and writes the first `cap` to out. -1: corrupt.
 static int64_t fields_of(struct str body, uint32_t number, struct str *out, size_t cap)
 {
     int64_t n = 0;
@@ -76,27 +74,24 @@ static int64_t fields_of(struct str body, uint32_t number, struct str *out, size
             out[n] = field.bytes;
         n++;
     }
-    if (cursor.wrong)
-        return -1;
-    return n;
+    return cursor.wrong ? -1 : n;
 }
 
-// What the bytes hold depends on `wrapped`, which the caller takes from the type of the model's
-// input: a file does not say itself what it is.
-// The bodies of the tensors in the file.
+// Finds the bodies of the tensors. `wrapped` is given by the caller, since the file does not tell
+// its type.
 static tsr_status bodies(tsr_session *session, struct arena *arena, const char *path,
                          struct str body, int wrapped, struct tensor_file *file, struct str **out)
 {
     int64_t n = 1;
     file->sequence = wrapped == 1 || wrapped == 3;
-    if (wrapped == 3) { // an optional sequence: perhaps there is none
+    if (wrapped == 3) { // an optional sequence may be absent
         n = fields_of(body, F_OF_SEQUENCE, &body, 1);
         file->sequence = n == 1;
     }
     if (wrapped > 0 && n == 1)
         n = fields_of(body, F_OF_TENSOR, NULL, 0);
     if (n < 0 || (n > 1 && !file->sequence))
-        return damaged(session, path, "this file holds no sequence or optional of tensors");
+        return damaged(session, path, "the file is not a sequence or optional of tensors");
     file->n = (size_t)n;
     *out = ARENA_ARRAY(arena, struct str, file->n + 1);
     file->at = ARENA_ARRAY(arena, const tsr_tensor *, file->n + 1);
@@ -123,7 +118,7 @@ tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, cons
     if (st != TSR_OK)
         goto unmap;
     for (size_t i = 0; i < out->n; i++) {
-        st = hold(session, arena, path, list[i], &out->holders[i], &out->at[i]);
+        st = read_tensor(session, arena, path, list[i], &out->holders[i], &out->at[i]);
         if (st != TSR_OK)
             goto unmap;
     }
@@ -132,8 +127,7 @@ unmap:
     return st;
 }
 
-// Also after a failed open: holders that were not reached are NULL. The tensors are gone with their
-// holders.
+// May be called after a failed open. Frees the tensors.
 void tsr__tensor_file_close(struct tensor_file *file)
 {
     if (!file->holders)

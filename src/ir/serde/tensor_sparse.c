@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_sparse.c - sparse initializers as constants like any other: their elements written out, zeros included, when
-// somebody asks for them. In the file they stay as they are.
+// tensor_sparse.c - converts sparse initializers to dense ones on demand. The file is not changed.
 //
-// Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor of which elements 1 and 7 (counted row by
-// row) are 1 and 2. Indices may also be rows of coordinates: [[0, 1], [1, 3]] says the same.
+// Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor in which elements 1 and 7
+// (in row-major order) are 1 and 2. Indices may also be coordinates: [[0, 1], [1, 3]] is the same.
 #include "ir/serde/serde.h"
 
-// A few bytes can stand for any number of zeros: more than this is not written out.
+// Limits, since a few bytes can describe any number of zeros.
 #define DENSE_FREE   (64 << 20) // bytes
-#define DENSE_FACTOR 256        // times what is stored
+#define DENSE_FACTOR 256        // times the stored size
 
-// A tensor on the caller's stack, with the place and the store of the sparse one: external data and
-// findings work as for any other.
+// The `values` or `indices` as a tensor, with the place and store of the sparse one.
 tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 {
     tsr_tensor part = {.model = tensor->model, .value = tensor->value, .store = tensor->store};
@@ -27,7 +25,7 @@ static tsr_status wrong(const tsr_tensor *tensor, const char *what)
     return TSR_MALFORMED;
 }
 
-// The bytes lie in the file wherever they come: at no multiple of 8.
+// Indices in the file are not aligned.
 static int64_t index_at(const char *indices, int64_t i)
 {
     int64_t index;
@@ -35,7 +33,7 @@ static int64_t index_at(const char *indices, int64_t i)
     return index;
 }
 
-// Number of the element that entry i of the indices names, row by row; -1: there is none.
+// The element that entry i of the indices selects; -1: out of range.
 static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool coordinates,
                           int64_t i)
 {
@@ -46,24 +44,21 @@ static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool co
         int64_t index = index_at(indices, i * tensor->rank + dim);
         if (index < 0 || index >= tensor->dims[dim])
             return -1;
-        at = at * tensor->dims[dim] + index; // within the tensor, whose size does not overflow
+        at = at * tensor->dims[dim] + index;
     }
     return at;
 }
 
-// Of an element that is named twice the last value holds. Indices are checked one by one: they come
-// from the file.
+// If an element is given twice, the last value is used.
 static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
                           const tsr_tensor *indices, char *out, size_t entry)
 {
     int64_t n = tsr_tensor_elements(values), all = tsr_tensor_elements(tensor);
     bool coordinates = tsr_tensor_rank(indices) == 2;
-    int64_t each = 1, needed = 0; // numbers in the indices for each value
-    if (coordinates)
-        each = tensor->rank;
+    int64_t each = coordinates ? tensor->rank : 1, needed = 0; // indices per value
     if (tsr_tensor_dtype(indices) != TSR_INT64 || !mul_ok(n, each, &needed) ||
         tsr_tensor_elements(indices) != needed)
-        return wrong(tensor, "the sparse tensor has not one index for each value");
+        return wrong(tensor, "the sparse tensor does not have one index per value");
     for (int64_t i = 0; i < n; i++) {
         int64_t at = element_of(tensor, indices->data, coordinates, i);
         if (at < 0 || at >= all)
@@ -73,16 +68,15 @@ static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
     return TSR_OK;
 }
 
-// A tensor of zeros with the values put where the indices say; its size is limited by what the file stores.
 tsr_status tsr__sparse_fill(tsr_tensor *tensor, const tsr_tensor *values, const tsr_tensor *indices,
                             int64_t bytes)
 {
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
     if (bits < 8)
-        return wrong(tensor, "a sparse tensor of elements smaller than a byte");
+        return wrong(tensor, "the elements of the sparse tensor are smaller than a byte");
     if ((uint64_t)bytes > DENSE_FREE + (values->bytes + indices->bytes) * (uint64_t)DENSE_FACTOR)
-        return wrong(tensor, "the sparse tensor is too large to be written out");
-    // In the store: copies of the constant share these bytes and may outlive the model.
+        return wrong(tensor, "the sparse tensor is too large to be converted");
+    // In the store: copies of the constant may outlive the model.
     char *out = arena_get(&tensor->model->store->arena, (size_t)bytes, 16); // zeros
     if (!out)
         return TSR_NOMEM;

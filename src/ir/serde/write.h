@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write.h - what the writing files of serde share: lists of parts for tsr__rope_rewrite.
+// write.h - declarations shared by the writing files: lists of parts for tsr__rope_rewrite.
 #ifndef TSR_IR_WRITE_H
 #define TSR_IR_WRITE_H
 
@@ -10,27 +10,28 @@ struct parts {
     size_t n, cap;
     struct arena *arena;
 };
-// An empty list with room on the stack: most messages have few parts, and there are many messages.
+// An empty list with space on the stack: there are many messages, and most have few parts.
 #define PARTS_FEW 10
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \
     struct parts p = {p##_few, 0, PARTS_FEW, a}
 // write_parts.c
-void tsr__parts_reserve(struct parts *parts, size_t n); // room for that many more
+void tsr__parts_reserve(struct parts *parts, size_t n); // for n more parts
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span);
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data);
 void tsr__part_text(struct parts *parts, uint32_t number, struct str text);
 void tsr__part_int(struct parts *parts, uint32_t number, int64_t value);
-void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number); // all of that number
-// One field of that number that holds origin, rewritten.
+// Keeps all fields of that number.
+void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number);
+// Writes a field with the rewritten contents of origin.
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
                       const uint32_t *managed, size_t n, const struct parts *parts);
 
-// metadata.c: what a node carries besides what it computes.
+// metadata.c: the metadata of a node.
 void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node);
 
-// write_graph.c: a graph as a field of that number; true if it can be written where it stands.
+// write_graph.c: a graph as a field of that number; true if it can be written in place.
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
 void tsr__emit_function(struct rope *rope, void *function);
 bool tsr__graph_in_place(const tsr_graph *graph);
@@ -38,14 +39,13 @@ bool tsr__graph_in_place(const tsr_graph *graph);
 // write_node.c
 void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph
 void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
-// Marks what of the node names something that has another name now.
+// Marks inputs, outputs and annotations of the node that refer to a renamed object.
 void tsr__touch_renamed(tsr_node *node);
-// A node that reads and writes under other names and is the same otherwise, which is what renaming
-// makes of most of a model: the names to exchange in its field; each name there stands for its slot.
-// More than SPLICES: too many, the node is written by parts.
+// For a node in which only names differ: the names to replace in its bytes. Returns more than
+// SPLICES if there are too many.
 #define SPLICES 12
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES]);
-// Changes with which more than names are different.
+// Changes other than names.
 #define N_BEYOND_NAMES ((uint32_t)(N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS | N_METADATA))
 
 #endif

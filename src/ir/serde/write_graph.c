@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_graph.c - writing a graph or a function. What was not changed is referred to, what was changed is
-// rewritten in its place, and names are taken from the objects at this moment.
+// write_graph.c - writes graphs and functions. Unchanged bytes are referred to, changed messages
+// are rewritten in place, and names are those of the objects now.
 //
-// Example: one node of 1000 got a sharding. The graph is written in place: the bytes before the node's field as one
-// view of the file, the node rewritten (its other fields again views), the bytes behind it as one view.
+// Example: one node of 1000 got a sharding. The graph is written in place: the bytes before the
+// node as one view of the file, the node rewritten (its other fields are views), the bytes after it
+// as one view.
 //
-// Every emitter writes one field, tag and all. Graphs hold nodes (write_node.c), and nodes hold graphs in
-// their attributes: these two files call each other, as deep as the model is nested.
+// Every emitter writes one field with its tag. Graphs contain nodes and nodes contain graphs, so
+// this file and write_node.c call each other recursively.
 #include "ir/serde/write.h"
 
 // ---- types, ports, value_info ---------------------------------------------------------------
 
-// Neither a size nor a symbol: an empty message, which is how ONNX says that nothing is known.
+// A dimension without size and symbol is an empty message.
 static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
                       const tsr_dim *dim)
 {
@@ -21,8 +22,7 @@ static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_fi
         tsr__rope_bytes(rope, param_field, str_of(dim->symbol));
 }
 
-// A type that is no plain tensor was kept as the body of its message and is written as such. rank
-// -1: no shape at all; rank 0: an empty shape.
+// Other types than tensors are kept as bytes. rank -1: no shape; rank 0: an empty shape.
 static void write_type(struct rope *rope, const struct vtype *known_type)
 {
     size_t type = tsr__rope_begin(rope, F_VALUE_INFO_TYPE);
@@ -50,15 +50,15 @@ static void emit_type(struct rope *rope, void *data)
     write_type(rope, data);
 }
 
-// One ValueInfo to come: which value, under which field number of the graph, over which bytes.
+// A ValueInfo to write: the value, the field number in the graph, and the old bytes.
 struct info_part {
     uint32_t number;
     tsr_value *value;
-    struct str whole; // empty: new
-    bool retype;      // the type in whole is not the value's
+    struct str whole; // old field; empty: none
+    bool retype;      // the old field has another type
 };
 
-// The common case: one name at the front, and the rest as it was.
+// The common case: one name at the front, the rest unchanged.
 static bool write_renamed_info(struct rope *rope, uint32_t number, struct str origin,
                                struct str name)
 {
@@ -77,8 +77,8 @@ static bool write_renamed_info(struct rope *rope, uint32_t number, struct str or
     return true;
 }
 
-// Name and type are ours, the rest (documentation, metadata) is taken from the bytes. The type is
-// left as it stands unless a call set it or another value has taken this place.
+// Writes name and type; the rest (documentation, metadata) is taken from the old bytes. The type is
+// unchanged unless a call has set it or the field had another value.
 static void emit_info(struct rope *rope, void *data)
 {
     struct info_part *part = data;
@@ -96,7 +96,6 @@ static void emit_info(struct rope *rope, void *data)
                      &parts);
 }
 
-// The type is decoded here: the emitter writes value->type, which may still be bytes.
 static void part_info(struct parts *parts, uint32_t number, tsr_value *value, struct str whole,
                       bool retype)
 {
@@ -109,8 +108,7 @@ static void part_info(struct parts *parts, uint32_t number, tsr_value *value, st
     tsr__part_emit(parts, number, emit_info, part);
 }
 
-// number: F_GRAPH_INPUT or F_GRAPH_OUTPUT. A port of which another value has become the output
-// keeps its bytes' place.
+// number: F_GRAPH_INPUT or F_GRAPH_OUTPUT.
 static void parts_of_ports(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -122,7 +120,7 @@ static void parts_of_ports(struct parts *parts, uint32_t number, const struct po
     }
 }
 
-// Functions list their inputs and outputs as plain names.
+// Functions have plain names as inputs and outputs.
 static void parts_of_names(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -133,18 +131,16 @@ static void parts_of_names(struct parts *parts, uint32_t number, const struct po
     }
 }
 
-// Value that a name in the file means: it may be called otherwise now.
+// The value with this name in the file, which may have another name now.
 static tsr_value *value_once(const tsr_graph *graph, struct str name)
 {
     tsr_value *value = tsr__map_get(&graph->renamed, name);
-    if (value)
-        return value;
-    return tsr__map_get(&graph->names, name);
+    return value ? value : tsr__map_get(&graph->names, name);
 }
 
-#define GUESSES 4 // values without a declared type that may stand between two with one
+#define GUESSES 4 // values without a type that may be between two with one
 
-// Value that a value_info is for; they mostly stand in the order of the values.
+// The value of a value_info; they are mostly in the order of the values.
 static tsr_value *info_value(const tsr_graph *graph, const struct wire_field *field,
                              tsr_value *guess)
 {
@@ -163,13 +159,11 @@ static bool is_port(const tsr_value *value)
     return (value->flags & V_INPUT) || value->n_outputs;
 }
 
-// First the infos of the file in their order: unchanged ones as bytes, those of removed values not at
-// all. Then types that a call gave to values without an info; V_WRITTEN marks who had one.
+// First the infos of the file in order, without those of removed values. Then the types that calls
+// have set on values without an info; V_WRITTEN marks values that had one.
 static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
-    struct str bytes = graph->body;
-    if (graph->infos.n)
-        bytes = graph->infos;
+    struct str bytes = graph->infos.n ? graph->infos : graph->body;
     struct wire_cursor cursor = wire_over(bytes);
     struct wire_field field;
     tsr_value *guess = graph->values;
@@ -177,7 +171,6 @@ static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *grap
         if (field.number != number || field.type != WIRE_LEN)
             continue;
         tsr_value *value = info_value(graph, &field, guess);
-        // the next info is most likely for the next value
         if (value && value != &tsr__no_value)
             guess = value->next;
         if (!value || !(value->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
@@ -207,14 +200,13 @@ static void write_external(struct rope *rope, const char *key, struct str value)
     tsr__rope_end(rope, mark);
 }
 
-// External data is a list of pairs of texts, numbers too.
 static void write_new_tensor(struct rope *rope, const tsr_tensor *tensor, struct str name)
 {
     tsr__rope_ints(rope, F_TENSOR_DIMS, tensor->dims, (size_t)tensor->rank);
     tsr__rope_int(rope, F_TENSOR_DATA_TYPE, tensor->type);
     tsr__rope_bytes(rope, F_TENSOR_NAME, name);
     if (!tensor->external) {
-        if (tensor->type != TSR_STRING) // none are made here but empty ones
+        if (tensor->type != TSR_STRING) // only empty ones are created
             tsr__rope_bytes(rope, F_TENSOR_RAW_DATA, tensor->raw);
         return;
     }
@@ -226,21 +218,21 @@ static void write_new_tensor(struct rope *rope, const tsr_tensor *tensor, struct
     tsr__rope_int(rope, F_TENSOR_DATA_LOCATION, 1);
 }
 
-// Field numbers of the tensor's data, which raw bytes replace when external data is taken inside.
+// Fields that raw data replaces when external data is copied into the model.
 static const uint32_t tensor_data_fields[] = {
     F_TENSOR_NAME,        F_TENSOR_SEGMENT,       F_TENSOR_FLOAT_DATA,   F_TENSOR_INT32_DATA,
     F_TENSOR_STRING_DATA, F_TENSOR_INT64_DATA,    F_TENSOR_RAW_DATA,     F_TENSOR_DOUBLE_DATA,
     F_TENSOR_UINT64_DATA, F_TENSOR_EXTERNAL_DATA, F_TENSOR_DATA_LOCATION};
 
-// With bytes: only the name is ours, or, where external or sparse data was taken inside
-// (transplant.c), the data too.
+// A tensor of a file: only the name is written, and the data if it was external or sparse and has
+// been copied into the model (transplant.c).
 static void emit_initializer(struct rope *rope, void *data)
 {
     const tsr_value *value = data;
     const tsr_tensor *tensor = value->tensor;
     PARTS(parts, rope->arena);
     if (tensor->body.n) {
-        size_t n_managed = 1; // the first is the name
+        size_t n_managed = 1; // F_TENSOR_NAME
         tsr__part_text(&parts, F_TENSOR_NAME, value->name);
         if (tensor->replaced) {
             n_managed = TSR_COUNT(tensor_data_fields);
@@ -255,7 +247,7 @@ static void emit_initializer(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Sparse ones are not in this list: they stay where they are, but for their names (emit_sparse).
+// Sparse initializers are not in this list; emit_sparse renames them.
 static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 {
     for (size_t i = 0; i < graph->initializers.n; i++) {
@@ -267,9 +259,9 @@ static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
     }
 }
 
-// ---- what names values without being an object: sparse initializers, quantization -----------
+// ---- messages without objects that name values: sparse initializers, quantization -----------
 
-// A message that no object stands for, with the graph whose names it mentions.
+// A message without an object, and the graph whose names it uses.
 struct renamed_part {
     tsr_graph *graph;
     struct wire_field field;
@@ -278,13 +270,11 @@ struct renamed_part {
 static struct str new_name(const tsr_graph *graph, struct str name)
 {
     const tsr_value *value = tsr__map_get(&graph->renamed, name);
-    if (value)
-        return value->name;
-    return name;
+    return value ? value->name : name;
 }
 
-// The name is two messages deep. The inner one is written into a rope of its own first, and its
-// bytes are the one part of the outer.
+// The name is two messages deep. The inner message is written to a rope of its own and becomes a
+// part of the outer one.
 static void emit_sparse(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -311,8 +301,7 @@ static void emit_pair(struct rope *rope, void *data)
     tsr__parts_write(rope, part->field.number, part->field.bytes, &managed, 1, &parts);
 }
 
-// A quantization annotation names tensors in two places: its own, and one in each parameter pair. Both
-// follow a renaming; what else the message holds stays as bytes.
+// A quantization annotation has a tensor name of its own and one in each parameter.
 static void emit_annotation(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -337,7 +326,7 @@ static void emit_annotation(struct rope *rope, void *data)
     tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &parts);
 }
 
-// `absent` saves the walk over a large graph for fields that it is known not to have.
+// `absent` avoids reading a large graph for fields that it does not have.
 static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
                           void (*emit)(struct rope *, void *))
 {
@@ -358,7 +347,6 @@ static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number
 
 // ---- graphs, functions ----------------------------------------------------------------------
 
-// In the order of the list, which may be another than the file's.
 static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
     for (tsr_node *node = graph->first; node; node = node->next) {
@@ -371,8 +359,8 @@ static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *grap
     }
 }
 
-// True if every object of the graph is the field of body that it was read from, in the same order:
-// then what changed can be written where it stands, without a list of parts.
+// True if every object of the graph is the field it was read from, in the same order. Changes can
+// then be written in place, without a list of parts.
 bool tsr__graph_in_place(const tsr_graph *graph)
 {
     const uint32_t fine = G_NODES | G_RENAMED | G_OUTPUTS;
@@ -385,12 +373,12 @@ bool tsr__graph_in_place(const tsr_graph *graph)
     return true;
 }
 
-// How far the lists of a graph are walked, and what is to be written in place of a field.
+// Positions in the lists of a graph, and the replacement for the current field.
 struct places {
     tsr_node *node;
     size_t initializers, inputs, outputs;
     tsr_value *info;
-    void (*emit)(struct rope *rope, void *data); // NULL: nothing, the field goes
+    void (*emit)(struct rope *rope, void *data); // NULL: drop the field
     void *data;
     struct info_part info_part;
     struct renamed_part renamed_part;
@@ -399,7 +387,7 @@ struct places {
     struct wire_splice splices[SPLICES];
 };
 
-// Notes what to write in case of a change, and says whether there is one.
+// Sets the replacement and returns `changed`.
 static bool change(struct places *at, bool changed, void (*emit)(struct rope *, void *), void *data)
 {
     at->emit = emit;
@@ -413,7 +401,7 @@ static void emit_spliced_node(struct rope *rope, void *data)
     tsr__rope_splice(rope, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
 }
 
-// Most changed nodes only have other names in them; that is seen and prepared in one look.
+// Most changed nodes differ only in names.
 static bool change_node(struct places *at, const struct wire_field *field, tsr_node *node,
                         bool renamed)
 {
@@ -428,8 +416,7 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
     return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
-// A graph that is written in place has no types that calls set, so a new name is all that an info
-// can have.
+// In a graph that is written in place no call has set a type, so only the name can differ.
 static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
     if (!value || !(value->flags & V_RENAMED))
@@ -438,7 +425,7 @@ static bool change_info(struct places *at, const struct wire_field *field, tsr_v
     return change(at, true, emit_info, &at->info_part);
 }
 
-// True if something else, or nothing, is to be written for the field.
+// True if the field is replaced or dropped.
 static bool changed(struct places *at, const struct wire_field *field, tsr_graph *graph)
 {
     tsr_node *node = at->node;
@@ -476,8 +463,8 @@ static bool changed(struct places *at, const struct wire_field *field, tsr_graph
     }
 }
 
-// Walks the fields of the file and the lists of objects side by side: the i-th node field is the
-// i-th node. Stretches without a change, mostly nearly everything, become one view each.
+// Reads the fields and the lists of objects in parallel: the i-th node field is the i-th node.
+// Unchanged ranges become one view each.
 static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     size_t mark = tsr__rope_begin(rope, number);
@@ -485,7 +472,7 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
     at.node = graph->first;
     at.initializers = at.inputs = at.outputs = 0;
     at.info = graph->values;
-    const char *same = graph->body.p; // from here on nothing is different
+    const char *same = graph->body.p; // beginning of the unchanged range
     struct wire_cursor cursor = wire_over(graph->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
@@ -500,8 +487,8 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__rope_end(rope, mark);
 }
 
-// `managed` collects the fields that are written from the objects; all others are taken from the body
-// as bytes. A field is managed if something of its kind changed, or if values have new names.
+// `managed` lists the fields that are written from objects: those in which something changed, and
+// those with renamed values. All others are copied.
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     uint32_t managed[8];
@@ -536,8 +523,7 @@ void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__parts_write(rope, number, graph->body, managed, n, &parts);
 }
 
-// Reached only for functions that changed, or that came from another model: all of its lists are
-// written, and unchanged entries of them are views.
+// Called only for changed functions and those from another model.
 void tsr__emit_function(struct rope *rope, void *data)
 {
     tsr_function *fn = data;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_node.c - writing a node: its names, attributes and what it says about devices.
+// write_node.c - writes nodes: names, attributes and annotations.
 //
-// A message is written as `managed` field numbers with the parts that they hold now, over the bytes
-// it came from (write_parts.c). What is not managed, unknown fields included, stays where it is. A
-// list that changed in one entry is managed as a whole, but its other entries are views of the
-// file, so the output differs from the input by that entry.
+// A message is rewritten with a list of `managed` field numbers and their new parts, over its old
+// bytes (write_parts.c). Other fields, including unknown ones, keep their place. If one entry of a
+// list changed, the whole list is managed, but its other entries are views of the file.
 //
-//     a node of a file gets a second sharding: managed {device_configurations}, its one entry emitted;
-//     in that entry managed {configuration_id, sharding_spec, pipeline_stage}: id and stage kept as they
-//     stand, the first spec a view, the second emitted from the object
+//     A node gets a second sharding: managed {device_configurations}, its one entry emitted. In
+//     that entry managed {configuration_id, sharding_spec, pipeline_stage}: id and stage kept, the
+//     first spec a view, the second emitted from the object.
 #include "ir/serde/write.h"
 
 // ---- annotations ----------------------------------------------------------------------------
@@ -46,8 +45,7 @@ static void emit_devices(struct rope *rope, void *data)
     tsr__rope_ints(rope, F_SPEC_DEVICE, spec->devices.at, spec->devices.n);
 }
 
-// A spec that a call made (no `whole`) is written from its fields; of one that was read, only what was
-// changed is: the other fields, unknown ones too, are taken from the bytes in their order.
+// A new spec (no `whole`) is written completely, one of a file only where it changed.
 static void emit_spec(struct rope *rope, void *data)
 {
     tsr_spec *spec = data;
@@ -85,7 +83,7 @@ static void emit_spec(struct rope *rope, void *data)
                      &parts);
 }
 
-// The parts of a number stay where they are if they say the same already.
+// Keeps the old fields if they have the same text.
 static void part_same_text(struct parts *parts, struct str origin, uint32_t number, struct str text)
 {
     bool present = false;
@@ -96,7 +94,8 @@ static void part_same_text(struct parts *parts, struct str origin, uint32_t numb
         tsr__part_text(parts, number, text);
 }
 
-// Kept where it says the same: a file may write a number in more bytes than it needs, and keeps them so.
+// Keeps the old field if it has the same value: a file may encode a number in more bytes than
+// needed.
 static void part_same_int(struct parts *parts, struct str origin, uint32_t number, int64_t value)
 {
     int64_t now = 0;
@@ -106,8 +105,7 @@ static void part_same_int(struct parts *parts, struct str origin, uint32_t numbe
         tsr__part_int(parts, number, value);
 }
 
-// An entry without a configuration keeps whatever id it has: it may be an empty one, which is not
-// the same as none.
+// An entry without a configuration keeps its id, which may be empty (not the same as absent).
 static void emit_node_config(struct rope *rope, void *data)
 {
     tsr_node_config *nc = data;
@@ -142,13 +140,11 @@ static void emit_graph_many(struct rope *rope, void *g)
     tsr__emit_graph(rope, F_ATTRIBUTE_GRAPHS, g);
 }
 
-// An attribute whose subgraphs were changed.
 static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str origin)
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
-    // `k` walks attr->graphs in the order in which they were read: the single one, then those of the list
     PARTS(parts, rope->arena);
-    size_t k = 0;
+    size_t k = 0; // index in attr->graphs: the single graph, then the list
     bool single = false;
     tsr__wire_bytes(origin, F_ATTRIBUTE_G, &single);
     if (single && attr->n_graphs) {
@@ -169,17 +165,14 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
         else
             tsr__part(&parts, F_ATTRIBUTE_GRAPHS, field.whole);
     }
-    bool named = !attr->whole.n; // copied under another name
+    bool named = !attr->whole.n; // a copy with another name
     if (named)
         tsr__part_text(&parts, F_ATTRIBUTE_NAME, attr->name);
-    size_t n_managed = 2;
-    if (named)
-        n_managed = 3;
+    size_t n_managed = named ? 3 : 2;
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, n_managed, &parts);
 }
 
-// An attribute that a call made. Calls make only the kinds below; others keep the bytes that they were
-// read or copied from and do not come here.
+// Calls create only these kinds; others have old bytes.
 static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 {
     size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);
@@ -207,8 +200,8 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
     tsr__rope_end(rope, mark);
 }
 
-// Three origins: bytes with graphs in them, bytes without (a copy under another name, or a list that was
-// cut short), or none (made by a call). A graph that a call made is in an attribute that a call made.
+// An attribute has old bytes with graphs, old bytes without (a copy with another name, or a
+// shortened list), or none (created by a call).
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
@@ -227,15 +220,12 @@ static void emit_attr(struct rope *rope, void *data)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// Inputs and outputs are lists of names under one field number each (F_NODE_INPUT, F_NODE_OUTPUT).
 static size_t slot_count(const tsr_node *node, uint32_t number)
 {
-    if (number == F_NODE_OUTPUT)
-        return node->n_outputs;
-    return node->n_inputs;
+    return number == F_NODE_OUTPUT ? node->n_outputs : node->n_inputs;
 }
 
-// Name of the value in slot i; "" for an optional one that is left out.
+// "" for an omitted optional value.
 static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
 {
     const tsr_value *value;
@@ -248,7 +238,7 @@ static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
     return STR("");
 }
 
-// True if the texts of that number in origin are the names of the node's slots.
+// True if the names of that number in origin are those of the node.
 static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
 {
     size_t i = 0, count = slot_count(node, number);
@@ -264,16 +254,14 @@ static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
     return i == count;
 }
 
-// All names of the list anew; "" for slots that are left out, since the place in the list is the
-// slot's number.
+// Omitted slots are written as "".
 static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t number)
 {
     for (size_t i = 0; i < slot_count(node, number); i++)
         tsr__part_text(parts, number, slot_name(node, number, i));
 }
 
-// Of nodes that calls made: name, operator and domain cannot be changed in others. An empty name or
-// domain is not written.
+// Name, operator and domain of a new node. An empty name or domain is not written.
 static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
                           size_t *count)
 {
@@ -287,7 +275,7 @@ static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *m
         tsr__part_text(parts, F_NODE_DOMAIN, node->domain->text);
 }
 
-// The i-th input field stands for input i, the i-th output field for output i; others do not count.
+// The i-th input field is input i, the i-th output field is output i.
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES])
 {
     size_t count = 0, input = 0, output = 0;
@@ -297,11 +285,7 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
            tsr__wire_next(&cursor, &field)) {
         if (field.number > F_NODE_OUTPUT || field.type != WIRE_LEN)
             continue;
-        size_t slot;
-        if (field.number == F_NODE_INPUT)
-            slot = input++;
-        else
-            slot = output++;
+        size_t slot = field.number == F_NODE_INPUT ? input++ : output++;
         struct str name = slot_name(node, field.number, slot);
         if (str_eq(name, field.bytes))
             continue;
@@ -312,7 +296,7 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
     return count;
 }
 
-// False: more names differ than SPLICES; nothing is written then.
+// False: more than SPLICES names differ; nothing was written.
 static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *node,
                           struct str origin)
 {
@@ -324,9 +308,9 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
     return true;
 }
 
-// Three ways, from cheap to dear. Only names differ: they are exchanged in the field's bytes. Lists differ: each list that
-// did is managed, and its unchanged entries are views. The node was made by a call (N_NEW): everything that we know of is
-// written from the object; what it was copied from gives the rest.
+// Only names differ: they are replaced in the old bytes. Lists differ: changed lists are managed,
+// and their unchanged entries are views. A new node (N_NEW): all known fields are written; the
+// others come from the node it was copied from.
 static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[9];
@@ -335,7 +319,7 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     struct str origin = tsr__field_body(node->whole);
     if (!(node->flags & N_BEYOND_NAMES) && write_renamed(rope, number, node, origin))
         return;
-    bool fresh = node->flags & N_NEW; // a copy keeps what we do not manage
+    bool fresh = node->flags & N_NEW;
     if (fresh || ((node->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, node))) {
         managed[count++] = F_NODE_INPUT;
         parts_of_slots(&parts, node, F_NODE_INPUT);
@@ -370,13 +354,12 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
 
-// The value has another name than in the file.
 static bool renamed(const tsr_value *value)
 {
     return value && (value->flags & V_RENAMED);
 }
 
-// Marks come late, at saving: a value may be renamed often, and its readers are looked at once.
+// Done when saving: a value may be renamed often, but its consumers are visited once.
 void tsr__touch_renamed(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)

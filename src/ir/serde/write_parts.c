@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_parts.c - lists of what is written in place of some fields of a message.
+// write_parts.c - lists of parts that replace some fields of a message.
 //
-// A message that came from a file is written by tsr__rope_rewrite: fields whose numbers are `managed` go, the
-// parts of those numbers take their places, and all other fields, unknown ones too, stay as they are.
-// Example: an initializer {dims, name "w", raw_data} whose value is called "w2" now is written with
-// managed {name} and one part, the text "w2"; dims and raw_data are views of the file.
+// tsr__rope_rewrite drops the fields whose numbers are `managed`, writes the parts of those numbers
+// in their places, and keeps all other fields, including unknown ones. Example: an initializer
+// {dims, name "w", raw_data} whose value is called "w2" now is written with managed {name} and one
+// part, the text "w2"; dims and raw_data are views of the file.
 #include "ir/serde/write.h"
 
-// Without memory the list stays as it is; the next part finds that out.
+// Without memory the list is unchanged; the next part fails.
 void tsr__parts_reserve(struct parts *parts, size_t n)
 {
     if (n <= parts->cap - parts->n)
@@ -20,8 +20,8 @@ void tsr__parts_reserve(struct parts *parts, size_t n)
     parts->cap = parts->n + n;
 }
 
-// A complete field with its tag: mostly a view of the origin. NULL: no memory; the rope's arena has
-// failed then, and whoever builds the model sees it at the end.
+// `span` is a complete field with its tag, mostly a view of the old bytes. NULL: no memory, which
+// is checked when the model is complete.
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
 {
     struct wire_part *part = vec_push(parts->arena, parts);
@@ -30,7 +30,7 @@ struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str spa
     return part;
 }
 
-// `data` must live until the parts are written: emit is called only then.
+// emit is called when the parts are written; `data` must live until then.
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data)
 {
@@ -48,7 +48,6 @@ void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
         part->text = true;
 }
 
-// A number that waits for its turn.
 struct int_part {
     uint32_t number;
     int64_t value;
@@ -69,7 +68,6 @@ void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
     tsr__part_emit(parts, number, emit_int, part);
 }
 
-// Fields of a managed number that stay as they are. None there: none kept.
 void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(origin);

@@ -91,7 +91,7 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
 static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
 {
     size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;
-    tsr_status status = tsr__node_inline_here(call);
+    tsr_status status = tsr__node_inline_any_opset(call);
     if (status != TSR_OK)
         return status;
     size_t work = (tsr__model_node_ids(model) - before + 1) * weight;
