@@ -238,10 +238,10 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
     cloner->to->has_subgraphs = true;
 }
 
-// An attribute of a function's body that stands for one of the call, or for the function's default.
+// Copies an attribute of a function that refers to an attribute of the call, or to its default.
 //     body: Elu {alpha = ref to "a"}; call f {a = 0.5}: the copy has alpha = 0.5
 //     call f {} and the function declares a = 1 as its default: the copy has alpha = 1
-//     neither: the copy has no alpha, and the operator's own default holds
+//     neither: the copy has no alpha, so the operator's default applies
 static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *attr)
 {
     for (size_t i = 0; i < tsr_node_attr_count(cloner->call); i++)
@@ -252,7 +252,7 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
     struct str body = tsr__function_default(cloner->fn, attr->ref);
     tsr_attr *copy = body.n ? tsr__attr_append(node) : NULL;
     if (!copy)
-        return; // neither given nor defaulted: absent, as the function means it
+        return;
     copy->name = tsr__keep(cloner->to, attr->name);
     copy->kind = attr->kind;
     copy->rest = body;
@@ -261,8 +261,8 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// The copy is in no list yet. Attributes that nobody has looked at stay bytes of `whole`, which is
-// shared, unless a call's attributes must be put into them.
+// Attributes that are not decoded stay views of `whole`, unless references to attributes of the
+// call must be replaced.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs)
 {
@@ -275,7 +275,7 @@ tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_nod
     copy->flags = (node->flags & (N_TEXT | N_NEW | N_CHANGED | N_RESIZED)) | N_ATTRS;
     if (!tsr__clone_metadata(copy, node))
         return NULL;
-    if (!(node->flags & N_ATTRS) && !cloner->call) { // nobody has looked at them: they stay bytes
+    if (!(node->flags & N_ATTRS) && !cloner->call) {
         copy->n_attrs = node->n_attrs;
         copy->flags &= ~(uint32_t)N_ATTRS;
         return copy;

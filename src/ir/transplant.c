@@ -459,7 +459,7 @@ static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_no
     return copy;
 }
 
-// Gives a node of the body the annotations of the call where it has none of its own.
+// Copies the annotations of the call to a node of the body that has none.
 static void place_like_call(tsr_node *copy, const tsr_node *call)
 {
     for (size_t i = 0; i < call->n_configs; i++) {

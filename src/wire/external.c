@@ -73,9 +73,7 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
     bool has[KEYS] = {false};
     struct wire_cursor cursor = wire_over(tensor);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != F_TENSOR_EXTERNAL_DATA || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, F_TENSOR_EXTERNAL_DATA, &field)) {
         struct str key = tsr__wire_bytes(field.bytes, F_STRING_PAIR_KEY, NULL);
         struct str value = tsr__wire_bytes(field.bytes, F_STRING_PAIR_VALUE, NULL);
         int k = 0;

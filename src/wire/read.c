@@ -348,9 +348,7 @@ struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
     struct wire_field field;
     struct str last = {0};
     bool found = false;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         last = field.bytes;
         found = true;
     }
@@ -372,6 +370,16 @@ bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
         found = true;
     }
     return found;
+}
+
+size_t tsr__wire_count(struct str body, uint32_t number)
+{
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    size_t n = 0;
+    while (tsr__wire_next_of(&cursor, number, &field))
+        n++;
+    return n;
 }
 
 // Appends to n values. Returns the new number, which may exceed cap.
@@ -413,9 +421,7 @@ struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t numbe
     struct wire_field field;
     struct str only = {0};
     size_t count = 0, total = 0;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         only = field.bytes;
         total += field.bytes.n;
         count++;
@@ -429,9 +435,7 @@ struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t numbe
         return (struct str){0};
     size_t at = 0;
     cursor = wire_over(body);
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         memcpy(joined + at, field.bytes.p, field.bytes.n);
         at += field.bytes.n;
     }

@@ -95,6 +95,16 @@ static inline bool tsr__wire_next(struct wire_cursor *cursor, struct wire_field 
     return tsr__wire_next_slow(cursor, out);
 }
 
+// Reads the next length-delimited field with this number.
+static inline bool tsr__wire_next_of(struct wire_cursor *cursor, uint32_t number,
+                                     struct wire_field *out)
+{
+    while (tsr__wire_next(cursor, out))
+        if (out->number == number && out->type == WIRE_LEN)
+            return true;
+    return false;
+}
+
 #define WIRE_MAX_DEPTH 100 // nested messages, as in the common protobuf libraries
 
 // Checks a message with all known nested ones. On the first error it reports wire-... with its byte
@@ -110,6 +120,7 @@ bool tsr__wire_sound(struct str body, enum wire_message m, int depth);
 // bits.
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present); // {NULL, 0}: absent
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out);          // false: absent
+size_t tsr__wire_count(struct str body, uint32_t number); // of length-delimited fields
 // Repeated integers, packed or not. Returns their number and writes the first `cap` values; `out`
 // may be NULL if cap is 0.
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap);

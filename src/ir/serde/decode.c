@@ -192,19 +192,15 @@ static tsr_dim decode_dim(tsr_model *model, struct str body)
 // A shape without dimensions has rank 0; without memory the rank stays -1.
 static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
 {
-    struct wire_cursor cursor = wire_over(shape);
-    struct wire_field field;
-    size_t n = 0;
-    while (tsr__wire_next(&cursor, &field))
-        n += field.number == F_SHAPE_DIM && field.type == WIRE_LEN;
+    size_t n = tsr__wire_count(shape, F_SHAPE_DIM);
     type->dims = ARENA_ARRAY(&model->arena, tsr_dim, n);
     if (!type->dims || n > INT32_MAX)
         return;
     type->rank = 0;
-    cursor = wire_over(shape);
-    while (tsr__wire_next(&cursor, &field))
-        if (field.number == F_SHAPE_DIM && field.type == WIRE_LEN)
-            type->dims[type->rank++] = decode_dim(model, field.bytes);
+    struct wire_cursor cursor = wire_over(shape);
+    struct wire_field field;
+    while (tsr__wire_next_of(&cursor, F_SHAPE_DIM, &field))
+        type->dims[type->rank++] = decode_dim(model, field.bytes);
 }
 
 // The member of TypeProto that is set (the last one of the oneof), and its body.

@@ -18,18 +18,13 @@ void tsr__config_decode(tsr_config *config, struct str body)
     config->name = tsr__keep(model, tsr__wire_bytes(body, F_CONFIG_NAME, NULL));
     (void)tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &config->devices);
     config->devices = (int32_t)config->devices;
-    struct wire_cursor cur = wire_over(body);
-    struct wire_field field;
-    size_t n = 0;
-    while (tsr__wire_next(&cur, &field))
-        n += field.number == F_CONFIG_DEVICE && field.type == WIRE_LEN;
-    config->names = ARENA_ARRAY(&model->arena, struct str, n);
+    config->names = ARENA_ARRAY(&model->arena, struct str, tsr__wire_count(body, F_CONFIG_DEVICE));
     if (!config->names)
         return;
-    cur = wire_over(body);
-    while (tsr__wire_next(&cur, &field))
-        if (field.number == F_CONFIG_DEVICE && field.type == WIRE_LEN)
-            config->names[config->n_names++] = tsr__keep(model, field.bytes);
+    struct wire_cursor cur = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next_of(&cur, F_CONFIG_DEVICE, &field))
+        config->names[config->n_names++] = tsr__keep(model, field.bytes);
 }
 
 // ---- specs ----------------------------------------------------------------------------------

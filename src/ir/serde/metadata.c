@@ -12,14 +12,6 @@ static struct str pairs_of(const tsr_node *node)
     return node->whole.n ? tsr__field_body(node->whole) : STR("");
 }
 
-static bool next_pair(struct wire_cursor *cursor, struct wire_field *field)
-{
-    while (tsr__wire_next(cursor, field))
-        if (field->number == F_NODE_METADATA_PROPS && field->type == WIRE_LEN)
-            return true;
-    return false;
-}
-
 // Nodes have few pairs, so the list grows by one.
 static bool add_pair(tsr_node *node, struct metadata pair)
 {
@@ -43,7 +35,7 @@ static bool decode(tsr_node *node)
     if (node->flags & N_METADATA)
         return true;
     node->n_metadata = 0;
-    while (next_pair(&cursor, &field)) {
+    while (tsr__wire_next_of(&cursor, F_NODE_METADATA_PROPS, &field)) {
         struct metadata pair = {.whole = field.whole};
         pair.key = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_KEY, NULL));
         pair.value = tsr__keep(model, tsr__wire_bytes(field.bytes, F_STRING_PAIR_VALUE, NULL));
@@ -72,7 +64,8 @@ bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, cons
                    rest.p == all.p + (all.n - rest.n);
     struct wire_cursor cursor = wire_over(goes_on ? rest : all);
     struct wire_field field;
-    for (size_t k = goes_on ? model->pairs_next : 0; next_pair(&cursor, &field); k++) {
+    for (size_t k = goes_on ? model->pairs_next : 0;
+         tsr__wire_next_of(&cursor, F_NODE_METADATA_PROPS, &field); k++) {
         if (k != i)
             continue;
         model->pairs_node = node;

@@ -79,11 +79,7 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
     struct str body = tsr__field_body(attr->whole);
     bool single = false;
     struct str merged = tsr__wire_merged(&rd->model->store->arena, body, F_ATTRIBUTE_G, &single);
-    size_t n = single ? 1 : 0;
-    struct wire_cursor cursor = wire_over(body);
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field))
-        n += field.number == F_ATTRIBUTE_GRAPHS && field.type == WIRE_LEN;
+    size_t n = tsr__wire_count(body, F_ATTRIBUTE_GRAPHS) + (single ? 1 : 0);
     if (!n)
         return;
     attr->graphs = ARENA_ARRAY(&rd->model->arena, tsr_graph *, n);
@@ -91,10 +87,9 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
         return;
     if (single && (attr->graphs[0] = sub_graph(rd, attr, merged)))
         attr->n_graphs = 1;
-    cursor = wire_over(body);
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != F_ATTRIBUTE_GRAPHS || field.type != WIRE_LEN)
-            continue;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
+    while (tsr__wire_next_of(&cursor, F_ATTRIBUTE_GRAPHS, &field)) {
         tsr_graph *graph = sub_graph(rd, attr, field.bytes);
         if (!graph)
             return;
@@ -222,7 +217,7 @@ static void read_input(tsr_graph *graph, struct str name, struct str whole, bool
 }
 
 // An output of a subgraph may be a value of an enclosing graph. An output without a name gets a
-// value of its own, so that outputs keep their indices.
+// separate value, so that outputs keep their indices.
 static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__graph_refer(graph, name);
@@ -292,15 +287,7 @@ static struct str run_bytes(const struct run *run)
     return run->n ? (struct str){run->start, (size_t)(run->end - run->start)} : STR("");
 }
 
-static bool next_of(struct wire_cursor *cursor, uint32_t number, struct wire_field *field)
-{
-    while (tsr__wire_next(cursor, field))
-        if (field->number == number && field->type == WIRE_LEN)
-            return true;
-    return false;
-}
-
-// Other fields may be in between; next_of skips them.
+// Other fields may be in between; tsr__wire_next_of skips them.
 static void note_run(struct run *runs, const struct wire_field *field)
 {
     struct run *run = &runs[field->number];
@@ -345,7 +332,7 @@ static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str bod
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     tsr_value *guess = graph->values; // infos are mostly in the order of the values
-    while (next_of(&cursor, number, &field)) {
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         if (check && !checked(rd, field.bytes, WIRE_VALUE_INFO, DEPTH_NODE))
             return;
         struct str name = tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL);
@@ -365,7 +352,7 @@ static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    while (next_of(&cursor, number, &field)) {
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         struct str name = tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL);
         if (number == F_GRAPH_OUTPUT)
             read_output(graph, name, field.whole, has_type(field.bytes));
@@ -379,13 +366,13 @@ static void read_constants(struct reader *rd, tsr_graph *graph, const struct run
 {
     struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
     struct wire_field field;
-    while (next_of(&cursor, F_GRAPH_INITIALIZER, &field)) {
+    while (tsr__wire_next_of(&cursor, F_GRAPH_INITIALIZER, &field)) {
         if (check && !checked(rd, field.bytes, WIRE_TENSOR, DEPTH_NODE))
             return;
         read_initializer(graph, &field);
     }
     cursor = wire_over(run_bytes(&runs[F_GRAPH_SPARSE_INITIALIZER]));
-    while (next_of(&cursor, F_GRAPH_SPARSE_INITIALIZER, &field))
+    while (tsr__wire_next_of(&cursor, F_GRAPH_SPARSE_INITIALIZER, &field))
         read_sparse(graph, field.bytes);
 }
 
@@ -414,7 +401,7 @@ static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool
     for (int i = 0; i < AHEAD; i++)
         fetch_ahead(graph, &ahead);
     while (rd->status == TSR_OK && !rd->model->arena.failed &&
-           next_of(&cursor, F_GRAPH_NODE, &field)) {
+           tsr__wire_next_of(&cursor, F_GRAPH_NODE, &field)) {
         fetch_ahead(graph, &ahead);
         if (!check || checked(rd, field.bytes, WIRE_NODE, DEPTH_NODE))
             read_node(rd, graph, &field);
@@ -506,8 +493,8 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
     tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
 
-// A function has lists of names instead of ValueInfos, with field numbers of its own. It was
-// checked by check_around.
+// A function has lists of names instead of ValueInfos, with other field numbers. It was checked by
+// check_around.
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
 {
     tsr_graph *graph = fn->graph;
@@ -524,9 +511,8 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
         if (field.number == F_FUNCTION_NODE && field.type == WIRE_LEN)
             read_node(rd, graph, &field);
     cursor = wire_over(body);
-    while (tsr__wire_next(&cursor, &field))
-        if (field.number == F_FUNCTION_OUTPUT && field.type == WIRE_LEN)
-            read_output(graph, field.bytes, field.whole, false);
+    while (tsr__wire_next_of(&cursor, F_FUNCTION_OUTPUT, &field))
+        read_output(graph, field.bytes, field.whole, false);
     read_value_infos(rd, graph, body, F_FUNCTION_VALUE_INFO, false);
 }
 
@@ -629,7 +615,7 @@ static void read_annotations(struct reader *rd)
         tsr_node *node = rd->annotated.at[i].node;
         struct wire_cursor cursor = wire_over(rd->annotated.at[i].fields);
         struct wire_field field;
-        while (next_of(&cursor, F_NODE_DEVICE_CONFIGURATIONS, &field)) {
+        while (tsr__wire_next_of(&cursor, F_NODE_DEVICE_CONFIGURATIONS, &field)) {
             tsr_node_config *nc = tsr__node_config_make(node, NULL);
             if (!nc)
                 return;

@@ -339,9 +339,7 @@ static int64_t read_texts(struct str body, struct str *list)
     int64_t n = 0;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != F_TENSOR_STRING_DATA || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, F_TENSOR_STRING_DATA, &field)) {
         if (list)
             list[n] = field.bytes;
         n++;

@@ -67,9 +67,7 @@ static int64_t fields_of(struct str body, uint32_t number, struct str *out, size
     int64_t n = 0;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         if ((size_t)n < cap)
             out[n] = field.bytes;
         n++;

@@ -167,9 +167,7 @@ static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *grap
     struct wire_cursor cursor = wire_over(bytes);
     struct wire_field field;
     tsr_value *guess = graph->values;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         tsr_value *value = info_value(graph, &field, guess);
         if (value && value != &tsr__no_value)
             guess = value->next;
@@ -273,8 +271,8 @@ static struct str new_name(const tsr_graph *graph, struct str name)
     return value ? value->name : name;
 }
 
-// The name is two messages deep. The inner message is written to a rope of its own and becomes a
-// part of the outer one.
+// The name is two messages deep. The inner message is written to a second rope and becomes a part
+// of the outer one.
 static void emit_sparse(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -301,7 +299,7 @@ static void emit_pair(struct rope *rope, void *data)
     tsr__parts_write(rope, part->field.number, part->field.bytes, &managed, 1, &parts);
 }
 
-// A quantization annotation has a tensor name of its own and one in each parameter.
+// A quantization annotation names a tensor, and one more in each parameter.
 static void emit_annotation(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -334,9 +332,7 @@ static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number
         return;
     struct wire_cursor cursor = wire_over(graph->body);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         struct renamed_part *part = ARENA_NEW(parts->arena, struct renamed_part);
         if (!part)
             return;

@@ -244,9 +244,7 @@ static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
     size_t i = 0, count = slot_count(node, number);
     struct wire_cursor cursor = wire_over(origin);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || field.type != WIRE_LEN)
-            continue;
+    while (tsr__wire_next_of(&cursor, number, &field)) {
         if (i == count || !str_eq(field.bytes, slot_name(node, number, i)))
             return false;
         i++;
