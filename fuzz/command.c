@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// command.c - fuzzes the command line and edit scripts, in a folder of its own: words are separated by newlines; a word that is "@" names a
-// script that holds the rest. Commands that run a model or start programs are left out. No word has a slash, so nothing outside
-// of the folder is written, and no number is long, so that nothing takes long.
+// command.c - fuzzes the command line and edit scripts in a temporary folder.
+//
+// Words are separated by newlines; a word "@" names a script that contains the rest. Commands that
+// run a model or start programs are excluded. No word has a slash, so nothing is written outside of
+// the folder, and no number is long, so that no case takes long.
 #include "fuzz.h"
 
 #include <ctype.h>
@@ -32,7 +34,7 @@ static bool is_left_out(int argc, char **argv)
     return false;
 }
 
-// One node on 8 x 8 floats, and a file with nothing.
+// One node on 8 x 8 floats, and an empty file.
 static void make_files(void)
 {
     tsr_session *s = fuzz_session(0);

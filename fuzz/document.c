@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// document.c - fuzzes the documents of plans, and the traces that a report reads. The first byte chooses.
+// document.c - fuzzes plan files, and the traces that a report reads. The first byte
+// selects one.
 #include "fuzz.h"
 #include "report/internal.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// edit.c - fuzzes editing: a model from memory, then a list of edits on whatever is in it, then all invariants.
+// edit.c - fuzzes editing: loads a model from memory, applies edits, and checks all invariants.
 //
-// Input: number of edits k, k times three bytes (what, which, with), the model. After the edits every use is
-// linked once, every producer has its output, and the saved bytes load to a model with the same nodes and names.
+// Input: number of edits k, k times three bytes (what, which, with), the model. After the edits
+// every use is linked once, every producer has its output, and the saved bytes load to a model with
+// the same nodes and names.
 #include "tessera_graph.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// external.c - fuzzes models with external data in a folder: every constant is asked for. First two bytes: how much is the data file.
+// external.c - fuzzes models with external data: reads every constant. The first two bytes are the
+// size of the data file.
 #include "fuzz.h"
 
 static void read_all(const tsr_model *m)
@@ -10,7 +11,7 @@ static void read_all(const tsr_model *m)
         const void *bytes = NULL;
         size_t size = 0;
         if (t && tsr_tensor_bytes(t) < 1 << 20 && tsr_tensor_data(t, &bytes, &size) == TSR_OK) {
-            unsigned sum = 0; // all of it can be read
+            unsigned sum = 0; // reads all bytes
             for (size_t k = 0; k < size; k++)
                 sum += ((const unsigned char *)bytes)[k];
             MUST(sum < UINT32_MAX);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// frames.c - fuzzes what ranks tell each other: headers of communication, and parcels of tensors and findings that
-// children hand over. The first byte chooses.
+// frames.c - fuzzes messages between ranks: headers of communication, and the tensors and
+// diagnostics of child processes. The first byte selects one.
 #include "fuzz.h"
 #include "runtime/internal.h"
 #include "runtime/spawn.h"

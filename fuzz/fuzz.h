@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuzz.h - what the harnesses share: invariants that end the run, sessions of bounded memory, bytes as a file.
+// fuzz.h - shared by the fuzz targets: invariants that abort, sessions with limited memory,
+// temporary files.
 #ifndef TSR_FUZZ_H
 #define TSR_FUZZ_H
 
@@ -21,7 +22,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-// What SECURITY.md promises for a file of n bytes.
+// The memory limit of SECURITY.md for a file of n bytes.
 static inline tsr_session *fuzz_session(size_t n)
 {
     tsr_session_options options = {.size = sizeof options,
@@ -31,7 +32,7 @@ static inline tsr_session *fuzz_session(size_t n)
     return s;
 }
 
-// Every failure has a finding, every finding a text; then the session goes.
+// Every failure has a diagnostic, and every diagnostic a text. Frees the session.
 static inline void fuzz_end(tsr_session *s, tsr_status status)
 {
     MUST(status != TSR_BUG);
@@ -41,7 +42,7 @@ static inline void fuzz_end(tsr_session *s, tsr_status status)
     tsr_session_free(s);
 }
 
-// The bytes as a regular file without a name; the path leads to it until the next call.
+// The bytes as a regular file without a name. The path is valid until the next call.
 static inline const char *fuzz_file(const void *data, size_t n)
 {
     static int fd = -1;
@@ -56,7 +57,7 @@ static inline const char *fuzz_file(const void *data, size_t n)
     return path;
 }
 
-// A folder of this process, whose files are written again and again; it goes with the process.
+// A folder whose files are overwritten in each case; it is removed with the process.
 static char fuzz_folder_path[] = "/dev/shm/tsr-fuzz-XXXXXX";
 
 static inline int fuzz_remove_one(const char *path, const struct stat *st, int kind,

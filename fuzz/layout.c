@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// layout.c - fuzzes the text and the integer form of a layout by themselves: any bytes are refused
-// with a reason, or come back as they went in.
+// layout.c - fuzzes the text and integer forms of layouts: any input is refused with a reason, or
+// is unchanged after parsing and printing.
 #include "sharding/sharding.h"
 
 #include <stdlib.h>

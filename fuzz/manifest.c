@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.c - fuzzes the reader of manifests: what is accepted keeps its own promises about numbers.
+// manifest.c - fuzzes the parser of manifests: the numbers of an accepted manifest are consistent.
 #include "fuzz.h"
 #include "bundle/internal.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet.c - fuzzes what comes over the connections of a meeting: words, lists of hosts, and frames that a rank reads from its
-// socket, as rank 0 and as another. The first byte chooses.
+// meet.c - fuzzes the connections of a rendezvous: words, lists of hosts, and frames that a rank
+// reads from its socket, as rank 0 and as another rank. The first byte selects one.
 #include "fuzz.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -44,7 +44,8 @@ static bool take(void *data, int rank, const struct link_card *card)
     return true;
 }
 
-// The other side says `data`, and hangs up. Whatever it is, reading ends, and a rank is gone or has left.
+// The peer sends `data` and closes the connection. Reading must end, and the rank is gone or has
+// left.
 static void read_frames(const uint8_t *data, size_t n, int rank)
 {
     int pair[2], last = -1;
@@ -69,7 +70,7 @@ static void read_frames(const uint8_t *data, size_t n, int rank)
         (void)tsr__meet_swap(&meet, &card, take, &last, why, sizeof why);
     }
     tsr__meet_look(&meet);
-    MUST(wires[!rank].fd < 0); // the end was seen
+    MUST(wires[!rank].fd < 0);
     MUST(atomic_load(&states[!rank].left) || tsr__meet_gone_s(&meet, !rank) >= 0);
     close(pair[1]);
     fuzz_end(session, TSR_OK);

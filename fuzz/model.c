@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.c - fuzzes loading, walking, annotating, checking, cloning and saving of models from memory.
+// model.c - fuzzes loading, reading, annotating, checking, cloning and saving of models from
+// memory.
 //
-// A model that loads must save to the same bytes; changed, it must save to bytes that load again. Memory is
-// limited to what SECURITY.md promises for a file of that size.
+// A model that loads must save to the same bytes. After changes it must save to bytes that load
+// again. Memory is limited as in SECURITY.md.
 #include "fuzz.h"
 
 static void look_at_value(const tsr_value *v)
@@ -70,7 +71,7 @@ static void look_at_graph(const tsr_graph *g)
         look_at_value(tsr_graph_initializer(g, i));
 }
 
-// The bytes load again, and then save to themselves.
+// The bytes load again and save to the same bytes.
 static void again(tsr_session *s, const void *bytes, size_t n)
 {
     tsr_model *m;

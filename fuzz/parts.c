@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// parts.c - fuzzes partitioning: a model that `check` finds no error in is cut, or refused with a reason; its parts agree on
-// their communication (partition proves that itself and would call it our mistake), and what simulation adds up is sane.
+// parts.c - fuzzes partitioning: a model that `check` accepts is partitioned, or refused with a
+// reason. Its ranks agree on their communication (partition checks that itself), and the simulated
+// times are valid.
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

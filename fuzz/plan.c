@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.c - fuzzes the planner: a plan that is found costs no less than its bound, fits the memory that was given, and what it
-// wrote is free of errors.
+// plan.c - fuzzes the planner: the cost of a plan is not below its bound, it fits in the given
+// memory, and the annotations it writes have no errors.
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

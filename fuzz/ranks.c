@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ranks.c - fuzzes the folder of a partition: manifest and two rank files, whose digests are put right, so that what
-// reads them gets them. First four bytes: where the files begin.
+// ranks.c - fuzzes the folder of a partition: a manifest and two rank files. Their digests are
+// corrected, so that the files are read. The first four bytes are the offsets of the files.
 #include "fuzz.h"
 #include "bundle/bundle.h"
 
-// "sha256" of a file in the manifest's text is replaced by what the file has; 64 digits follow the name's quote somewhere.
+// Replaces the "sha256" of a file in the manifest by its digest.
 static void sign(char *text, size_t n, const char *name, const void *data, size_t bytes)
 {
     struct sha256 d;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.c - fuzzes the files of tensors: .npy, .npz, .pb. The first byte chooses. What is read has the bytes that its type and
-// shape say, and reads back from what it is saved as.
+// tensors.c - fuzzes tensor files: .npy, .npz, .pb. The first byte selects one. A tensor that was
+// read has as many bytes as its type and shape need, and is the same after saving and reading.
 #include "fuzz.h"
 #include "ir/ir.h"
 #include "runtime/internal.h"

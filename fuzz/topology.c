@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology.c - fuzzes topologies as text and JSON: what is read prints to something that reads the same, and prices are
-// numbers.
+// topology.c - fuzzes topologies as text and JSON: a topology prints to text that reads to the
+// same, and its costs are numbers.
 #include "fuzz.h"
 
 static void price(tsr_topology *t)
@@ -39,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     MUST(text);
     memcpy(text, data, n);
     text[n] = 0;
-    // Five letters name a million links: with little memory they end soon, and running out of it is looked at too.
+    // Five letters can describe a million links: with little memory they end soon, which tests
+    // running out of memory too.
     tsr_session_options options = {.size = sizeof options,
                                    .memory_limit = 64 * n + ((size_t)2 << 20)};
     tsr_session *s = tsr_session_new(&options);

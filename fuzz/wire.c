@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire.c - fuzzes the reader and the rope: check, walk, encode again, rewrite.
+// wire.c - fuzzes reading and writing of protobuf: check, read, encode, rewrite.
 //
-// The first byte chooses the message. Damaged bytes must give one finding with a place and be safe to walk
-// all the same; good ones must survive being encoded and rewritten, with the same meaning.
+// The first byte selects the message type. Corrupt bytes must lead to one diagnostic with a
+// position and be safe to read. Valid ones must keep their meaning when they are encoded and
+// rewritten.
 #include "fuzz.h"
 #include "wire/wire.h"
 
-// Touches every field, known messages by recursion; damaged ones too.
+// Reads every field, and known messages recursively, even corrupt ones.
 static uint64_t walk(struct str body, enum wire_message m, int depth)
 {
     struct wire_cursor c = wire_over(body);
@@ -56,7 +57,7 @@ static void encode(struct rope *r, struct str body, enum wire_message m)
     }
 }
 
-// Rewrites body with parts that are kept, dropped, doubled, swapped or new, as `dice` says.
+// Rewrites body with parts that are kept, dropped, duplicated, swapped or new, by `dice`.
 static void rewrite(struct rope *r, struct str body, enum wire_message m, uint64_t dice)
 {
     uint32_t managed[WIRE_MAX_NUMBER];
@@ -102,7 +103,7 @@ static void rewrite(struct rope *r, struct str body, enum wire_message m, uint64
     MUST(rope_size(r) == bytes);
 }
 
-// Texts of one number exchanged in place give what rewriting them gives.
+// Replacing strings in place gives the same result as rewriting them.
 static void splice_field(struct arena *a, struct str body, enum wire_message m, uint32_t number)
 {
     const struct wire_row *row = tsr__wire_row(m, number);

@@ -2,8 +2,7 @@
 // arena.c - memory: the session's allocator with its accounting, and arenas.
 //
 // Arena blocks grow with the contents of the arena, from 64 KiB to 4 MiB. A large request gets a
-// block of its own, linked behind the newest block, so that the free rest of the newest stays in
-// use.
+// separate block behind the newest one, so that the free rest of the newest stays in use.
 //
 // Example: an arena that holds 100 KiB allocates its next block with 128 KiB. A request of 10 KiB
 // that does not fit in the newest block opens such a block. A request of 40 KiB, more than a

@@ -48,7 +48,7 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-// Adds the next block of a file to its digest. False: there is none.
+// Adds the next block of a file to its digest. False: no block is ready.
 static bool digest_block(struct followed *followed, char *buffer)
 {
     uint64_t at = atomic_load(&followed->at), ready = atomic_load(&followed->ready);

@@ -287,7 +287,7 @@ static tsr_status refuse_name(tsr_session *session, const struct place *at, cons
     return TSR_IO;
 }
 
-// Checks the name, opens it beneath the folder, then checks the type of what was opened.
+// Checks the name, opens it beneath the folder, then checks the type of the file.
 tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out)
 {

@@ -31,7 +31,7 @@ static const char *remedy(int error)
     switch (error) {
     case ENOSPC:
     case EDQUOT:
-        return "free some space or choose another path";
+        return "free space on the disk or choose another path";
     case EACCES:
     case EPERM:
     case EROFS:

@@ -303,8 +303,8 @@ static const struct tile_layout *take_runs(struct arena *arena, const struct til
     return runs;
 }
 
-// In most layouts no device has several shards. The work takes ten times the memory of the layout
-// and is done in an arena of its own.
+// In most layouts no device has several shards. The work takes ten times the memory of the layout,
+// so it uses a temporary arena.
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout)
 {
     if (tsr__layout_shared(layout) || ascends(layout))

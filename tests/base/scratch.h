@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch.h - what the file tests of base share: a folder of their own that is removed afterwards.
+// scratch.h - shared by the file tests of base: a temporary folder.
 #ifndef TSR_TEST_SCRATCH_H
 #define TSR_TEST_SCRATCH_H
 
@@ -74,7 +74,7 @@ static inline void assert_content(const char *path, const char *bytes)
     assert_string_equal(buffer, bytes);
 }
 
-// Entries of a folder, hidden ones too: what a failure left behind shows here.
+// Number of entries of a folder, hidden ones included.
 static inline int entries(const char *folder)
 {
     int n = 0;
@@ -91,7 +91,7 @@ static inline int open_descriptors(void)
     return entries("/proc/self/fd");
 }
 
-// Exactly one finding, with that code; cleared.
+// Exactly one diagnostic, with that code; it is cleared.
 static inline void assert_finding(tsr_session *s, const char *code)
 {
     assert_int_equal(tsr_finding_count(s), 1);

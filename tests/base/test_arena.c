@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arenas, vectors, the session's accounting, and both ways of the default allocator.
+// Arenas, vectors, the session's accounting, and the default allocator.
 #include "scratch.h"
 
 static void zeroed_aligned_apart(void **state)
@@ -40,7 +40,7 @@ static void large_ones_come_zeroed_again(void **state)
     }
 }
 
-// An allocator whose memory is never zero by chance.
+// An allocator whose memory is never zero.
 static void *dirty_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
@@ -60,8 +60,8 @@ static void expect_zero(const char *p, size_t n)
         assert_int_equal(p[i], 0);
 }
 
-// The newest block is cleared in steps: neither the steps, nor vectors that grow in place across
-// them, nor blocks of their own may show what the memory held before.
+// The newest block is zeroed in steps. Neither the steps, nor vectors that grow in place, nor
+// separate blocks may expose old contents.
 static void dirty_memory_comes_zeroed(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings: order, bounds, rendering, life without memory; and the list of codes itself.
+// Diagnostics: order, bounds, rendering, running out of memory; and the list of codes.
 #include "scratch.h"
 
 #include <ctype.h>
@@ -89,7 +89,7 @@ static void bounded_in_number(void **state)
         snprintf(want, sizeof want, "number %d", i);
         assert_string_equal(tsr_finding_at(t->s, (size_t)i).message, want);
     }
-    assert_null(tsr__alloc(t->s, SIZE_MAX)); // this one is kept whatever came before
+    assert_null(tsr__alloc(t->s, SIZE_MAX)); // always kept
     assert_string_equal(tsr_finding_at(t->s, TSR_MAX_FINDINGS).code, "out-of-memory");
     tsr_finding_clear(t->s);
     assert_int_equal(tsr_finding_count(t->s), 0);
@@ -118,7 +118,7 @@ static void bounded_in_size(void **state)
     free(name);
 }
 
-// The n-th allocation fails: the finding keeps its code, and lack of memory is told once.
+// The n-th allocation fails: the diagnostic keeps its code, and out-of-memory is reported once.
 static void without_memory(void **state)
 {
     struct scratch *t = *state;
@@ -164,7 +164,7 @@ static void no_memory_at_all(void **state)
     assert_string_equal(tsr_finding_at(t->s, tsr_finding_count(t->s) - 1).message, "later");
 }
 
-// What is taken back goes although memory ran out meanwhile; that it did stays.
+// Rewinding removes diagnostics even if memory ran out meanwhile, except out-of-memory itself.
 static void goes_back_without_memory(void **state)
 {
     struct scratch *t = *state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every fault point of a small piece of work: the n-th allocation, read, write fails, n = 1, 2, ...
-// until it succeeds. Each failing run returns a status, leaves a finding, leaks nothing and leaves
-// the target alone.
+// Every fault point of some work: the n-th allocation, read or write fails, for n = 1, 2, ... until
+// it succeeds. Each failing run returns a status, adds a diagnostic, leaks nothing and does not
+// change the target.
 #include "scratch.h"
 
 static tsr_status copy_file(tsr_session *s, struct outfolder *f, struct arena *a, int fd)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that the user named: mapped and read; what is refused.
+// Files that the user named: mapping, reading, and refused files.
 #include "scratch.h"
 
 static void maps(void **state)

@@ -76,7 +76,7 @@ static void same_digest(void **state)
     write_and_compare(*state);
 }
 
-// No thread, or not all: the caller does the work.
+// Threads that cannot be started: the caller does the work.
 static void without_threads(void **state)
 {
     struct bench *b = *state;
@@ -103,7 +103,7 @@ static void shorter_than_said(void **state)
     tsr__follow_free(w);
 }
 
-// Left in the middle: threads end, nothing is lost.
+// Freed before the end: threads stop, nothing leaks.
 static void left_early(void **state)
 {
     struct bench *b = *state;
@@ -127,7 +127,7 @@ static void no_memory(void **state)
     tsr__session_fault(b->s, FAULT_ALLOC, 0, false);
 }
 
-// Pieces of all sizes, more than one call of the kernel takes.
+// Pieces of all sizes, more than one system call accepts.
 static void gathered_pieces(void **state)
 {
     struct bench *b = *state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON writer: layout, escapes, misuse, findings; a foreign parser reads what it wrote.
+// The JSON writer: layout, escapes, misuse, diagnostics; another parser reads the result.
 #include "scratch.h"
 
 #include "tessera_json.h"

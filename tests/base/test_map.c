@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps against a plain list, growth, presizing, odd keys; the stable hash against published values.
+// Maps compared with a list, growth, expected sizes, unusual keys; the stable hash and published
+// values.
 #include "scratch.h"
 
 static void stress(void **state)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contained resolver: what a model may name and what it may not, with openat2 and without.
+// Opening files beneath a folder: which names are allowed, with openat2 and without.
 #include "scratch.h"
 
-// root/ is the model's folder; secret lies outside it.
+// root/ is the folder of the model; `secret` is outside.
 static void make_tree(void)
 {
     assert_int_equal(mkdir("root", 0777), 0);
@@ -103,7 +103,7 @@ static void by_name(void **state)
     tsr__folder_close(&f); // harmless
 }
 
-// The way for older kernels gives the same answers.
+// The fallback for older kernels has the same results.
 static void without_openat2(void **state)
 {
     (void)state;
@@ -210,7 +210,7 @@ static void folders_of_files(void **state)
     tsr__folder_close(&f); // a zeroed one holds nothing
 }
 
-// A file that is swapped for a link to a secret again and again is never read as that secret.
+// A file that is repeatedly swapped with a link to a secret is never read as that secret.
 static void racing_swap(void **state)
 {
     struct scratch *t = *state;

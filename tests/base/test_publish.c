@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files and folders that appear whole or not at all.
+// Output files and folders that appear complete or not at all.
 #include "scratch.h"
 #include "../valgrind.h"
 
@@ -212,8 +212,8 @@ static void devices_and_pipes(void **state)
     assert_int_equal(entries("."), 1);
 }
 
-// What a full disk does, by the limit on file sizes: writing, copying, with and without the
-// kernel's help.
+// A full disk, simulated by the limit on file sizes: writing and copying, with and without
+// copy_file_range.
 static void no_room(void **state)
 {
     struct scratch *t = *state;
@@ -332,7 +332,7 @@ static void replaces_on_request_only(void **state)
     assert_int_equal(entries("."), 1);
 }
 
-// Where two names cannot be exchanged in one step.
+// Systems that cannot exchange two names in one step.
 static void replaces_in_steps(void **state)
 {
     struct scratch *t = *state;

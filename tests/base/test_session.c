@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions: options of any size, the caller's allocator, the listener, status texts.
+// Sessions: options of any size, the caller's allocator, progress, status texts.
 #include "scratch.h"
 
 struct heap {
@@ -20,7 +20,7 @@ static void *heap_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
     }
     void *p = realloc(old, bytes);
     if (!old)
-        memset(p, 0xEE, bytes); // nobody may count on zeros
+        memset(p, 0xEE, bytes); // memory need not be zeroed
     return p;
 }
 

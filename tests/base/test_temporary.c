@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Temporary files and folders: removed when done, by a signal handler, or by the next process of their kind.
+// Temporary files and folders: removed at the end, by a signal handler, or by the next process.
 #include "scratch.h"
 
 #include <sys/file.h>
 #include <sys/syscall.h>
 
-// A sweeper of another process that comes between the creation of a file and its lock: it holds the lock at the next
-// `refusals` attempts, and removes what the next `removals` attempts are for.
+// Simulates a sweeper of another process between the creation of a file and its lock: it holds the
+// lock for `refusals` attempts, and removes the file for the next `removals` attempts.
 static struct {
     int refusals, removals;
 } sweeper;
 
-// In place of the C library's, for the library under test too.
+// Replaces the function of the C library, also for the library under test.
 int flock(int fd, int operation)
 {
     char link[64], path[TEMPORARY_PATH] = "";
@@ -127,7 +127,7 @@ static void the_living_are_left_alone(void **state)
     assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &mine), TSR_OK);
     assert_int_equal(tsr__temporary_folder(s, t->folder, "verify", &other), TSR_OK);
     assert_int_equal(entries("."), 2);
-    put("tessera-verify-notes", "x"); // names that only look alike
+    put("tessera-verify-notes", "x"); // names of another form
     put(".tessera-1", "x");
     put("tessera-verify-1x-a", "x");
     tsr__temporary_remove(other);
@@ -218,7 +218,8 @@ static void a_lock_that_is_never_released_is_an_error(void **state)
     close(fd);
 }
 
-// A sweeper holds the lock of each new folder, file and output folder at the moment when its owner asks for it.
+// A sweeper holds the lock of each new folder, file and output folder when its owner tries to lock
+// it.
 static void all_kinds_are_locked_beside_a_sweeper(void **state)
 {
     struct scratch *t = *state;
@@ -277,7 +278,7 @@ static void what_cannot_be_made_is_told(void **state)
     assert_string_equal(tsr_finding_at(t->s, 0).code, "io-write");
 }
 
-// The reader of documents: whole, bounded, regular files alone.
+// tsr_session_read: regular files up to a limit.
 static void documents_are_regular_and_bounded(void **state)
 {
     struct scratch *t = *state;

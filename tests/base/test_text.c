@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Growing text, its maximum, and what a terminal is shown.
+// Growing text, its maximum, and text that is safe for terminals.
 #include "scratch.h"
 
 #include <locale.h>

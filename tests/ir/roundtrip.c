@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// roundtrip.c - many models, one process: each is loaded and saved unchanged, with a configuration
-// added and removed, and with a stage and a sharding added to and removed from every node. The
-// bytes must be the same. Usage: roundtrip LIST, a file with one path per line. Prints what differs
-// and the counts.
+// roundtrip.c - loads and saves many models: unchanged, with a configuration added and removed, and
+// with a stage and a sharding added to and removed from every node. The bytes must be the same.
+// Usage: roundtrip LIST, a file with one path per line. Prints differences and counts.
 #include "tessera_graph.h"
 
 #include <stdio.h>
@@ -26,7 +25,7 @@ static char *read_file(const char *path, size_t *n)
     return p;
 }
 
-// Compares, the value of ir_version (second byte) excepted where `but_version`.
+// Compares, without ir_version (second byte) if `but_version`.
 static void compare(tsr_model *m, const char *what, const char *path, char *want, size_t n,
                     bool but_version)
 {
@@ -65,7 +64,7 @@ static void annotate_and_back(tsr_model *m)
         bad++;
 }
 
-// Gives every value another name, saves, and gives the old names back.
+// Renames every value, saves, and restores the names.
 static void rename_and_back(tsr_model *m, const char *path, char *want, size_t n)
 {
     char name[64];
@@ -87,7 +86,7 @@ static void rename_and_back(tsr_model *m, const char *path, char *want, size_t n
     compare(m, "renamed and back", path, want, n, true);
 }
 
-// A copy is as good as the original, before and after that is freed.
+// A clone saves the same bytes, before and after the original is freed.
 static void clone_and_save(tsr_model **m, const char *path, char *want, size_t n)
 {
     tsr_model *copy = NULL;

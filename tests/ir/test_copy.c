@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_copy.c - copies that stand on their own: whole models, nodes with and without subgraphs in another model,
-// and calls replaced by the body of their function.
+// test_copy.c - independent copies: models, nodes with and without subgraphs in another model, and
+// inlined function calls.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -102,7 +102,7 @@ static tsr_value *to_local(void *data, tsr_value *outer)
     return data;
 }
 
-// data: what stands for cond, and for x.
+// data: the replacements of cond and x.
 static tsr_value *nested_local(void *data, tsr_value *outer)
 {
     tsr_value **two = data;
@@ -227,7 +227,7 @@ static void test_copy_constants(void **state)
 
 // ---- inlining ----------------------------------------------------------------------------------
 
-// The body's second node: Op(m, a) with three attributes that stand for the call's.
+// The second node of the body: Op(m, a) with three references to attributes of the call.
 static struct msg op_node(bool stage_inside)
 {
     struct msg op = {.n = 0}, a = {.n = 0};
@@ -254,8 +254,9 @@ static struct msg op_node(bool stage_inside)
     return op;
 }
 
-// f(a, b) = (r, a) with r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is absent),
-// m = If(b){ t = Neg(a); x = Abs(t) -> x }; the model calls it as [node] (y, z) = f(x, c; alpha 5).
+// f(a, b) = (r, a) with r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is
+// absent), m = If(b){ t = Neg(a); x = Abs(t) -> x }; the model calls it as [node] (y, z) = f(x, c;
+// alpha 5).
 static struct msg call_model(bool stage_inside)
 {
     struct msg model = {.n = 0}, graph = {.n = 0}, f = {.n = 0}, inner = {.n = 0}, a = {.n = 0},

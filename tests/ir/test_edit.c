@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_edit.c - changing graphs: uses, producers, names and specs stay consistent, refusals change nothing, and
-// names are followed to every place that holds them.
+// test_edit.c - editing graphs: uses, producers, names and specs stay consistent, refused edits
+// change nothing, and renames reach every place of a name.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -52,7 +52,7 @@ static void test_uses(void **state)
     assert_string_equal(tsr_node_domain(n), "my.domain");
 }
 
-// Texts that were given are copied, whatever they are used for.
+// Strings passed to calls are copied.
 static void test_texts_are_copied(void **state)
 {
     struct bench *b = of(state);
@@ -173,7 +173,7 @@ static void test_replace_uses_moves_specs(void **state)
     refused(b, tsr_value_replace_uses(b->x, NULL, false), "argument-invalid");
 }
 
-// A spec of the new value wins over that of the old one.
+// A spec of the new value has priority over that of the old one.
 static void test_replace_where_both_have_specs(void **state)
 {
     struct bench *b = of(state);
@@ -328,7 +328,7 @@ static void test_types(void **state)
     assert_int_equal(tsr_value_rank(tsr_graph_value(g, "z")), 0);
 }
 
-// Every place that can hold the name of v, w and the constant k: see the builder.
+// Every place that can contain the names of v, w and the constant k.
 static struct msg everywhere(void)
 {
     struct msg model = {.n = 0}, graph = {.n = 0}, inner = {.n = 0}, t = {.n = 0}, i = {.n = 0},
@@ -366,7 +366,7 @@ static struct msg everywhere(void)
     return model;
 }
 
-// Renaming leaves the training information as it is.
+// Renaming does not change training_info.
 static void test_rename_keeps_training_info(void **state)
 {
     struct bench *b = of(state);
@@ -529,7 +529,7 @@ static void test_output_is_input(void **state)
     remove(path);
 }
 
-// Lists of texts, of floats (in one field, and in fields of their own) and of integers keep some of their entries.
+// Lists of strings, of floats (packed and not) and of integers keep a range of entries.
 static void test_lists_keep_entries(void **state)
 {
     struct bench *b = of(state);
@@ -568,7 +568,7 @@ static void test_lists_keep_entries(void **state)
     assert_int_equal(v[0], 6);
 }
 
-// A list that was cut short has bytes of its own, which a clone shares.
+// A shortened list has new bytes, which a clone shares.
 static void test_kept_entries_outlive_their_model(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_faults.c - every allocation, read and write of a load, a round of edits and a save is made to fail in turn.
-// Nothing may crash or leak (the sanitizers watch), a failure is reported, and no half file is left.
+// test_faults.c - every allocation, read and write of loading, editing and saving fails in turn.
+// Nothing crashes or leaks (sanitizers check), failures are reported, and no incomplete file is
+// left.
 #include "base/base.h"
 #include "../api/help.h"
 
@@ -102,7 +103,7 @@ static void test_writes(void **state)
     every(2, false);
 }
 
-// A tensor whose data is said to lie in another file; NULL: the file is not said, which is malformed.
+// A tensor with external data; NULL: without a location, which is malformed.
 static struct msg external_tensor(const char *name, const char *location)
 {
     struct msg tensor = {.n = 0}, entry = {.n = 0};
@@ -118,8 +119,8 @@ static struct msg external_tensor(const char *name, const char *location)
     return tensor;
 }
 
-// A save that went well leaves the warning about the data that stays behind, and no error: neither of the tensor that
-// names no file, which is the checker's business, nor of memory, without which nothing is published.
+// A successful save reports a warning about missing data files and no error, neither about the
+// tensor without a location nor about memory.
 static void test_saved_without_its_data(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_hostile.c - files that are legal bytes and far from any real model: thousands of everything in one place.
-// Work and memory must stay in proportion to the file; a memory limit and the test's time limit watch.
+// test_hostile.c - valid files that are unlike any real model: thousands of everything. Time and
+// memory must be proportional to the file.
 #include "../api/help.h"
 
 #define MANY           60000
@@ -33,7 +33,7 @@ static void big_times(struct big *b, int number, const struct msg *m, size_t tim
         big_bytes(b, number, m->at, m->n);
 }
 
-// Loads graph `g` of a model, walks everything, edits, copies and saves within a memory limit.
+// Loads a model with graph `g`, reads everything, edits, copies and saves with a memory limit.
 static void survives(struct big *graph, size_t nodes)
 {
     struct big model = {0};
@@ -194,7 +194,7 @@ static void test_functions(void **state)
     free(model.at);
 }
 
-// Small messages that would become large memory are refused while they are read, and the reason is told.
+// Small messages that would need much memory are refused while reading, with a reason.
 static void test_amplified(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void test_amplified(void **state)
     }
 }
 
-// Edits that ask for places while nodes come and go.
+// Edits that compute places while nodes are added and removed.
 static void test_edits_in_turn(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_read.c - reading odd and broken models: scopes, dangling names, several definitions, merged messages.
-// Whatever is read is also written back after an edit elsewhere, and must not have changed.
+// test_read.c - reading unusual and broken models: scopes, undefined names, duplicate definitions,
+// merged messages. Everything is written back unchanged after an edit elsewhere.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -44,7 +44,7 @@ static void attr_graph(struct msg *node, const char *name, const struct msg *gra
     msg_msg(node, 5, &a);
 }
 
-// Another node is annotated and the annotation taken away: everything is written, nothing may differ.
+// Annotates another node and removes the annotation: everything is written and must be unchanged.
 static void unchanged_by_an_edit(struct bench *b, tsr_model *m, const struct msg *file)
 {
     tsr_config *c = NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_tensor.c - constants of every element type and encoding as raw bytes, external data, and data that does
-// not fit its shape.
+// test_tensor.c - constants of every element type and encoding as raw bytes, external data, and
+// data that does not match its shape.
 #include "../api/help.h"
 #include "ir/ir.h"
 

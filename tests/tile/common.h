@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// common.h - what the tests of this room share: a session, layouts from plain numbers, a small
-// random source.
+// common.h - shared by the tests of tile: a session, layouts from numbers, random numbers.
 #ifndef TSR_TEST_TILE_H
 #define TSR_TEST_TILE_H
 
 #include "../bench.h"
 #include "tile/tile.h"
 
-// A layout with one factor per dimension; shard k belongs to devices[k] (-1: to nobody, NULL: to
-// k).
+// A layout with one factor per dimension. Shard k is on devices[k] (-1: no device; NULL: device k).
 static inline struct tile_layout *simple(struct arena *a, int rank, const int64_t *cuts,
                                          const int64_t *devices)
 {
@@ -37,8 +35,8 @@ static inline int64_t pick(uint64_t *seed, int64_t below)
     return (int64_t)((*seed >> 33) % (uint64_t)below);
 }
 
-// A random layout that fits the shape: compound dimensions, shuffled loops, shards with 1 .. 3 of
-// the owners 0 .. devices - 1.
+// A random layout for the shape: several factors, shuffled loops, shards with 1 .. 3 owners of 0 ..
+// devices - 1.
 static inline struct tile_layout *random_layout(struct arena *a, uint64_t *seed, int rank,
                                                 const int64_t *shape, int64_t devices)
 {

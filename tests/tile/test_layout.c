@@ -90,7 +90,7 @@ static void whole_factors_do_not_count(void **state)
     assert_false(tsr__layout_equal(w, l[0]));
 }
 
-// Of 12 elements, {3*?/2} gives device 0 the elements 0 1 4 5 8 9, and {?*2/2} those that are even.
+// Of 12 elements, device 0 has 0 1 4 5 8 9 with {3*?/2}, and the even ones with {?*2/2}.
 static void open_sizes_are_in_one_place(void **state)
 {
     struct bench *b = *state;
@@ -107,7 +107,7 @@ static void open_sizes_are_in_one_place(void **state)
     assert_true(tsr__layout_equal(l[2], l[0]));
     assert_false(tsr__layout_equal(l[0], l[1]));
     assert_false(tsr__layout_equal(l[1], l[0]));
-    assert_false(tsr__layout_equal(l[0], l[3])); // alike for 9 elements alone
+    assert_false(tsr__layout_equal(l[0], l[3])); // the same only for 9 elements
     assert_false(tsr__layout_equal(l[1], l[2]));
 }
 
@@ -144,7 +144,7 @@ static void random_layouts_survive_copy_order_and_code(void **state)
 static void wrong_codes_are_refused(void **state)
 {
     struct bench *b = *state;
-    // rank 2: dim 0 cut in 2, dim 1 whole; one loop; two shards with devices 0 and 1
+    // rank 2: dim 0 with 2 shards, dim 1 unsharded; one loop; two shards on devices 0 and 1
     const int64_t good[] = {2, 1, 8, 2, 0, 1, 0, 0, 2, 1, 0, 1, 1};
     const size_t n = TSR_COUNT(good);
     assert_non_null(tsr__layout_decode(&b->arena, good, n));
@@ -190,7 +190,7 @@ static void random_numbers_never_hurt(void **state)
     }
 }
 
-// Any layout of a block comes back from its copies, whatever they share; one device elsewhere, and it does not.
+// tsr__layout_once inverts tsr__layout_repeat, and fails if a device differs.
 static void copies_come_back(void **state)
 {
     struct bench *b = *state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_piece.c - bounds, intervals, pieces, and moving data between any two layouts.
+// test_piece.c - bounds, intervals, pieces, and copying between any two layouts.
 #include "common.h"
 
 static void bounds_are_floors_without_overflow(void **state)
@@ -68,8 +68,8 @@ static void published_tilings(void **state)
             has_box(b, l, I(3, 2, 5), 5 - (2 * x + y), I(x, y, 0), I(x + 1, y + 1, 5));
 }
 
-// The published formula takes the tile number modulo the pattern in every dimension and so reaches
-// the diagonal only; the row-major coordinate reaches all four.
+// The published formula takes the tile number modulo the pattern in every dimension, and so reaches
+// only the diagonal; the row-major coordinate reaches all four.
 static void two_cuts_reach_every_tile(void **state)
 {
     struct bench *b = *state;
@@ -183,8 +183,7 @@ static void scalars_move(void **state)
     assert_int_equal(to, 42);
 }
 
-// Fills a piece with the elements of the whole, which are their own row-major positions, by the
-// definition.
+// Fills a piece by the definition: every element is its row-major position in the full tensor.
 static void fill(const struct tile_piece *p, const int64_t *shape, int32_t *out)
 {
     int64_t n = tsr__piece_elements(p);
@@ -221,7 +220,7 @@ static void check_move(struct bench *b, const struct tile_layout *from,
             assert_int_equal(tsr__piece_unpack(target, other, source, message, sizeof(*src)),
                              moved);
             for (int64_t i = 1; i < moved; i++)
-                assert_true(message[i - 1] < message[i]); // row-major order of the whole
+                assert_true(message[i - 1] < message[i]); // row-major order
             total += moved;
         }
         fill(target, shape, want);
@@ -245,7 +244,7 @@ static void any_layout_becomes_any_other(void **state)
     }
 }
 
-// Elements that two parts share, by their intervals.
+// Number of common elements of two parts, by their intervals.
 static int64_t shared_by_intervals(struct arena *a, const struct tile_digits *x,
                                    const struct tile_digits *y)
 {
@@ -261,7 +260,7 @@ static int64_t shared_by_intervals(struct arena *a, const struct tile_digits *x,
     return n;
 }
 
-// The factors of a dimension of that size, in random order and cut at random.
+// Random factors of a dimension, with random numbers of shards.
 static struct tile_dim random_dim(struct arena *a, uint64_t *seed, int64_t size, int64_t *coords)
 {
     struct tile_dim dim = {ARENA_ARRAY(a, struct tile_factor, TILE_MAX_FACTORS), 0};
@@ -299,7 +298,7 @@ static void overlaps_equal_those_of_intervals(void **state)
     }
 }
 
-// A short last unit, and 2^60 intervals.
+// An incomplete last unit, and 2^60 intervals.
 static void overlaps_of_short_units_and_of_huge_dimensions(void **state)
 {
     struct bench *b = *state;

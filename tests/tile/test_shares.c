@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_shares.c - parts that are not equal: the two forms of a layout have the same elements on the same devices.
+// test_shares.c - unequal parts: both forms of a layout have the same elements on the same devices.
 #include "common.h"
 
 #include <stdlib.h>
@@ -31,15 +31,14 @@ static void tiles_of_a_device_are_one(void **state)
     const struct tile_layout *other =
         tsr__layout_runs(&b->arena, simple(&b->arena, 1, (int64_t[]){2}, (int64_t[]){0, 1}));
     assert_false(tsr__layout_equal(l, other)); // halves
-    // A device with tiles that do not lie side by side keeps them, and so do all others.
+    // Tiles of a device that are not adjacent stay separate.
     struct tile_layout *apart = simple(&b->arena, 1, (int64_t[]){5}, (int64_t[]){0, 0, 1, 1, 0});
     assert_ptr_equal(tsr__layout_runs(&b->arena, apart), apart);
     struct tile_layout *corner = simple(&b->arena, 2, (int64_t[]){2, 2}, (int64_t[]){0, 0, 0, 1});
     assert_ptr_equal(tsr__layout_runs(&b->arena, corner), corner);
 }
 
-// Units are dealt out one after the other: of F units and s shares, unit u goes to whom share floor(..) belongs; here each bound
-// is found by counting, not by dividing.
+// Bounds of tsr__division_start, found by counting instead of dividing.
 static int64_t counted_start(const struct tile_division *division, int64_t length, int64_t j)
 {
     int64_t before = 0, all = 0, units = 0, bound = 0;
@@ -75,7 +74,7 @@ static void an_axis_is_divided(void **state)
             assert_int_equal(tsr__division_start(&some, length, j),
                              counted_start(&some, length, j));
     }
-    // what a file may say and cannot be
+    // invalid shares
     assert_false(tsr__division_holds((int64_t[]){1, 1}, 2, 3));
     assert_false(tsr__division_holds((int64_t[]){2, -1}, 2, 2));
     assert_false(tsr__division_holds((int64_t[]){INT64_MAX, 1}, 2, 2));
@@ -83,7 +82,7 @@ static void an_axis_is_divided(void **state)
     assert_int_equal(tsr__division_start(&large, INT64_MAX, 2), INT64_MAX);
 }
 
-// A cut in as many parts as there may be: a search through the parts for every unit would take half an hour.
+// The largest number of parts: searching the parts for every unit would take half an hour.
 static void many_parts_are_quick(void **state)
 {
     struct bench *b = *state;
@@ -99,7 +98,7 @@ static void many_parts_are_quick(void **state)
     assert_true(tsr__layout_equal(many, units));
 }
 
-// Elements of the shape that the device has, as marks.
+// Marks the elements of the device.
 static void mark(struct arena *arena, const struct tile_layout *layout, const int64_t *shape,
                  int64_t device, char *marks)
 {
@@ -120,7 +119,8 @@ static void mark(struct arena *arena, const struct tile_layout *layout, const in
     }
 }
 
-// Random runs along both dimensions, on any sizes: the same elements in units, in parts, in units again, and from the code.
+// Random runs along both dimensions: the same elements in units, in parts, in units again, and
+// after encoding and decoding.
 static void both_forms_have_the_same(void **state)
 {
     struct bench *b = *state;
@@ -130,7 +130,7 @@ static void both_forms_have_the_same(void **state)
         int64_t cuts[2] = {1 + pick(&seed, 7), 1 + pick(&seed, 5)}, devices[64], row = 0;
         int64_t shape[2] = {pick(&seed, 20), 1 + pick(&seed, 20)};
         int64_t ends_row =
-            pick(&seed, cuts[1]); // columns up to it are one device's, the others another's
+            pick(&seed, cuts[1]); // columns before it belong to one device, the others to another
         for (int64_t i = 0; i < cuts[0]; i++) {
             row += i && pick(&seed, 3) == 0;
             for (int64_t j = 0; j < cuts[1]; j++)
@@ -163,7 +163,7 @@ static void both_forms_have_the_same(void **state)
     assert_true(merged > 100);
 }
 
-// What does not say unequal parts in the least units is no code: others would be equal layouts that do not look so.
+// Shares that are not in lowest terms are rejected: equal layouts would have different codes.
 static void codes_of_shares(void **state)
 {
     struct bench *b = *state;

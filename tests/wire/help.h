@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// help.h - what the tests of `wire` share: bytes from hex text, small messages, findings.
+// help.h - shared by the tests of wire: bytes from hex text, small messages, diagnostics.
 #ifndef TSR_TESTS_WIRE_HELP_H
 #define TSR_TESTS_WIRE_HELP_H
 
@@ -75,7 +75,7 @@ static inline void assert_same(struct str got, struct str wanted)
         assert_memory_equal(got.p, wanted.p, wanted.n);
 }
 
-// The one finding that there is has this code.
+// There is exactly one diagnostic, with this code.
 static inline void assert_finding(tsr_session *s, const char *code)
 {
     assert_int_equal(tsr_finding_count(s), 1);

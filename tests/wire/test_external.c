@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_external.c - external data: what a tensor may say about it, and the windows of real files.
+// test_external.c - external data: valid and invalid descriptions, and ranges of files.
 #include "help.h"
 #include "../valgrind.h"
 
@@ -177,7 +177,7 @@ static void test_windows(void **state)
     teardown(&x);
 }
 
-// The contained open is of `base`; here it is only shown that nothing goes around it.
+// Tested in base; here: nothing bypasses it.
 static void test_outside(void **state)
 {
     (void)state;

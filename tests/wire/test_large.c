@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-// Lengths of model { graph { initializer { raw_data } } } from the inside out, and their heads as bytes.
+// Lengths of model { graph { initializer { raw_data } } } from the inside out, with their tags.
 static struct bytes heads(uint64_t raw, uint64_t *total)
 {
     struct bytes tensor = {0}, graph = {0}, model = {0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_read.c - what the check takes and refuses, with code and byte; the readers of checked parts.
+// test_read.c - accepted and rejected messages with code and byte offset; reading single fields.
 #include "help.h"
 
 static tsr_status check(tsr_session *s, struct str body, enum wire_message m)
@@ -160,7 +160,7 @@ static struct bytes chain(int n, const uint32_t *period, int n_period)
     return b;
 }
 
-// V-20: 99, 100 and 101 levels through every road that recurses.
+// V-20: 99, 100 and 101 levels through every kind of recursion.
 static void test_depth_of_messages(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void test_depth_of_groups(void **state)
     assert_depth(&b, WIRE_MODEL, true);
 }
 
-// Damage inside messages of every kind is found: wrong length at the end of a body of that kind.
+// Errors inside of messages of every kind are found: a wrong length at the end of the body.
 static void test_every_message_is_walked(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void test_every_message_is_walked(void **state)
     assert_null(tsr__wire_row(WIRE_MESSAGE_COUNT, 1));
 }
 
-// V-26: last one wins, lists mix packed and unpacked, messages merge.
+// V-26: the last field is used, lists mix packed and unpacked, messages are merged.
 static void test_readers(void **state)
 {
     (void)state;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire_tool.c - runs `wire` for reference.py: one answer for each request on stdin.
+// wire_tool.c - runs `wire` for reference.py: answers requests from stdin.
 //
-//   wire_tool verdict     reads (message, length, bytes) triples, answers y or n: does the check accept?
-//   wire_tool model       the same for whole models that are loaded; after y come two numbers of 4 bytes: how many
-//                         nodes and constants the main graph has. A model that loads must save as it was.
-//   wire_tool rename      reads lines PATH, gives every value of the main graph a name with "x_" in front, answers
-//                         with the length (4 bytes) and the bytes of the model.
-//   wire_tool roundtrip   reads lines "MESSAGE PATH", decodes and encodes every field of the file through the
-//                         rope, and rewrites it with its own fields as parts; both must give the same bytes.
+//   wire_tool verdict     reads (message, length, bytes) triples; answers y or n: accepted?
+//   wire_tool model       the same for models that are loaded; after y follow two 4-byte numbers:
+//                         nodes and constants of the main graph. It must save as it was.
+//   wire_tool rename      reads lines PATH, prefixes the name of every value of the main graph with
+//                         "x_"; answers with the length (4 bytes) and the bytes of the model.
+//   wire_tool roundtrip   reads lines "MESSAGE PATH", decodes and encodes every field of the file,
+//                         and rewrites it with its own fields; both must give the same bytes.
 #include "wire/internal.h"
 
 #include <stdio.h>
