@@ -493,7 +493,7 @@ enum fault_kind {
 };
 // True if a test has asked for this operation of the session to fail.
 bool tsr__fault(tsr_session *session, enum fault_kind kind);
-// For tests: makes the n-th operation of that kind from now fail, with sticky also all later ones. n 0 turns it off.
+// For tests: the n-th operation of that kind fails, with `sticky` all later ones too; n 0: none.
 void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
 
 // ---- the session (session.c) -------------------------------------------------------------------

@@ -420,7 +420,7 @@ void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *nod
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);
 
-// ---- attributes (attr.c) --------------------------------------------------------------------------
+// ---- attributes (attr.c) ---------------------------------------------------------------------
 
 tsr_attr *tsr__attr_append(tsr_node *node);
 

@@ -137,7 +137,7 @@ tsr_status tsr__graph_visit_constants(const tsr_graph *graph,
 // Reads the external data of constants in subgraphs, so that copies of the node contain it.
 tsr_status tsr__node_load_constants(const tsr_node *node) TSR_MUST_USE;
 
-// A file of ONNX test data. `wrapped` is the result of tsr__value_wrapped for the value of that file.
+// A file of ONNX test data. `wrapped` is the result of tsr__value_wrapped for its value.
 struct tensor_file {
     bool sequence;
     size_t n; // 0 without sequence: an optional without a value
