@@ -3,6 +3,7 @@
 // same partition has the same bytes. Absent fields are left out, not written as null.
 // docs/formats.md describes each field.
 #include "bundle/bundle.h"
+#include "tessera_json.h"
 
 // The layout, encoded as in attributes of operators (tsr__layout_encode).
 static void write_layout(tsr_json *json, const struct tile_layout *layout)
@@ -65,26 +66,40 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
     tsr_json_end(json);
 }
 
-static void write_states(tsr_json *json, const struct manifest *manifest)
-{
-    tsr_json_begin(json, "states", '[');
-    for (size_t i = 0; i < manifest->n_states; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "input", manifest->states[i].input);
-        tsr_json_string(json, "output", manifest->states[i].output);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-}
+static const tsr_json_field state_fields[] = {
+    {JSON_FIELD(struct manifest_state, "input", input)},
+    {JSON_FIELD(struct manifest_state, "output", output)},
+    {JSON_END},
+};
+static const tsr_json_field device_fields[] = {
+    {JSON_FIELD(struct manifest_device, "device", device)},
+    {JSON_FIELD(struct manifest_device, "file", file)},
+    {JSON_LIST(struct manifest_device, "data", data, n_data)},
+    {JSON_END},
+};
+static const tsr_json_field port_name_fields[] = {
+    {JSON_LIST(struct manifest_device, "inputs", inputs, n_inputs)},
+    {JSON_LIST(struct manifest_device, "outputs", outputs, n_outputs)},
+    {JSON_END},
+};
+static const tsr_json_field weight_fields[] = {
+    {JSON_FIELD(struct manifest_device, "elements", weights)},
+    {JSON_FIELD(struct manifest_device, "bytes", weight_bytes)},
+    {JSON_END},
+};
+static const tsr_json_field replicated_fields[] = {
+    {JSON_FIELD(struct manifest_replicated, "node", node)},
+    {JSON_FIELD(struct manifest_replicated, "op", op)},
+    {JSON_FIELD(struct manifest_replicated, "reason", reason)},
+    {JSON_END},
+};
+static const tsr_json_field list_fields[] = {
+    {JSON_RECORDS(struct manifest, "replicated", replicated, n_replicated, replicated_fields)},
+    {JSON_RECORDS(struct manifest, "weights", devices, n_ranks, weight_fields)},
+    {JSON_END},
+};
 
-static void write_names(tsr_json *json, const char *key, const char *const *names, size_t n)
-{
-    tsr_json_begin(json, key, '[');
-    for (size_t i = 0; i < n; i++)
-        tsr_json_string(json, NULL, names[i]);
-    tsr_json_end(json);
-}
-
+// In the order of the ranks.
 static void write_devices(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "devices", '[');
@@ -92,16 +107,11 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
         const struct manifest_device *device = &manifest->devices[r];
         tsr_json_begin(json, NULL, '{');
         tsr_json_int(json, "rank", r);
-        tsr_json_string(json, "device", device->device);
-        tsr_json_string(json, "file", device->file);
-        write_names(json, "data", device->data, device->n_data);
-        if (device->n_stages) {
+        tsr_json_fields(json, device_fields, device);
+        if (device->n_stages)
             tsr_json_ints(json, "stages", device->stages, device->n_stages);
-        }
-        if (device->has_ports) {
-            write_names(json, "inputs", device->inputs, device->n_inputs);
-            write_names(json, "outputs", device->outputs, device->n_outputs);
-        }
+        if (device->has_ports)
+            tsr_json_fields(json, port_name_fields, device);
         tsr_json_end(json);
     }
     tsr_json_end(json);
@@ -130,23 +140,7 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
 // "files" and "sizes" are objects by name; manifest_read.c checks that they agree.
 static void write_rest(tsr_json *json, const struct manifest *manifest)
 {
-    tsr_json_begin(json, "replicated", '[');
-    for (size_t i = 0; i < manifest->n_replicated; i++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "node", manifest->replicated[i].node);
-        tsr_json_string(json, "op", manifest->replicated[i].op);
-        tsr_json_string(json, "reason", manifest->replicated[i].reason);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
-    tsr_json_begin(json, "weights", '[');
-    for (int64_t r = 0; r < manifest->n_ranks; r++) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_int(json, "elements", manifest->devices[r].weights);
-        tsr_json_int(json, "bytes", manifest->devices[r].weight_bytes);
-        tsr_json_end(json);
-    }
-    tsr_json_end(json);
+    tsr_json_fields(json, list_fields, manifest);
     tsr_json_begin(json, "files", '{');
     for (size_t i = 0; i < manifest->n_files; i++)
         tsr_json_string(json, manifest->files[i].name, manifest->files[i].sha256);
@@ -178,7 +172,8 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     write_devices(json, manifest);
     write_ports(json, "inputs", manifest->inputs, manifest->n_inputs);
     write_ports(json, "outputs", manifest->outputs, manifest->n_outputs);
-    write_states(json, manifest);
+    tsr_json_records(json, "states", state_fields, manifest->states, manifest->n_states,
+                     sizeof *manifest->states);
     write_collectives(json, manifest);
     write_rest(json, manifest);
     tsr_json_end(json);
