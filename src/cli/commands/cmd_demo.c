@@ -3,8 +3,8 @@
 //
 // The usual tensor parallelism: query, key, value and up are sharded by columns, output and down by
 // rows. Only these six weights are annotated; the rest follows from the operators' rules. With 4
-// devices each has 2 of 8 heads and 512 of 2048 inner columns; the partial sums of `output` and `down`
-// are added by two AllReduces. The model is built with the public API, node by node.
+// devices each has 2 of 8 heads and 512 of 2048 inner columns; the partial sums of `output` and
+// `down` are added by two AllReduces. The model is built with the public API, node by node.
 #include "cli/output/summary.h"
 
 #include <math.h>
@@ -49,30 +49,9 @@ static tsr_value *weight(struct builder *builder, const char *name, int64_t rows
     return value;
 }
 
-// The second input of a Reshape.
-static tsr_value *shape_constant(struct builder *builder, const char *name, const int64_t *dims,
-                                 int64_t n)
-{
-    tsr_value *value = tsr_graph_add_initializer(builder->graph, name, TSR_INT64, 1, &n, dims,
-                                                 (size_t)n * sizeof *dims);
-    builder->failed |= !value;
-    return value;
-}
-
-// The node's output with its shape set; NULL if the node is.
-static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const int64_t *sizes)
-{
-    tsr_dim dims[4];
-    for (int i = 0; i < rank; i++)
-        dims[i] = (tsr_dim){sizes[i], ""};
-    tsr_value *value = n ? tsr_node_output(n, 0) : NULL;
-    builder->failed |= !value || tsr_value_set_type(value, TSR_FLOAT, rank, dims) != TSR_OK;
-    return value;
-}
-
-// A node with one to three inputs (the later ones may be NULL) and one output.
-static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
-                      tsr_value *z)
+// A node with one to three inputs (the later ones may be NULL); returns its output.
+static tsr_value *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
+                       tsr_value *z)
 {
     char name[32], out[32];
     const char *outputs[] = {out};
@@ -84,10 +63,27 @@ static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr
     size_t n_inputs = z ? 3 : y ? 2 : 1;
     tsr_node *n = tsr_graph_add_node(builder->graph, "", op, name, inputs, n_inputs, outputs, 1);
     builder->failed |= !n;
-    return n;
+    return n ? tsr_node_output(n, 0) : NULL;
 }
 
-static const int64_t flat[] = {1, TOKENS, HIDDEN};
+static tsr_value *reshape(struct builder *builder, tsr_value *x, const char *name, int64_t rank,
+                          const int64_t *sizes)
+{
+    tsr_value *shape = tsr_graph_value(builder->graph, name);
+    if (!shape)
+        shape = tsr_graph_add_initializer(builder->graph, name, TSR_INT64, 1, &rank, sizes,
+                                          (size_t)rank * sizeof *sizes);
+    builder->failed |= !shape;
+    return node(builder, "Reshape", x, shape, NULL);
+}
+
+static tsr_value *transpose(struct builder *builder, tsr_value *x, const int64_t *perm)
+{
+    tsr_value *y = node(builder, "Transpose", x, NULL, NULL);
+    if (y)
+        builder->failed |= tsr_node_set_ints(tsr_value_producer(y), "perm", perm, 4) != TSR_OK;
+    return y;
+}
 
 // x * W + bias, with W sharded by columns or rows.
 static tsr_value *project(struct builder *builder, tsr_value *x, const char *name, int64_t in,
@@ -96,58 +92,38 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
     char text[96], bias_name[64];
     // Numbers in [-1, 1) have variance 1/3; times 1.7 / sqrt(in), products keep variance 1.
     tsr_value *w = weight(builder, name, in, out, 1.7f / sqrtf((float)in), 0);
-    tsr_node *n = node(builder, "MatMul", x, w, NULL);
-    const int64_t sizes[] = {1, TOKENS, out};
-    tsr_value *y = typed(builder, n, 3, sizes);
+    tsr_value *y = node(builder, "MatMul", x, w, NULL);
     snprintf(text, sizeof text, rows ? "{%d,1}" : "{1,%d}", (int)builder->devices);
     snprintf(bias_name, sizeof bias_name, "%s.bias", name);
-    if (!builder->failed)
-        builder->failed |= tsr_node_shard_text(n, w, builder->config, text) != TSR_OK;
+    if (y)
+        builder->failed |=
+            tsr_node_shard_text(tsr_value_producer(y), w, builder->config, text) != TSR_OK;
     tsr_value *bias = weight(builder, bias_name, out, 0, 0.1f, 0);
-    return typed(builder, node(builder, "Add", y, bias, NULL), 3, sizes);
+    return node(builder, "Add", y, bias, NULL);
 }
 
 // [1, tokens, hidden] -> [1, heads, tokens, hidden / heads]; for keys the last two are exchanged.
-static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *shape, bool exchanged)
+static tsr_value *by_heads(struct builder *builder, tsr_value *x, const char *name, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
     const int64_t perm[2][4] = {{0, 2, 1, 3}, {0, 2, 3, 1}};
-    int64_t sizes[4];
-    tsr_value *y = typed(builder, node(builder, "Reshape", x, shape, NULL), 4, split);
-    tsr_node *n = node(builder, "Transpose", y, NULL, NULL);
-    for (int i = 0; i < 4; i++)
-        sizes[i] = split[perm[exchanged][i]];
-    if (n)
-        builder->failed |= tsr_node_set_ints(n, "perm", perm[exchanged], 4) != TSR_OK;
-    return typed(builder, n, 4, sizes);
+    tsr_value *y = project(builder, x, name, HIDDEN, HIDDEN, false);
+    return transpose(builder, reshape(builder, y, "to_heads", 4, split), perm[exchanged]);
 }
 
 static tsr_value *attention(struct builder *builder, tsr_value *x)
 {
-    const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS},
-                  scores[] = {1, HEADS, TOKENS, TOKENS};
-    const int64_t context[] = {1, HEADS, TOKENS, HIDDEN / HEADS}, perm[] = {0, 2, 1, 3};
+    const int64_t flat[] = {1, TOKENS, HIDDEN}, perm[] = {0, 2, 1, 3};
     float scale = 1 / sqrtf(HIDDEN / HEADS);
-    tsr_value *to_heads = shape_constant(builder, "to_heads", split, 4),
-              *to_flat = shape_constant(builder, "to_flat", flat, 3);
     tsr_value *factor = tsr_graph_add_initializer(builder->graph, "scale", TSR_FLOAT, 0, NULL,
                                                   &scale, sizeof scale);
-    tsr_value *q =
-        by_heads(builder, project(builder, x, "query", HIDDEN, HIDDEN, false), to_heads, false);
-    tsr_value *k =
-        by_heads(builder, project(builder, x, "key", HIDDEN, HIDDEN, false), to_heads, true);
-    tsr_value *v =
-        by_heads(builder, project(builder, x, "value", HIDDEN, HIDDEN, false), to_heads, false);
-    tsr_value *s = typed(builder, node(builder, "MatMul", q, k, NULL), 4, scores);
-    s = typed(builder, node(builder, "Mul", s, factor, NULL), 4, scores);
-    s = typed(builder, node(builder, "Softmax", s, NULL, NULL), 4, scores);
-    tsr_value *y = typed(builder, node(builder, "MatMul", s, v, NULL), 4, context);
-    tsr_node *n = node(builder, "Transpose", y, NULL, NULL);
-    if (n)
-        builder->failed |= tsr_node_set_ints(n, "perm", perm, 4) != TSR_OK;
-    y = typed(builder, node(builder, "Reshape", typed(builder, n, 4, split), to_flat, NULL), 3,
-              flat);
-    return project(builder, y, "output", HIDDEN, HIDDEN, true);
+    tsr_value *q = by_heads(builder, x, "query", false), *k = by_heads(builder, x, "key", true),
+              *v = by_heads(builder, x, "value", false);
+    tsr_value *s = node(builder, "MatMul", q, k, NULL);
+    s = node(builder, "Softmax", node(builder, "Mul", s, factor, NULL), NULL, NULL);
+    tsr_value *y = transpose(builder, node(builder, "MatMul", s, v, NULL), perm);
+    return project(builder, reshape(builder, y, "to_flat", 3, flat), "output", HIDDEN, HIDDEN,
+                   true);
 }
 
 // LayerNormalization(x + y).
@@ -156,42 +132,39 @@ static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value
 {
     char bias[32];
     snprintf(bias, sizeof bias, "%s.bias", name);
-    tsr_value *sum = typed(builder, node(builder, "Add", x, y, NULL), 3, flat);
     tsr_value *scale = weight(builder, name, HIDDEN, 0, 0.1f, 1),
               *shift = weight(builder, bias, HIDDEN, 0, 0.1f, 0);
-    return typed(builder, node(builder, "LayerNormalization", sum, scale, shift), 3, flat);
+    return node(builder, "LayerNormalization", node(builder, "Add", x, y, NULL), scale, shift);
 }
 
 // attention -> add & norm -> up, Relu, down -> add & norm.
+static tsr_status add_block(struct builder *builder)
+{
+    const tsr_dim dims[] = {{1, ""}, {TOKENS, ""}, {HIDDEN, ""}};
+    tsr_value *x = tsr_graph_add_input(builder->graph, "x");
+    builder->failed = !x || tsr_value_set_type(x, TSR_FLOAT, 3, dims) != TSR_OK;
+    tsr_value *value = residual_norm(builder, x, attention(builder, x), "norm1");
+    tsr_value *up = project(builder, value, "up", HIDDEN, INNER, false);
+    up = node(builder, "Relu", up, NULL, NULL);
+    tsr_value *down = project(builder, up, "down", INNER, HIDDEN, true);
+    tsr_value *y = residual_norm(builder, value, down, "norm2");
+    return builder->failed ? TSR_NOMEM : tsr_graph_add_output(builder->graph, y);
+}
+
 static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
 {
-    tsr_model *model = NULL;
-    const int64_t inner[] = {1, TOKENS, INNER};
-    const tsr_dim dims[] = {{1, ""}, {TOKENS, ""}, {HIDDEN, ""}};
-    tsr_status status = tsr_model_new(cli->session, "block", 11, &model);
-    if (status == TSR_OK)
-        status = tsr_model_set_opset(model, "", 18);
+    tsr_shapes_summary shapes = {.size = sizeof shapes};
     struct builder builder = {.devices = devices, .random = 88172645463325252u};
+    tsr_status status = tsr_model_new(cli->session, "block", 11, out);
     if (status == TSR_OK)
-        status = tsr_model_add_config(model, "demo", devices, NULL, 0, &builder.config);
-    if (status != TSR_OK) {
-        tsr_model_free(model);
+        status = tsr_model_set_opset(*out, "", 18);
+    if (status == TSR_OK)
+        status = tsr_model_add_config(*out, "demo", devices, NULL, 0, &builder.config);
+    if (status != TSR_OK)
         return status;
-    }
-    builder.graph = tsr_model_graph(model);
-    tsr_value *x = tsr_graph_add_input(builder.graph, "x");
-    builder.failed = !x || tsr_value_set_type(x, TSR_FLOAT, 3, dims) != TSR_OK;
-    tsr_value *value = residual_norm(&builder, x, attention(&builder, x), "norm1");
-    tsr_value *up = project(&builder, value, "up", HIDDEN, INNER, false);
-    up = typed(&builder, node(&builder, "Relu", up, NULL, NULL), 3, inner);
-    tsr_value *y =
-        residual_norm(&builder, value, project(&builder, up, "down", INNER, HIDDEN, true), "norm2");
-    if (builder.failed || tsr_graph_add_output(builder.graph, y) != TSR_OK) {
-        tsr_model_free(model);
-        return TSR_NOMEM;
-    }
-    *out = model;
-    return TSR_OK;
+    builder.graph = tsr_model_graph(*out);
+    status = add_block(&builder);
+    return status == TSR_OK ? tsr_shapes(*out, NULL, 0, &shapes) : status;
 }
 
 static int report(struct cli *cli, const tsr_verify_result *result, int code)
@@ -221,14 +194,10 @@ static tsr_status save_block(struct cli *cli, int64_t devices, const char *path)
     const char *keep = cli_value(cli, "--keep");
     tsr_model *model = NULL;
     tsr_status status = build(cli, devices, &model);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_model_save(model, path);
-    if (status != TSR_OK)
-        goto free_model;
-    if (keep)
+    if (status == TSR_OK)
+        status = tsr_model_save(model, path);
+    if (status == TSR_OK && keep)
         status = tsr_model_save(model, keep);
-free_model:
     tsr_model_free(model);
     return status;
 }
