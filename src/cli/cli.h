@@ -163,7 +163,7 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
      "core, 64 in all)"},                                                                          \
     {"--meet", "NAME", "name by which the ranks find each other (default: path of the argument)",  \
      INTO_RUN(meet)},                                                                              \
-    {"--hosts", "a:4,b:4", "hosts of the ranks, rank 0 on the first; uses UCX and implies --ranks", \
+    {"--hosts", "a:4,b:4", "hosts of the ranks, rank 0 on the first; implies --ranks and UCX",     \
      INTO_RUN(hosts)}
 #define MEETING_OPTIONS                                                                            \
     {"--port", "P", "ucx: port of rank 0 (default: MASTER_PORT, else 29500)", INTO_RUN(port),      \
@@ -246,8 +246,8 @@ bool cli_is_folder(const char *path);
 // A topology as --devices and `topology` take it: a file, or a text for tsr_topology_parse.
 tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out);
 
-// Inputs and run options (options/run_options.c). cli_inputs: the notation of the inputs, valid until
-// the next call; NULL after a message: EXIT_USAGE.
+// Inputs and run options (options/run_options.c). cli_inputs: the notation of the inputs, valid
+// until the next call; NULL after a message: EXIT_USAGE.
 const char *cli_inputs(struct cli *cli);
 // Loads the inputs for the command's model or partition, and the model; for a partition, the model
 // of this rank. Rank 0 prints assumed sizes.

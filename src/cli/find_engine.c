@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // find_engine.c - finds the library of ONNX Runtime.
 //
-// Order: $TESSERA_ORT, the loader's path, the active Python environment, .venv and .deps next to the
-// program or above it, and last the `python3` on the path. Never the working directory, which another
-// user may have filled. Loading a library executes it: a library near the program must belong to
-// root, to the user or to the program's owner, and must not be writable by everybody.
+// Order: $TESSERA_ORT, the loader's path, the active Python environment, .venv and .deps next to
+// the program or above it, and last the `python3` on the path. Never the working directory, which
+// another user may have filled. Loading a library executes it: a library near the program must
+// belong to root, to the user or to the program's owner, and must not be writable by everybody.
 #include "cli/cli.h"
 
 #include <glob.h>
@@ -25,8 +25,8 @@ static bool is_ours(const struct stat *at, const struct stat *program)
     return known && (S_ISLNK(at->st_mode) || !(at->st_mode & S_IWOTH));
 }
 
-// Rejects a file planted by another user, such as /tmp/.venv/bin/python: the file, its folder and, for
-// a link, the target must be ours.
+// Rejects a file planted by another user, such as /tmp/.venv/bin/python: the file, its folder and,
+// for a link, the target must be ours.
 bool cli_is_trusted(const char *path)
 {
     struct stat program, at;
@@ -133,8 +133,8 @@ tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
         snprintf(above, sizeof above, "%s/..", folder);
         ok = try_near(cli, folder, found, version) || try_near(cli, above, found, version);
     }
-    // Diagnostics of failed attempts are dropped. If nothing was found, the first attempt is repeated for
-    // one diagnostic.
+    // Diagnostics of failed attempts are dropped. If nothing was found, the first attempt is
+    // repeated for one diagnostic.
     ok = ok || try_python(cli, found, version);
     tsr_finding_clear(cli->session);
     return ok ? TSR_OK : tsr_engine_open(cli->session, NULL, found, version);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// signals.c - Ctrl-C, kill, a closed terminal or pipe, and a file that shrinks while it is mapped. All of
-// them remove the session's temporary files; handlers use system calls only.
+// signals.c - Ctrl-C, kill, a closed terminal or pipe, and a file that shrinks while it is mapped.
+// All of them remove the session's temporary files; handlers use system calls only.
 //
 // tsr_session_sweep is safe in a handler. Exit codes are those of a shell: 128 plus the signal's
 // number (Ctrl-C: 130). `plan` installs its own handler for Ctrl-C while it searches (cmd_plan.c).
@@ -72,8 +72,9 @@ static const char *file_in_line(const char *line, uintptr_t address)
     return address >= from && address < to ? strchr(p, '/') : NULL;
 }
 
-// Finds the file that is mapped at the address. Reads byte by byte, since a handler cannot allocate;
-// a line that is too long is split, and its first part has the range and the start of the path.
+// Finds the file that is mapped at the address. Reads byte by byte, since a handler cannot
+// allocate; a line that is too long is split, and its first part has the range and the start of the
+// path.
 static bool find_file(uintptr_t address, char *out, size_t cap)
 {
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);

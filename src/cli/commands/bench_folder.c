@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_folder.c - the speed of a generation folder: tokens per second of prefill and decode, compared
-// with onnxruntime-genai on the unsharded folder and the same cores.
+// bench_folder.c - the speed of a generation folder: tokens per second of prefill and decode,
+// compared with onnxruntime-genai on the unsharded folder and the same cores.
 //
 // Both are loaded once and take turns (ours, the peer, ours), so that load of the machine affects
 // both. The peer is bench_peer.py, run by the Python that `doctor` finds; without onnxruntime-genai
@@ -33,7 +33,7 @@ struct folder_bench {
     double seconds;             // per side; ours are split between two turns
     struct rates ours, peer;
     char peer_name[64];        // "": not found
-    int threads, peer_threads; // per rank; the peer has as many as all ranks together
+    int threads, peer_threads; // per rank; the peer has the total of all ranks
 };
 
 static double now(void)
@@ -62,7 +62,8 @@ static double median(const double *list, size_t n)
 
 // ---- ours --------------------------------------------------------------------------------------
 
-// The first new token ends the prefill: with 128 prompt tokens it takes 0.5 s at 256 tokens per second.
+// The first new token ends the prefill: with 128 prompt tokens it takes 0.5 s at 256 tokens per
+// second.
 static tsr_status one_round(struct folder_bench *bench, bool counts)
 {
     tsr_generate_result result = {.size = sizeof result};
@@ -107,8 +108,8 @@ static void set_number(const char *name, double number)
     setenv(name, text, 1);
 }
 
-// Options are passed in the environment, so the shell does not interpret them. `exec` makes pclose wait
-// for Python. stderr would be a traceback if the package is missing.
+// Options are passed in the environment, so the shell does not interpret them. `exec` makes pclose
+// wait for Python. stderr would be a traceback if the package is missing.
 static FILE *start_peer(const struct folder_bench *bench)
 {
     char python[PATH_MAX];
@@ -275,7 +276,7 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
-// onnxruntime-genai defaults to one thread; it gets as many as our ranks together.
+// onnxruntime-genai defaults to one thread; it gets the total of our ranks.
 static void share_cores(struct folder_bench *bench)
 {
     int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->options.run.threads;

@@ -104,18 +104,14 @@ const struct command cmd_annotate = {
     .name = "annotate",
     .arguments = "MODEL [edits] -o OUT",
     .summary = "edit configurations, shardings and stages",
-    .detail = "NODE is a name, a glob, one of the node's outputs, or #index; `outer > branch > "
-              "inner` for "
-              "subgraphs.\n"
-              "SHARDING has the number of shards per dimension, then the device of each shard. "
-              "{1,4:0,1,2,3} shards columns in 4;\n"
-              "(0,1) is a group of devices with the same shard; {1:0,1} replicates; {4/2*16,1:0,1} "
-              "shards "
-              "4 heads of 16;\n"
-              "S0,R@2x2 shards over a mesh axis; ({0},{})@2x2 is the same. Without @ the mesh is "
-              "the grid "
-              "of the configuration's\n"
-              "topology, or all its devices: SR. {2,...} shards the first dimension of any rank.\n"
+    .detail = "NODE is a name, a glob, one of the node's outputs, or #index; `outer > branch >\n"
+              "inner` for subgraphs.\n"
+              "SHARDING has the number of shards per dimension, then the device of each shard.\n"
+              "{1,4:0,1,2,3} shards columns in 4; (0,1) is a group of devices with the same\n"
+              "shard; {1:0,1} replicates; {4/2*16,1:0,1} shards 4 heads of 16; S0,R@2x2 shards\n"
+              "over a mesh axis; ({0},{})@2x2 is the same. Without @ the mesh is the grid of\n"
+              "the configuration's topology, or all its devices: SR. {2,...} shards the first\n"
+              "dimension of any rank.\n"
               "Without edits OUT is a byte-exact copy of MODEL.",
     .example = "tessera annotate tests/models/t5_tiny/model.onnx --config tp2:2 --shard "
                "'node_linear_4:val_140={1,2:0,1}' "

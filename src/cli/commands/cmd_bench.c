@@ -151,15 +151,13 @@ const struct command cmd_bench = {
     .name = "bench",
     .arguments = "FOLDER|MODEL",
     .summary = "measure the speed of a partition or a model",
-    .detail = "Prints percentiles of the run time and the share that each rank spends in "
+    .detail = "Prints percentiles of the run time and the share that each rank spends in\n"
               "communication.\n"
-              "A model is partitioned as `run` does it. A model without a configuration runs "
-              "unsharded in one ONNX Runtime\n"
-              "with all threads, as the baseline.\n"
-              "For a generation folder (genai_config.json, or Optimum's files): tokens per second "
-              "of prefill and decode,\n"
-              "compared with onnxruntime-genai on the unsharded folder if Python has it. With "
-              "--inputs only the model is run.",
+              "A model is partitioned as `run` does it. A model without a configuration runs\n"
+              "unsharded in one ONNX Runtime with all threads, as the baseline.\n"
+              "For a generation folder (genai_config.json, or Optimum's files): tokens per\n"
+              "second of prefill and decode, compared with onnxruntime-genai on the unsharded\n"
+              "folder if Python has it. With --inputs only the model is run.",
     .example = "tessera bench tests/models/bert_tiny/model.onnx --devices 2 --seconds 1",
     .options = options_table,
     .min_arguments = 1,

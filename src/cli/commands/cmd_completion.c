@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_completion.c - completion scripts for bash, zsh and fish, from the tables of commands and options.
+// cmd_completion.c - completion scripts for bash, zsh and fish, from the tables of commands and
+// options.
 //
 // Each shell has one function that prints the frame and one that prints an option.
 #include "cli/cli.h"

@@ -153,8 +153,8 @@ static void check_gpus(struct cli *cli, struct item *item)
         snprintf(item->detail + n, cap - n, "; no NCCL");
 }
 
-// Tries the Python of cli_python, then that of PATH; -I ignores the working directory and PYTHONPATH. The
-// path is passed as a variable, so the shell does not interpret it.
+// Tries the Python of cli_python, then that of PATH; -I ignores the working directory and
+// PYTHONPATH. The path is passed as a variable, so the shell does not interpret it.
 static void check_python(struct item *item)
 {
     char line[400] = "", python[PATH_MAX];
@@ -167,7 +167,8 @@ static void check_python(struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", line);
 }
 
-// "2 ranks have 1 thread each and are pinned to cores 0 | 1; more than 2 are not pinned, with 1 thread".
+// "2 ranks have 1 thread each and are pinned to cores 0 | 1; more than 2 are not pinned, with 1
+// thread".
 static void check_ranks(struct item *item)
 {
     int cores[CORES_SHOWN], threads = 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_generate.c - generates tokens with the language model of a generation folder.
 //
-// The library opens the folder, plans and partitions the model (--devices), and calls take_token for
-// each token. Prompts are token ids: there is no tokenizer in C.
+// The library opens the folder, plans and partitions the model (--devices), and calls take_token
+// for each token. Prompts are token ids: there is no tokenizer in C.
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -72,8 +72,8 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
     return cli_read_run_options(cli, &options->run);
 }
 
-// The time to the first token includes the prompt; the rate is that of the later tokens. A model that
-// runs unsharded has no predicted time.
+// The time to the first token includes the prompt; the rate is that of the later tokens. A model
+// that runs unsharded has no predicted time.
 static void report(struct cli *cli, const struct listener *listener,
                    const tsr_generate_result *result)
 {
@@ -194,10 +194,9 @@ const struct command cmd_generate = {
     .name = "generate",
     .arguments = "FOLDER --ids 1,2,3",
     .summary = "generate tokens with a language model on several devices",
-    .detail =
-        "FOLDER has genai_config.json (onnxruntime-genai's builder) or config.json and model.onnx "
-        "(Optimum).\n"
-        "Caches stay on their devices between tokens.",
+    .detail = "FOLDER has genai_config.json (onnxruntime-genai's builder) or config.json and\n"
+              "model.onnx (Optimum).\n"
+              "Caches stay on their devices between tokens.",
     .example = "tessera generate tests/folders/genai_tiny --devices 2 --ids 1,7,11",
     .options = options_table,
     .min_arguments = 1,

@@ -47,14 +47,12 @@ const struct command cmd_infer = {
     .name = "infer",
     .arguments = "MODEL -o OUT",
     .summary = "infer missing shardings",
-    .detail =
-        "Explicit shardings never change. An input without a sharding gets what the node's other "
-        "shardings require,\n"
-        "else that of its producer; outputs follow from the operator's rule. With --propagate, the "
-        "sharding that a node\n"
-        "needs becomes that of its producer, unless that is explicit, contradicts other inputs, or "
-        "is set by another\n"
-        "node. If nodes disagree, the first one wins and the others are reported as notes.",
+    .detail = "Explicit shardings never change. An input without a sharding gets what the\n"
+              "node's other shardings require, else that of its producer; outputs follow from\n"
+              "the operator's rule. With --propagate, the sharding that a node needs becomes\n"
+              "that of its producer, unless that is explicit, contradicts other inputs, or is\n"
+              "set by another node. If nodes disagree, the first one wins and the others are\n"
+              "reported as notes.",
     .example = "tessera infer cut.onnx -o complete.onnx",
     .options = options,
     .min_arguments = 1,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_info.c - the contents of a model: interface, operators, weights, configurations, shardings, stages.
+// cmd_info.c - the contents of a model: interface, operators, weights, configurations, shardings,
+// stages.
 //
-// Text shows the first entries of long lists, JSON all. Wrong annotations are shown as far as they can
-// be read; `check` reports them.
+// Text shows the first entries of long lists, JSON all. Wrong annotations are shown as far as they
+// can be read; `check` reports them.
 #include "cli/cli.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_launch.c - starts a command as ranks on several hosts.
 //
-// This file fills a `struct launch` from the options; launch_ranks.c starts the ranks. `--hosts a:2,b`
-// gives
+// This file fills a `struct launch` from the options; launch_ranks.c starts the ranks. `--hosts
+// a:2,b` gives
 //
-//   rank 0 on a, local rank 0 of 2;  rank 1 on a, local rank 1 of 2;  rank 2 on b, local rank 0 of 1
+//   rank 0 on a, local rank 0 of 2; rank 1 on a, local rank 1 of 2; rank 2 on b, local rank 0 of 1
 #include "cli/launch/launch.h"
 
 #include <netinet/in.h>
@@ -42,8 +42,8 @@ static const struct launch_rank *first_remote(const struct launch *launch)
     return NULL;
 }
 
-// The address at which the other ranks reach rank 0. If rank 0 is on this host, it is the address of
-// the interface towards the first remote host, which may not know this host's name.
+// The address at which the other ranks reach rank 0. If rank 0 is on this host, it is the address
+// of the interface towards the first remote host, which may not know this host's name.
 static const char *master_of(const struct launch *launch)
 {
     static char address[256];
@@ -164,15 +164,13 @@ const struct command cmd_launch = {
     .name = "launch",
     .arguments = "-- COMMAND ...",
     .summary = "start a command as ranks on several hosts over ssh",
-    .detail =
-        "Sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun does, and a secret, so that "
-        "the ranks of\n"
-        "`tessera run parts/` find each other: by shared memory on one host, over UCX on several. "
-        "Ranks on this host are\n"
-        "started directly, others by ssh in a folder of the same path, where `tessera` and the "
-        "partition must exist.\n"
-        "Output lines start with the rank's number. If a rank fails, all are stopped, and its "
-        "exit code is returned.",
+    .detail = "Sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun does, and a secret,\n"
+              "so that the ranks of `tessera run parts/` find each other: by shared memory on\n"
+              "one host, over UCX on several. Ranks on this host are started directly, others\n"
+              "by ssh in a folder of the same path, where `tessera` and the partition must\n"
+              "exist.\n"
+              "Output lines start with the rank's number. If a rank fails, all are stopped, and\n"
+              "its exit code is returned.",
     .example = "tessera launch --hosts localhost:2 -- printenv RANK WORLD_SIZE",
     .options = options_table,
     .min_arguments = 1,

@@ -649,17 +649,13 @@ const struct command cmd_plan = {
     .name = "plan",
     .arguments = "MODEL --devices N -o OUT | --compare A B",
     .summary = "pick the fastest sharding that fits in memory",
-    .detail =
-        "A node takes the time of its arithmetic and memory traffic on the slowest device; a "
-        "collective takes the\n"
-        "time of the fastest algorithm on these links. `tessera topology show 2` prints the "
-        "default speeds of\n"
-        "devices and links.\n"
-        "--explain: `m/4` shards factor m of the operator's rule (`tessera rules OP`) in 4, "
-        "`m/3+1` in shards of\n"
-        "3 units and 1; `k/4 > m` leaves the sum sharded along m.\n"
-        "--json: cost, bound and one_device are in picoseconds; milliseconds is the predicted "
-        "time of one run.",
+    .detail = "A node takes the time of its arithmetic and memory traffic on the slowest\n"
+              "device; a collective takes the time of the fastest algorithm on these links.\n"
+              "`tessera topology show 2` prints the default speeds of devices and links.\n"
+              "--explain: `m/4` shards factor m of the operator's rule (`tessera rules OP`) in\n"
+              "4, `m/3+1` in shards of 3 units and 1; `k/4 > m` leaves the sum sharded along m.\n"
+              "--json: cost, bound and one_device are in picoseconds; milliseconds is the\n"
+              "predicted time of one run.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
                "seq=9 -o planned.onnx",
     .options = options_table,

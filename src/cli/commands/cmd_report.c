@@ -2,8 +2,8 @@
 // cmd_report.c - a plan and its predicted run as one HTML page.
 //
 // The page combines shardings (of the model, of a plan document with --plan, or of a new plan), a
-// simulation on their topology, and the trace of a real run (--trace). `struct report` has one plan;
-// --beside adds a second in a session of its own.
+// simulation on their topology, and the trace of a real run (--trace). `struct report` has one
+// plan; --beside adds a second one in another session.
 #include "cli/cli.h"
 #include "cli/edit/edit.h"
 
@@ -46,7 +46,7 @@ static const char *config_of(const struct report *report)
     return tsr_config_name(tsr_model_config(report->model, 0));
 }
 
-// Plans the model, or predicts the time of the shardings that it has, which fails for stages.
+// Plans the model, or predicts the time of its shardings, which fails for stages.
 static tsr_status plan(struct report *report)
 {
     tsr_model *copy = NULL;
@@ -144,7 +144,7 @@ static int load(struct report *report, const char *path, const char *document)
     return 0;
 }
 
-// ---- the plan of --beside ------------------------------------------------------------------------
+// ---- the plan of --beside ---------------------------------------------------------------------
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -152,8 +152,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Needs a second session, since a session stores one simulation. `file` is a model with shardings, or a
-// plan document for the same model.
+// Needs a second session, since a session stores one simulation. `file` is a model with shardings,
+// or a plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {
@@ -192,7 +192,7 @@ static void end_beside(struct report *other)
         tsr_session_free(other->cli->session);
 }
 
-// ---- the command line on the page ----------------------------------------------------------------
+// ---- the command line on the page -------------------------------------------------------------
 
 // Quotes words with special characters for a shell.
 static void add_word(FILE *to, const char *word)
@@ -211,8 +211,8 @@ static void add_word(FILE *to, const char *word)
     fputc('\'', to);
 }
 
-// The command that makes the page, as text for a shell; to be freed. Includes options that were filled
-// in for a generation folder.
+// The command that makes the page, as text for a shell; to be freed. Includes options that were
+// filled in for a generation folder.
 static char *command_of(const struct cli *cli)
 {
     char *text = NULL;
@@ -233,7 +233,7 @@ static char *command_of(const struct cli *cli)
     return text;
 }
 
-// ---- the command ---------------------------------------------------------------------------------
+// ---- the command ------------------------------------------------------------------------------
 
 static const tsr_topology *topology_of(const struct report *report)
 {
@@ -333,9 +333,8 @@ const struct command cmd_report = {
     .name = "report",
     .arguments = "MODEL -o page.html",
     .summary = "write an HTML page: verdict, memory, times, communication, shardings",
-    .detail =
-        "Shows the shardings of the model, or plans it first for --devices. The page is one file "
-        "that works offline.",
+    .detail = "Shows the shardings of the model, or plans it first for --devices. The page is\n"
+              "one file that works offline.",
     .example = "tessera report tests/models/bert_tiny/model.onnx --devices 4 --dim batch=8 --dim "
                "seq=32 -o page.html",
     .options = options_table,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_reshard.c - the cheapest resharding of a tensor, step by step, with its traffic.
 //
-// Needs no model: a resharding depends on a shape, two shardings and perhaps a partial sum. Example:
+// Needs no model: a resharding depends on a shape, two shardings and perhaps a partial sum.
+// Example:
 //
 //   tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'
 //   step                     per device          total  sharding                 groups

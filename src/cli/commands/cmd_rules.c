@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_rules.c - how operators can be sharded: one operator in words, a list, totals, or Markdown.
 //
-// `--markdown` prints docs/operators.md. A row of the table is an operator of a domain from an opset
-// on; rows of one operator are consecutive, the oldest first. tsr_rule_at reuses the memory of `words`
-// and `stays` in each call.
+// `--markdown` prints docs/operators.md. A row of the table is an operator of a domain from an
+// opset on; rows of one operator are consecutive, the oldest first. tsr_rule_at reuses the memory
+// of `words` and `stays` in each call.
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -186,8 +186,8 @@ static int print_markdown(struct cli *cli)
 
 // ---- totals ------------------------------------------------------------------------------------
 
-// Operators of one domain. replaced: sharded after expansion into simpler nodes; inside: the nodes of
-// their bodies are sharded; whole: not sharded.
+// Operators of one domain. replaced: sharded after expansion into simpler nodes; inside: the nodes
+// of their bodies are sharded; whole: not sharded.
 struct covered {
     const char *domain;
     size_t operators, cut, replaced, inside, whole;

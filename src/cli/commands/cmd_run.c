@@ -143,13 +143,11 @@ const struct command cmd_run = {
     .name = "run",
     .arguments = "FOLDER|MODEL",
     .summary = "run a partition or a model",
-    .detail = "A model with a device configuration is partitioned in a temporary folder first; "
-              "--devices plans it for the\n"
-              "sizes of its inputs. Other models run unsharded.\n"
-              "`mpirun -n 4 tessera run parts/` runs one process per rank. For a model, rank 0 "
-              "plans and partitions it in\n"
-              "TMPDIR, which all hosts must see. Without a launcher, start `tessera run parts/ "
-              "--rank K --ranks 4` four times.",
+    .detail = "A model with a device configuration is partitioned in a temporary folder first;\n"
+              "--devices plans it for the sizes of its inputs. Other models run unsharded.\n"
+              "`mpirun -n 4 tessera run parts/` runs one process per rank. For a model, rank 0\n"
+              "plans and partitions it in TMPDIR, which all hosts must see. Without a launcher,\n"
+              "start `tessera run parts/ --rank K --ranks 4` four times.",
     .example = "tessera run tests/models/bert_tiny/model.onnx --inputs "
                "tests/models/bert_tiny/test_data_set_0",
     .options = options_table,

@@ -64,9 +64,8 @@ const struct command cmd_shapes = {
     .name = "shapes",
     .arguments = "MODEL -o OUT",
     .summary = "infer types and shapes of all values",
-    .detail = "Declared types and shapes are completed, never replaced; a declaration that "
-              "contradicts an "
-              "operator is a warning.\n"
+    .detail = "Declared types and shapes are completed, never replaced; a declaration that\n"
+              "contradicts an operator is a warning.\n"
               "Sizes may be expressions of symbols: past + 1, batch*seq.",
     .example = "tessera shapes tests/models/bert_tiny/model.onnx --dim batch=1 -o shaped.onnx",
     .options = options,

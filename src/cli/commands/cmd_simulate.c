@@ -175,8 +175,8 @@ free_model:
     return status;
 }
 
-// True if the model has no configuration and no devices were given. Checked before planning, so that
-// it is reported as a usage error.
+// True if the model has no configuration and no devices were given. Checked before planning, so
+// that it is reported as a usage error.
 static bool lacks_devices(struct cli *cli, const struct planning *planning)
 {
     tsr_model *model = NULL;
@@ -258,9 +258,9 @@ const struct command cmd_simulate = {
     .name = "simulate",
     .arguments = "MODEL|DIR --devices TOPOLOGY",
     .summary = "predict the timeline of a run; the devices need not exist",
-    .detail = "Partitions the model (or reads a partition) and predicts the time of each step with "
-              "the planner's cost model.\n"
-              "A model without shardings is planned first. Devices synchronize only where they "
+    .detail = "Partitions the model (or reads a partition) and predicts the time of each step\n"
+              "with the planner's cost model.\n"
+              "A model without shardings is planned first. Devices synchronize only where they\n"
               "communicate.",
     .example = "tessera simulate tests/models/bert_tiny/model.onnx --devices hosts:2x2 --dim "
                "batch=8 --dim seq=128",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_tensor.c - splits a tensor file into shards, and joins shards.
 //
-// Shards are stored in an .npz with one entry per device, named by its number: `0`, `1`; `0.1` is the
-// second tile of device 0.
+// Shards are stored in an .npz with one entry per device, named by its number: `0`, `1`; `0.1` is
+// the second tile of device 0.
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -112,8 +112,8 @@ free_pieces:
     return code;
 }
 
-// `code` is set by errors that the command itself reports, `status` by those of the library. An invalid
-// sharding is a usage error.
+// `code` is set by errors that the command itself reports, `status` by those of the library. An
+// invalid sharding is a usage error.
 static int convert(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                    tsr_tensors *out)
 {
@@ -176,9 +176,8 @@ const struct command cmd_tensor = {
     .name = "tensor",
     .arguments = "split|join FILE --sharding SHARDING -o FILE.npz",
     .summary = "split a tensor file into shards, or join shards",
-    .detail = "FILE is .npy or .npz. Shards are an .npz with one entry per device: `0`, `1`; `0.1` "
-              "is the "
-              "second tile of device 0.",
+    .detail = "FILE is .npy or .npz. Shards are an .npz with one entry per device: `0`, `1`;\n"
+              "`0.1` is the second tile of device 0.",
     .example = "tessera tensor split tests/models/example.npy --sharding '{5,1:3,2,4,1,0}' -o "
                "pieces.npz",
     .options = options,

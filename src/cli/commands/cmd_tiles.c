@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_tiles.c - the tiles of a sharded shape: start, stop and size of every device's boxes.
 //
-// A box has start and stop (exclusive) in each dimension. With 7 rows and {5,1:3,2,4,1,0}, shard j has
-// rows floor(7j/5) .. floor(7(j+1)/5): shard 0, row 0, is on device 3, and shard 2, rows 2 and 3, on
-// device 4.
+// A box has start and stop (exclusive) in each dimension. With 7 rows and {5,1:3,2,4,1,0}, shard j
+// has rows floor(7j/5) .. floor(7(j+1)/5): shard 0, row 0, is on device 3, and shard 2, rows 2 and
+// 3, on device 4.
 #include "cli/cli.h"
 
 // "[0, 4]"; cut off if it does not fit.

@@ -14,7 +14,7 @@
 
 // ---- JSON --------------------------------------------------------------------------------------
 
-// `recorded`: comparison with the outputs recorded in a test_data_set_N; -1: there are none.
+// `recorded`: comparison with the outputs recorded in a test_data_set_N; -1: no recording.
 static void json_recorded(tsr_json *json, int recorded)
 {
     if (recorded < 0)

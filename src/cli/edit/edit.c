@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // edit.c - applies one edit to a model: configurations, shardings, stages.
 //
-// Options of `annotate` and lines of a script call edit_apply with the option and its value. Each edit
-// looks up its nodes (lookup.c) and calls the library. After an error the work goes on, so that all
-// errors of a script are reported; the model is written only if editor->code is still 0.
+// Options of `annotate` and lines of a script call edit_apply with the option and its value. Each
+// edit looks up its nodes (lookup.c) and calls the library. After an error the work goes on, so
+// that all errors of a script are reported; the model is written only if editor->code is still 0.
 #include "cli/edit/edit.h"
 
 #include <stdlib.h>

@@ -33,14 +33,14 @@ struct editor {
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
 void edit_end(struct editor *editor);
-// editor.c: reports an error and sets the exit code (EXIT_NO or EXIT_USAGE); counts an edit, or sets the
-// exit code of a status whose diagnostic the library has added.
+// editor.c: reports an error and sets the exit code (EXIT_NO or EXIT_USAGE); counts an edit, or
+// sets the exit code of a status whose diagnostic the library has added.
 void edit_wrong(struct editor *editor, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void edit_took(struct editor *editor, tsr_status status);
 
-// lookup.c: nodes that the text names (name, one of the outputs, #index, glob, `outer > branch > inner`);
-// stored in editor->found, returns their number.
+// lookup.c: nodes that the text names (name, one of the outputs, #index, glob, `outer > branch >
+// inner`); stored in editor->found, returns their number.
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs);
 // Splits NODE:VALUE where it names nodes and one of their values. On success editor->found has the
 // nodes and *value the value's name; otherwise reports why.

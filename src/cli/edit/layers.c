@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // layers.c - pipeline stages from ONNX Runtime's layer annotations: `annotate --layers RULES`.
 //
-// Nodes have a text under `layer_ann` in their metadata (written by Olive). RULES assign devices to these
-// texts, as the session option session.layer_assignment_settings does: "gpu(layers.); cpu(=head,
-// embed)". A text without = is a prefix. Prefixes have priority over exact texts; else the first match
-// counts. Each device becomes a stage, or several if the data flow needs them: embed on the CPU, layers
-// on the GPU and head on the CPU are stages 0, 1 and 2.
+// Nodes have a text under `layer_ann` in their metadata (written by Olive). RULES assign devices to
+// these texts, as the session option session.layer_assignment_settings does: "gpu(layers.);
+// cpu(=head, embed)". A text without = is a prefix. Prefixes have priority over exact texts; else
+// the first match counts. Each device becomes a stage, or several if the data flow needs them:
+// embed on the CPU, layers on the GPU and head on the CPU are stages 0, 1 and 2.
 #include "cli/edit/edit.h"
 
 #include <ctype.h>
@@ -86,8 +86,8 @@ static bool read_rules(struct layers *layers, char *text)
     return layers->n_rules > 0;
 }
 
-// The device of an annotation; NULL: no rule matches. With "gpu(layers.); cpu(=layers.9)" layers.9 is on
-// gpu, since prefixes come first.
+// The device of an annotation; NULL: no rule matches. With "gpu(layers.); cpu(=layers.9)" layers.9
+// is on gpu, since prefixes come first.
 static const char *device_of(const struct layers *layers, const char *annotation)
 {
     if (layers->n_rules == 0)
@@ -125,8 +125,9 @@ static long least_stage(const struct layers *layers, const tsr_node *node)
     return least;
 }
 
-// The first stage of the device from `least` on, or a new one; -1: too many stages. Data must not go back
-// to an earlier stage: after embed (cpu, 0) and layer (gpu, 1) the head (cpu) gets a new stage 2.
+// The first stage of the device from `least` on, or a new one; -1: too many stages. Data must not
+// go back to an earlier stage: after embed (cpu, 0) and layer (gpu, 1) the head (cpu) gets a new
+// stage 2.
 static long stage_of(struct layers *layers, const char *device, long least)
 {
     for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)

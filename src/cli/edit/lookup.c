@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // lookup.c - finds nodes and values by the words of an edit.
 //
-// Exact names are looked up in sorted lists, so that scripts of thousands of edits are fast; globs and
-// "did you mean" visit every node.
+// Exact names are looked up in sorted lists, so that scripts of thousands of edits are fast; globs
+// and "did you mean" visit every node.
 //
-// A word is tried as the name of a node, as one of its outputs, as #index, and as a glob over names. The
-// first kind with a match wins, so a node called `*` can be named. The result is in editor->found.
+// A word is tried as the name of a node, as one of its outputs, as #index, and as a glob over
+// names. The first kind with a match wins, so a node called `*` can be named. The result is in
+// editor->found.
 //
 //   mm1                    the node of that name, or the node with output mm1
 //   #3                     the fourth node of the graph
@@ -131,8 +132,8 @@ static tsr_graph *branch_of(const tsr_node *node, const char *name)
     return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
 }
 
-// `outer > branch > inner`: a node, its attribute, a node of that subgraph. Every step but the last must
-// match exactly one node. Changes the text.
+// `outer > branch > inner`: a node, its attribute, a node of that subgraph. Every step but the last
+// must match exactly one node. Changes the text.
 static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
 {
     for (char *arrow; (arrow = strstr(text, " > "));) {
@@ -229,7 +230,8 @@ static void values_text(const tsr_node *node, char *out, size_t cap)
     }
 }
 
-// Reports whether the node or the value is wrong: if a part before a colon names a node, the value is.
+// Reports whether the node or the value is wrong: if a part before a colon names a node, the value
+// is.
 static void report_missing(struct editor *editor, const char *text, size_t n)
 {
     char *copy = cli_copy(text, n), values[512];
@@ -253,7 +255,8 @@ static void report_missing(struct editor *editor, const char *text, size_t n)
     free(copy);
 }
 
-// Handles "node":"value" with quotes. False: not of that form; *found_it false: an error was reported.
+// Handles "node":"value" with quotes. False: not of that form; *found_it false: an error was
+// reported.
 static bool quoted_target(struct editor *editor, const char *text, size_t n, char **value,
                           bool *found_it)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch.h - the ranks of `tessera launch`: one child process per rank, which is the rank itself or a
-// remote shell that starts it.
+// launch.h - the ranks of `tessera launch`: one child process per rank, which is the rank itself or
+// a remote shell that starts it.
 #ifndef TSR_CLI_LAUNCH_H
 #define TSR_CLI_LAUNCH_H
 
@@ -25,8 +25,9 @@ struct launch {
     bool plain;                 // print lines without the rank's number
 };
 
-// Starts all ranks, prints their output, and waits for them. Returns the code of the first that failed,
-// or 0. After a failure the others have some seconds to report errors before they are stopped.
+// Starts all ranks, prints their output, and waits for them. Returns the code of the first that
+// failed, or 0. After a failure the others have some seconds to report errors before they are
+// stopped.
 int launch_ranks(const struct launch *launch);
 // The script of a remote shell; to be freed. The secret is not in it: it comes over standard input.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank);

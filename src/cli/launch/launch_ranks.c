@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch_ranks.c - starts ranks, prints their lines with the rank's number, stops all when one fails.
+// launch_ranks.c - starts ranks, prints their lines with the rank's number, stops all when one
+// fails.
 //
-// `start` forks one child per rank with pipes for its streams; `watch` prints lines, reaps children, and
-// stops the others after a failure: SIGTERM after 10 seconds, SIGKILL after 13. After 16 the launcher
-// ends even if a grandchild holds a pipe.
+// `start` forks one child per rank with pipes for its streams; `watch` prints lines, reaps
+// children, and stops the others after a failure: SIGTERM after 10 seconds, SIGKILL after 13. After
+// 16 the launcher ends even if a grandchild holds a pipe.
 //
-// Ranks get the environment of torchrun: the third rank of `a:2,b` has RANK=2 WORLD_SIZE=3 LOCAL_RANK=0
-// LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.
+// Ranks get the environment of torchrun: the third rank of `a:2,b` has RANK=2 WORLD_SIZE=3
+// LOCAL_RANK=0 LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.
 #include "cli/launch/launch.h"
 
 #include <errno.h>
@@ -44,7 +45,7 @@ static double now_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// ---- the script of a remote shell --------------------------------------------------------------
+// ---- the script of a remote shell -------------------------------------------------------------
 
 // Quotes one word for a POSIX shell.
 static void quote(FILE *out, const char *word)
@@ -58,8 +59,8 @@ static void quote(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-// The first line of the input is the secret. When the input ends (the launcher or the network is gone),
-// the rank is stopped.
+// The first line of the input is the secret. When the input ends (the launcher or the network is
+// gone), the rank is stopped.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank)
 {
     char *text = NULL, folder[4096];
@@ -94,7 +95,7 @@ char *launch_script(const struct launch *launch, const struct launch_rank *rank)
     return text;
 }
 
-// ---- starting ------------------------------------------------------------------------------------
+// ---- starting ---------------------------------------------------------------------------------
 
 static void set_number(const char *name, int value)
 {
@@ -128,8 +129,8 @@ static bool is_ssh(const char *program)
     return strcmp(slash ? slash + 1 : program, "ssh") == 0;
 }
 
-// Runs SHELL [--] HOST SCRIPT; -- for ssh only. The environment of the shell has no secret, which ssh
-// might send.
+// Runs SHELL [--] HOST SCRIPT; -- for ssh only. The environment of the shell has no secret, which
+// ssh might send.
 static void become_shell(const struct launch *launch, const struct launch_rank *rank)
 {
     char *words[SHELL_WORDS + 4], *rest = NULL;
@@ -212,7 +213,7 @@ static bool start(const struct launch *launch, const struct launch_rank *rank, s
     return true;
 }
 
-// ---- output --------------------------------------------------------------------------------------
+// ---- output -----------------------------------------------------------------------------------
 
 // Prints the first `length` bytes as a line and moves the rest to the front.
 static void print_line(const struct launch *launch, int rank, struct stream *stream, size_t length)
@@ -267,7 +268,7 @@ static bool pump(const struct launch *launch, struct child *children, struct pol
     return n > 0;
 }
 
-// ---- the end -------------------------------------------------------------------------------------
+// ---- the end ----------------------------------------------------------------------------------
 
 // As in shells: 128 plus the number of the signal.
 static int code_of(int status)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dims.c - sizes of symbolic dimensions: `--dim batch=8 --dim seq=128` becomes {batch, 8}, {seq, 128}.
+// dims.c - sizes of symbolic dimensions: `--dim batch=8 --dim seq=128` becomes {batch, 8}, {seq,
+// 128}.
 //
 // The library reports names that the model does not have. cli_report_dims reports assumed sizes.
 #include "cli/cli.h"
@@ -8,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Splits "batch=1" in place, at the last sign: names may contain one. strtoll would accept a sign or
-// a blank before the digits.
+// Splits "batch=1" in place, at the last sign: names may contain one. strtoll would accept a sign
+// or a blank before the digits.
 static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // guard.c - checks of a command line before anything runs.
 //
-// cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`) or another output
-// (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and different
-// spellings of a path are recognized. cli_near_* return the option or command that was meant.
+// cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`) or another
+// output (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and
+// different spellings of a path are recognized. cli_near_* return the option or command that was
+// meant.
 #include "cli/cli.h"
 
 #include <string.h>
@@ -47,8 +48,8 @@ static int refuse(const struct cli *cli, const char *path, const char *what)
     return EXIT_WRITE;
 }
 
-// Compares output `at` with the files of the other options. Outputs that do not exist yet can only be
-// compared by name. The same option given twice is no conflict: the last one counts.
+// Compares output `at` with the files of the other options. Outputs that do not exist yet can only
+// be compared by name. The same option given twice is no conflict: the last one counts.
 static int guard_options(const struct cli *cli, size_t at)
 {
     const char *out = cli->given[at].value;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // memory_limit.c - the memory limit of the session, and the command's own allocations.
 //
-// The limit is --memory-limit, else 7/8 of the memory of the machine or its control group, so that a
-// hostile file ends the command instead of the machine. Example: on a machine of 24 GiB whose control
-// group allows 16 GiB the session may allocate 14 GiB. Beyond that the command ends with
+// The limit is --memory-limit, else 7/8 of the memory of the machine or its control group, so that
+// a hostile file ends the command instead of the machine. Example: on a machine of 24 GiB whose
+// control group allows 16 GiB the session may allocate 14 GiB. Beyond that the command ends with
 // error[out-of-memory] and EXIT_READ instead of being killed.
 #include "cli/cli.h"
 
@@ -16,7 +16,7 @@
 #define LIMIT_NUMERATOR   7
 #define LIMIT_DENOMINATOR 8
 
-// The number in a small file of the kernel; -1: there is none ("max").
+// The number in a small file of the kernel; -1: no limit ("max").
 static int64_t read_number(const char *path)
 {
     char text[64];
@@ -58,7 +58,7 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
     return 0;
 }
 
-// ---- the command's own memory ---------------------------------------------------------------------
+// ---- the command's own memory -----------------------------------------------------------------
 
 // Returns the pointer, or ends the program if it is NULL.
 static void *require(void *p, size_t n, size_t bytes_each)

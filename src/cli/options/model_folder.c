@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // model_folder.c - accepts a generation folder wherever a command takes a model.
 //
-// main.c calls cli_folder between parsing and the command. The argument becomes the model file of the
-// folder, and missing options are filled in as if the user had given them. Commands with --inputs
-// (run, verify, bench) get a file of inputs: 3 tokens with 5 in the cache. Commands with --dim only
-// (plan, partition, shapes, simulate, report) get the sizes of one decode step: 1 token with 256 in
-// the cache. cli->folder keeps the folder for commands that need it (generate, bench, partition
-// --layout genai).
+// main.c calls cli_folder between parsing and the command. The argument becomes the model file of
+// the folder, and missing options are filled in as if the user had given them. Commands with
+// --inputs (run, verify, bench) get a file of inputs: 3 tokens with 5 in the cache. Commands with
+// --dim only (plan, partition, shapes, simulate, report) get the sizes of one decode step: 1 token
+// with 256 in the cache. cli->folder keeps the folder for commands that need it (generate, bench,
+// partition --layout genai).
 #include "cli/cli.h"
 
 #include <limits.h>

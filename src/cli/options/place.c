@@ -38,8 +38,8 @@ static size_t name_length(const char *entry, size_t length)
     return close && close > entry + 1 ? (size_t)(close + 1 - entry) : 0;
 }
 
-// Number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4; "a:", ":4", "a:x" and
-// "::1" are invalid, and so is "-a", which a remote shell would read as an option.
+// Number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4; "a:", ":4", "a:x"
+// and "::1" are invalid, and so is "-a", which a remote shell would read as an option.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];

@@ -5,7 +5,7 @@
 #include <string.h>
 
 // Warnings with the same code beyond this number are only counted, unless --verbose is given.
-#define MAX_ALIKE 8
+#define MAX_SAME_CODE 8
 
 static int exit_code(tsr_status status)
 {
@@ -28,12 +28,12 @@ static int exit_code(tsr_status status)
     return (size_t)status < sizeof codes ? codes[status] : EXIT_NO;
 }
 
-// Number of earlier diagnostics with the same code; counting stops above MAX_ALIKE.
-static size_t alike_before(const struct cli *cli, size_t at)
+// Number of earlier diagnostics with the same code; counting stops above MAX_SAME_CODE.
+static size_t same_code_before(const struct cli *cli, size_t at)
 {
     size_t n = 0;
     const char *code = tsr_finding_at(cli->session, at).code;
-    for (size_t i = 0; i < at && n <= MAX_ALIKE; i++)
+    for (size_t i = 0; i < at && n <= MAX_SAME_CODE; i++)
         n += strcmp(tsr_finding_at(cli->session, i).code, code) == 0;
     return n;
 }
@@ -50,10 +50,10 @@ static bool is_shown(const struct cli *cli, const tsr_finding *finding)
 }
 
 // Called once by every command, at its end. A status without a diagnostic (a cancelled plan, or no
-// memory for the diagnostic) gets a line of its own, so that no failure is silent.
+// memory for the diagnostic) gets a line too, so that no failure is silent.
 int cli_finish(struct cli *cli, tsr_status status)
 {
-    size_t shown = 0, alike = 0;
+    size_t shown = 0, more = 0;
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
         tsr_finding finding = tsr_finding_at(cli->session, i);
         // Results after a failed allocation are not reliable.
@@ -62,14 +62,14 @@ int cli_finish(struct cli *cli, tsr_status status)
         if (!is_shown(cli, &finding))
             continue;
         shown++;
-        if (finding.severity == TSR_WARNING && !cli->verbose && alike_before(cli, i) >= MAX_ALIKE)
-            alike++;
+        if (finding.severity == TSR_WARNING && !cli->verbose &&
+            same_code_before(cli, i) >= MAX_SAME_CODE)
+            more++;
         else
             fputs(tsr_finding_text(cli->session, i), stderr);
     }
-    if (alike)
-        fprintf(stderr, "... and %zu more warnings of the same kind (--verbose shows all)\n",
-                alike);
+    if (more)
+        fprintf(stderr, "... and %zu more warnings of the same kind (--verbose shows all)\n", more);
     // The session stores TSR_MAX_FINDINGS and counts all.
     size_t all =
         tsr_finding_total(cli->session, TSR_ERROR) + tsr_finding_total(cli->session, TSR_WARNING);

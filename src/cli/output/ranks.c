@@ -16,7 +16,8 @@ static void print_ways(FILE *to, const tsr_rank_facts *facts)
     }
 }
 
-// "rank 1: CUDA:0 (CUDA), 4 threads, 10.5 MiB (planned 10.1 MiB) of at most 3.0 GiB; own with ranks 0+1"
+// "rank 1: CUDA:0 (CUDA), 4 threads, 10.5 MiB (planned 10.1 MiB) of at most 3.0 GiB; own with ranks
+// 0+1"
 static void print_rank(FILE *to, int rank, const tsr_rank_facts *facts, int64_t planned)
 {
     fprintf(to, "rank %d: %s (%s), %d thread%s, ", rank, facts->device, facts->provider,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// streams.c - the output streams of the command. They escape control characters, marks that reorder a
-// line and broken UTF-8 as \xNN, so that names from files cannot control the terminal.
+// streams.c - the output streams of the command. They escape control characters, marks that reorder
+// a line and broken UTF-8 as \xNN, so that names from files cannot control the terminal.
 //
 // cli.h redirects stdout, stderr and printf here. A value whose name contains ESC [2J is printed as
 // \x1b[2J and does not clear the screen. show_progress in main.c and the handlers in signals.c
