@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-// A node by its name, or by that of one of its outputs.
+// A node by its name.
 struct name_entry {
     const char *name;
     tsr_node *node;
@@ -16,10 +16,9 @@ struct name_entry {
 struct editor {
     struct cli *cli;
     tsr_model *model;
-    tsr_config *config;         // selected for the following edits; NULL: none
-    struct name_entry *names;   // nodes of the main graph by name, sorted
-    struct name_entry *outputs; // and by output
-    size_t n_names, n_outputs;
+    tsr_config *config;       // selected for the following edits; NULL: none
+    struct name_entry *names; // nodes of the main graph, sorted by name
+    size_t n_names;
     tsr_node **found; // nodes of the last look-up
     size_t n_found, cap_found;
     const char *script;        // file name, or NULL: the command line

@@ -28,39 +28,20 @@ static int by_name(const void *a, const void *b)
     return order ? order : (i > k) - (i < k);
 }
 
-static void fill(struct editor *editor)
-{
-    for (tsr_node *node = tsr_graph_first(tsr_model_graph(editor->model)); node;
-         node = tsr_node_next(node)) {
-        if (tsr_node_name(node)[0])
-            editor->names[editor->n_names++] = (struct name_entry){tsr_node_name(node), node};
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i))
-                editor->outputs[editor->n_outputs++] =
-                    (struct name_entry){tsr_value_name(tsr_node_output(node, i)), node};
-    }
-    qsort(editor->names, editor->n_names, sizeof *editor->names, by_name);
-    qsort(editor->outputs, editor->n_outputs, sizeof *editor->outputs, by_name);
-}
-
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
 {
-    size_t nodes = 0, outputs = 0;
+    const tsr_graph *graph = tsr_model_graph(model);
     *editor = (struct editor){.cli = cli, .model = model};
-    for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
-         node = tsr_node_next(node)) {
-        nodes++;
-        outputs += tsr_node_output_count(node);
-    }
-    editor->names = cli_alloc(nodes + 1, sizeof *editor->names);
-    editor->outputs = cli_alloc(outputs + 1, sizeof *editor->outputs);
-    fill(editor);
+    editor->names = cli_alloc(tsr_graph_node_count(graph) + 1, sizeof *editor->names);
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        if (tsr_node_name(node)[0])
+            editor->names[editor->n_names++] = (struct name_entry){tsr_node_name(node), node};
+    qsort(editor->names, editor->n_names, sizeof *editor->names, by_name);
 }
 
 void edit_end(struct editor *editor)
 {
     free(editor->names);
-    free(editor->outputs);
     free(editor->found);
 }
 
@@ -74,19 +55,18 @@ static void found(struct editor *editor, tsr_node *node)
 }
 
 // Binary search for the first entry of that name, then all of them.
-static void find_in(struct editor *editor, const struct name_entry *list, size_t n,
-                    const char *name)
+static void find_named(struct editor *editor, const char *name)
 {
-    size_t low = 0, high = n;
+    size_t low = 0, high = editor->n_names;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (strcmp(list[middle].name, name) < 0)
+        if (strcmp(editor->names[middle].name, name) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < n && !strcmp(list[low].name, name); low++)
-        found(editor, list[low].node);
+    for (; low < editor->n_names && !strcmp(editor->names[low].name, name); low++)
+        found(editor, editor->names[low].node);
 }
 
 static bool parse_index(const char *text, int64_t *out)
@@ -98,31 +78,45 @@ static bool parse_index(const char *text, int64_t *out)
     return !*end;
 }
 
-// One step of a path. The main graph has sorted lists; subgraphs are searched.
+static bool has_name(const tsr_node *node, const char *text)
+{
+    return !strcmp(tsr_node_name(node), text);
+}
+
+static bool has_index(const tsr_node *node, const char *text)
+{
+    int64_t index;
+    return parse_index(text, &index) && tsr_node_index(node) == index;
+}
+
+static bool matches_glob(const tsr_node *node, const char *text)
+{
+    return tsr_node_name(node)[0] && !fnmatch(text, tsr_node_name(node), 0);
+}
+
+static void find_by(struct editor *editor, const tsr_graph *graph, const char *text,
+                    bool (*fits)(const tsr_node *node, const char *text))
+{
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        if (fits(node, text))
+            found(editor, node);
+}
+
+// One step of a path. The main graph has a sorted list of names; subgraphs are searched.
 static void find_step(struct editor *editor, const tsr_graph *graph, const char *text, bool globs)
 {
     int64_t index;
-    bool main = graph == tsr_model_graph(editor->model);
-    if (main)
-        find_in(editor, editor->names, editor->n_names, text);
-    for (tsr_node *node = tsr_graph_first(graph); node && !main; node = tsr_node_next(node))
-        if (!strcmp(tsr_node_name(node), text))
-            found(editor, node);
-    if (!editor->n_found && main)
-        find_in(editor, editor->outputs, editor->n_outputs, text);
-    for (tsr_node *node = tsr_graph_first(graph); node && !main && !editor->n_found;
-         node = tsr_node_next(node))
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i) && !strcmp(tsr_value_name(tsr_node_output(node, i)), text))
-                found(editor, node);
+    if (graph == tsr_model_graph(editor->model))
+        find_named(editor, text);
+    else
+        find_by(editor, graph, text, has_name);
+    const tsr_value *value = editor->n_found ? NULL : tsr_graph_value(graph, text);
+    if (value && tsr_value_producer(value))
+        found(editor, tsr_value_producer(value));
     if (!editor->n_found && parse_index(text, &index))
-        for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
-            if (tsr_node_index(node) == index)
-                found(editor, node);
+        find_by(editor, graph, text, has_index);
     if (!editor->n_found && globs && strpbrk(text, "*?["))
-        for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
-            if (tsr_node_name(node)[0] && !fnmatch(text, tsr_node_name(node), 0))
-                found(editor, node);
+        find_by(editor, graph, text, matches_glob);
 }
 
 // The subgraph of node under that attribute, or NULL.
