@@ -18,7 +18,7 @@
 // Memory of a process besides its tensors, measured with ONNX Runtime 1.31 (docs/measured.md).
 #define PLAN_ENGINE_BYTES ((int64_t)2 << 20)
 
-// ---- prices, for whoever has graphs of single devices (node.c). In picoseconds.
+// ---- costs in picoseconds, for graphs of single devices (node_cost.c)
 
 struct shapes;
 struct topology_groups;

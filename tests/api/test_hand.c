@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_hand.c - nobody does better by hand: random shardings of small models never simulate faster than what the planner
-// calls the least.
+// test_hand.c - random shardings of small models never simulate faster than a plan that is called
+// optimal.
 //
 //     api_test_hand             a sample, as the suite runs it
 //     api_test_hand 200 60 1    models, shardings of each, first seed
@@ -11,13 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLACK 1.001 // prices are rounded to picoseconds, node by node
-#define COMPARED                                                                                   \
-    4 // times as many models are planned and simulated alone, without shardings by hand
+#define SLACK    1.001 // costs are rounded to picoseconds, node by node
+#define COMPARED 4     // factor of models that are only planned and simulated
 
 // ---- planned, and by hand ----------------------------------------------------------------------
 
-// Seconds of one run; 0: it cannot be cut so.
+// Seconds of one run; 0: the sharding is not possible.
 static double simulated(tsr_model *model, const char *config, tsr_topology *topology)
 {
     tsr_simulation simulation = {.size = sizeof simulation};
@@ -25,11 +24,11 @@ static double simulated(tsr_model *model, const char *config, tsr_topology *topo
     return tsr_simulate(model, &options, &simulation) == TSR_OK ? simulation.seconds : 0;
 }
 
-// Devices that differ: plans look at some sets of them alone, and their message says which. All else is complete.
+// Plans for unlike devices try only some sets of them; all else is complete.
 struct tally {
     int models, shardings, skipped, apart;
-    int faster[2]; // of devices that are alike, and that are not
-    double worst;  // planned by simulated, or the other way
+    int faster[2]; // on equal devices, and on unlike ones
+    double worst;  // ratio of planned and simulated time
 };
 
 static void tell_faster(const tsr_model *model, const tsr_config *config, double hand,
@@ -53,7 +52,7 @@ static bool are_alike(const tsr_topology *topology)
     return true;
 }
 
-// Stages by hand are compared with stages that are planned: only these leave outputs where they are made.
+// Manual stages are compared with planned stages: only these leave outputs where they are made.
 static bool has_stages(tsr_model *model, const tsr_config *config)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -66,7 +65,7 @@ static bool has_stages(tsr_model *model, const tsr_config *config)
     return false;
 }
 
-// Seconds of the best plan with stages; 0: there is none.
+// Seconds of the best plan with stages; 0: no plan.
 static double best_staged(tsr_model *model, tsr_topology *topology)
 {
     static const char name[] = "staged";
@@ -102,7 +101,7 @@ static void try_hands(tsr_model *model, tsr_topology *topology, double planned, 
     }
 }
 
-// A plan and its simulation give the same number, within 3 %.
+// A plan and its simulation agree within 3 %.
 static void compare(double told, double planned, uint64_t seed, struct tally *tally)
 {
     double ratio = planned > told ? planned / told : told / planned;
@@ -139,7 +138,8 @@ static bool try_model(uint64_t seed, uint64_t shardings, struct tally *tally)
 
 int main(int argc, char **argv)
 {
-    // A Softmax whose classes are cut, the least of each model: it was priced as one node, 3 and 9 % off.
+    // A Softmax with sharded classes, the smallest example of each model: it was charged as one
+    // node, 3 and 9 % off.
     static const uint64_t softmaxes[] = {3760, 5297};
     uint64_t models = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     uint64_t shardings = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;

@@ -1,36 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_hand_stages.c - plans in pipeline stages of small models: they take what a simulation of them says, and nobody does better
-// by hand, neither in one run nor in the pace of many: random cuts of the chain, random devices for each part, random shardings on
-// them.
+// test_hand_stages.c - plans in pipeline stages of small models agree with their simulation, and
+// random stages are no faster, neither in one run nor in the period of many: random splits of the
+// chain, random devices for each part, random shardings on them.
 //
 //     api_test_hand_stages             a sample, as the suite runs it
-//     api_test_hand_stages 200 60 1    models, stages by hand of each, first seed
+//     api_test_hand_stages 200 60 1    models, random stages of each, first seed
 #include "../valgrind.h"
 #include "small_models.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SLACK                                                                                      \
-    1.01 // who of several devices has the larger of unequal parts is not looked at: 0.5 % at most were seen
-#define PACE_SLACK                                                                                 \
-    1.02 // devices of one stage that are done early with a run begin the next: 1.1 % was seen
-#define AGREE 1.03
-#define MOST  4  // devices
-#define RUNS  12 // that follow one another: enough for their pace to be steady
+#define SLACK      1.01 // which device has the larger of unequal parts is ignored: at most 0.5 %
+#define PACE_SLACK 1.02 // devices of one stage that finish early start the next run: at most 1.1 %
+#define AGREE      1.03
+#define MOST       4  // devices
+#define RUNS       12 // consecutive runs: enough for a steady period
 
 struct tally {
     int plans, hands, skipped;
-    int apart[2];    // of one run; of the pace of many
-    double worst[2]; // planned by simulated, or the other way
-    int faster;      // by hand, than a plan that is called the least
-    int below;       // than the least that any plan was said to take
-    int slower;      // paces that one by hand is better than, by whatever
+    int apart[2];    // latency; period
+    double worst[2]; // ratio of planned and simulated time
+    int faster;      // random stages that beat a plan that is called optimal
+    int below;       // random stages below the proved bound
+    int slower;      // periods that random stages beat at all
 };
 
 // ---- planned and simulated ---------------------------------------------------------------------
 
-// Seconds of one run, and between runs where there are many of them; 0: it cannot be cut so.
+// Latency and period in seconds; 0: the sharding is not possible.
 struct times {
     double run, period;
 };
@@ -60,7 +58,8 @@ static void compare(struct tally *tally, int what, double told, double seen, uin
 
 // ---- by hand -----------------------------------------------------------------------------------
 
-// Which devices each stage has: of 4 devices in the order 2 0 3 1, cut after 1 and 3, stage 0 has 2 and stage 1 has 0 and 3.
+// The devices of each stage: of 4 devices in the order 2 0 3 1, split after 1 and 3, stage 0 has 2
+// and stage 1 has 0 and 3.
 struct deal {
     int order[MOST], begin[MOST + 1];
 };
@@ -73,7 +72,7 @@ static struct deal deal_devices(struct dice *dice, int devices, int stages)
         deal.order[i] = deal.order[k];
         deal.order[k] = i;
     }
-    // Each stage has one device at least; what the dice leave at the end is idle.
+    // Each stage has at least one device; the rest is idle.
     int spare = devices - stages;
     for (int k = 0; k < stages; k++) {
         int more = (int)pick(dice, spare + 1);
@@ -83,7 +82,7 @@ static struct deal deal_devices(struct dice *dice, int devices, int stages)
     return deal;
 }
 
-// The node's output whole, by rows or by columns on the devices of the stage.
+// The node's output replicated, by rows or by columns on the devices of the stage.
 static bool shard_output(struct dice *dice, tsr_node *node, tsr_config *config,
                          const struct deal *deal, int stage)
 {
@@ -98,7 +97,7 @@ static bool shard_output(struct dice *dice, tsr_node *node, tsr_config *config,
            tsr_node_shard_text(node, tsr_node_output(node, 0), config, text) == TSR_OK;
 }
 
-// Ascending places of the nodes where stages end; false: there are too few nodes.
+// Ascending node indices where stages end; false: there are too few nodes.
 static bool cut_chain(struct dice *dice, int nodes, int stages, int *ends)
 {
     if (nodes < stages)
@@ -112,7 +111,7 @@ static bool cut_chain(struct dice *dice, int nodes, int stages, int *ends)
     return true;
 }
 
-// Times of random stages; 0: they cannot be cut so.
+// Times of random stages; 0: not possible.
 static struct times try_hand(tsr_model *model, tsr_topology *topology, int stages, int runs,
                              struct dice *dice)
 {
@@ -139,7 +138,7 @@ static struct times try_hand(tsr_model *model, tsr_topology *topology, int stage
     return seconds;
 }
 
-// planned: what the plan takes by its objective.
+// planned: time of the plan by its objective.
 static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_summary *plan,
                       double planned, uint64_t seed, uint64_t hands, struct tally *tally)
 {
@@ -167,7 +166,7 @@ static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_s
 
 // ---- one model ---------------------------------------------------------------------------------
 
-// stages 0: as many as are best. False: there was no plan, or it could not be simulated.
+// stages 0: the best number. False: there was no plan, or it could not be simulated.
 static bool try_stages(uint64_t seed, int64_t stages, tsr_objective objective, uint64_t hands,
                        struct tally *tally)
 {

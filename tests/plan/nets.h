@@ -24,7 +24,7 @@ struct net {
 };
 #define DIMS(...) ((const int64_t[]){__VA_ARGS__, -1})
 
-// Devices linked each with each: speeds in operations, bytes, and seconds.
+// All pairs of devices are linked: speeds in operations, bytes, and seconds.
 static inline struct net *net_new(const char *topology, double flops, double bandwidth,
                                   double latency, double link)
 {
@@ -141,7 +141,7 @@ static inline size_t collectives(const struct net *t, const char *op)
     return 0;
 }
 
-// The sharding that a value got at its producer, or at the node that reads it.
+// The sharding of a value at its producer, or at the node that reads it.
 static inline const char *sharding_at(const struct net *t, const tsr_node *n, const tsr_value *v)
 {
     const char *text = "";

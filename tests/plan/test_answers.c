@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_answers.c - planning problems with known answers, each against its closed form: meshes of two axes, slow and
-// fast links, order of gathers, sums of two partial results, experts, grouped queries, shared masks.
+// test_answers.c - planning problems with closed-form answers: meshes of two axes, slow and fast
+// links, order of gathers, sums of two partial results, experts, grouped queries, shared masks.
 #include "nets.h"
 #include "topology/topology.h"
 
@@ -48,7 +48,7 @@ static int64_t price(struct net *t, enum tsr_collective what, int64_t bytes)
     return price_of(t, what, 1, n, devices, bytes);
 }
 
-// The lines of one axis of a grid a x b, all at the same time.
+// Time of a collective along one axis of a grid a x b, all lines at the same time.
 static int64_t price_axis(struct net *t, enum tsr_collective what, int a, int b, int axis,
                           int64_t bytes)
 {
@@ -58,7 +58,7 @@ static int64_t price_axis(struct net *t, enum tsr_collective what, int a, int b,
     return price_of(t, what, axis ? a : b, axis ? b : a, devices, bytes);
 }
 
-// Links along axis 1 of a grid (inside of hosts) and along axis 0 (between them), bytes per second.
+// Links along axis 1 of a grid (inside hosts) and along axis 0 (between them), bytes per second.
 static void wire(struct net *t, int b, double inside, double between)
 {
     for (size_t i = 0; i < t->topology->links.n; i++) {
@@ -67,7 +67,7 @@ static void wire(struct net *t, int b, double inside, double between)
     }
 }
 
-// The program of the next plan is written down.
+// The program of the next plan is exported.
 static void keep_program(struct net *t)
 {
     static char path[64];
@@ -78,7 +78,7 @@ static void keep_program(struct net *t)
     t->o.export_lp = path;
 }
 
-// CBC finds the same optimum in it.
+// CBC finds the same optimum.
 static void agree_with_cbc(struct net *t)
 {
     char out[80], command[256], line[256] = "";
@@ -97,7 +97,7 @@ static void agree_with_cbc(struct net *t)
     assert_int_equal(system(command), 0);
 }
 
-// Plans with little more memory than the least that would do.
+// Plans with little more memory than is needed.
 static void plan_tight(struct net *t, tsr_value *out, int64_t more)
 {
     assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
@@ -118,7 +118,7 @@ static void plan_tight(struct net *t, tsr_value *out, int64_t more)
 #define WIDTH ((int64_t)64)
 
 struct shape_of_heads {
-    int64_t batch, heads, keys; // key heads, each for heads / keys others
+    int64_t batch, heads, keys; // key heads, each shared by heads / keys others
 };
 
 static tsr_value *project(struct net *t, tsr_value *x, const char *name, int64_t batch, int64_t n)
@@ -129,7 +129,7 @@ static tsr_value *project(struct net *t, tsr_value *x, const char *name, int64_t
     return transpose(t, p, DIMS(0, 2, 1, 3), word(name, 3));
 }
 
-// Keys of one head for all that share it.
+// Keys of one head for all heads that share it.
 static tsr_value *repeat(struct net *t, tsr_value *k, const char *name,
                          const struct shape_of_heads *h)
 {
@@ -173,8 +173,8 @@ static void batch_and_heads_take_an_axis_each(void **state)
     tsr_value *x = input(t, "x", DIMS(4, SEQ, WIDTH));
     tsr_value *y = attend(t, x, "a", (struct shape_of_heads){4, 8, 8}, NULL);
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 14000);
-    int64_t bytes = 4 * SEQ * WIDTH * 4 / 4; // of one part of the batch
-    // Not even the sum over all is needed: the reader takes shares of it, so a reduce-scatter does, which is half.
+    int64_t bytes = 4 * SEQ * WIDTH * 4 / 4; // of one shard of the batch
+    // The reader takes shards of the sum, so a reduce-scatter is enough, which is half.
     int64_t least = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, 1, bytes);
     assert_in_range(t->p.cost, least, price_axis(t, TSR_ALL_REDUCE, 4, 4, 1, bytes) + least / 4);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "as1")),
@@ -209,7 +209,7 @@ static void sums_of_parts_take_one_reduction(void **state)
 
 // ---- what is taken of logits -----------------------------------------------------------------
 
-// One token: its logits stay cut by the vocabulary, and the softmax exchanges a greatest and a sum.
+// One token: its logits stay sharded by vocabulary, and the softmax exchanges a maximum and a sum.
 static void statistics_of_logits_travel(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void statistics_of_logits_travel(void **state)
     tsr_value *x = input(t, "x", DIMS(1, 64));
     tsr_value *l = node(t, "MatMul", x, weight(t, "w", DIMS(64, WORDS_OF_ALL)), "l");
     tsr_value *p = node(t, "Softmax", l, NULL, "p");
-    plan_tight(t, node(t, "ReduceMax", p, NULL, "y"), 300000); // logits would fit whole
+    plan_tight(t, node(t, "ReduceMax", p, NULL, "y"), 300000); // replicated logits would fit
     assert_string_equal(made_as(t, l), "{1,4:0,1,2,3}");
     assert_string_equal(made_as(t, p), "{1,4:0,1,2,3}");
     assert_int_equal(collectives(t, "AllGather") + collectives(t, "AllToAll"), 0);
@@ -231,7 +231,7 @@ static void statistics_of_logits_travel(void **state)
 
 // ---- experts ---------------------------------------------------------------------------------
 
-// Tokens that lie by where they come from go to their experts and back: two all-to-alls.
+// Tokens grouped by source go to their experts and back: two all-to-alls.
 static void experts_take_two_exchanges(void **state)
 {
     (void)state;
@@ -264,7 +264,7 @@ static void experts_take_two_exchanges(void **state)
 
 // ---- fewer key heads than devices ---------------------------------------------------------
 
-// Two key heads on eight devices: each lies four times, nothing of them travels.
+// Two key heads on eight devices: each is stored four times, and neither is sent.
 static void key_heads_are_repeated(void **state)
 {
     (void)state;
@@ -300,7 +300,7 @@ static int64_t cost_on_grid(double inside, double between, const char *given)
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 30000);
     int64_t cost = t->p.cost, part = 64 / 4 * 64 * 4;
     int64_t fast = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, inside > between, part);
-    assert_true(given || (cost >= fast && cost < fast + fast / 4)); // on the fast axis, in shares
+    assert_true(given || (cost >= fast && cost < fast + fast / 4)); // on the fast axis, in shards
     net_free(t);
     return cost;
 }
@@ -310,14 +310,14 @@ static void reductions_take_the_fast_axis(void **state)
     (void)state;
     int64_t inside = cost_on_grid(1e9, 2e7, NULL), between = cost_on_grid(2e7, 1e9, NULL);
     assert_true(llabs(inside - between) * 20 < inside); // swapped with the axes
-    // Weights cut along the slow axis: the sum goes over slow links.
+    // Weights sharded along the slow axis: the sum uses slow links.
     int64_t slow = cost_on_grid(1e9, 2e7, "{1,4:(0,1,2,3),(4,5,6,7),(8,9,10,11),(12,13,14,15)}");
     assert_true(slow > 5 * inside);
 }
 
 // ---- order of gathers -----------------------------------------------------------------------
 
-// A value that is cut along both axes is wanted whole everywhere: the slow links carry the small pieces.
+// A value that is sharded along both axes is wanted replicated: slow links carry the small shards.
 static void slow_links_carry_small_pieces(void **state)
 {
     (void)state;
@@ -328,7 +328,8 @@ static void slow_links_carry_small_pieces(void **state)
     tsr_config *c;
     tsr_value *y = node(t, "Relu", weight(t, "w", DIMS(64, 128)), NULL, "y");
     const char *name = "z";
-    tsr_node *n = tsr_graph_add_node(t->g, "custom", "Unknown", "z", &y, 1, &name, 1); // runs whole
+    // cannot be sharded
+    tsr_node *n = tsr_graph_add_node(t->g, "custom", "Unknown", "z", &y, 1, &name, 1);
     assert_int_equal(tsr_model_add_config(t->m, "mine", 8, NULL, 0, &c), TSR_OK);
     assert_int_equal(tsr_node_shard_text(tsr_value_producer(y), y, c, "S0,S1@2x4"), TSR_OK);
     tsr_dim dims[] = {{1, ""}};
@@ -337,7 +338,7 @@ static void slow_links_carry_small_pieces(void **state)
     double bytes = 64 * 128 * 4;
     double slow_first = (0.5 * bytes / 4 / slow + 0.75 * bytes / fast) * 1e12;
     double fast_first = (0.75 * bytes / 2 / fast + 0.5 * bytes / slow) * 1e12;
-    // Links of one host carry at once, so the second part takes a third of what one link would.
+    // Links of one host work in parallel, so the second part takes a third of one link's time.
     double side_by_side = (0.5 * bytes / 4 / slow + 0.25 * bytes / fast) * 1e12;
     assert_true((double)t->p.cost >= side_by_side * 0.99 && (double)t->p.cost <= slow_first * 1.01);
     assert_true((double)t->p.cost < fast_first / 2);
@@ -366,7 +367,7 @@ static int64_t cost_with_mask(bool pinned)
     return cost;
 }
 
-// Six layers read one mask: left open or pinned whole, the best plan is the same.
+// Six layers read one mask: free or pinned to replicated, the best plan is the same.
 static void masks_are_whole_in_any_case(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_blocks.c - plans of some of the devices, and of blocks that do the same: never slower than fewer devices, valid,
-// and as the simulator has them.
+// test_blocks.c - plans on device sets and on copies of a set: never slower than fewer devices,
+// valid, and equal to the simulation.
 #include "nets.h"
 #include "plan/search/device_sets.h"
 
@@ -26,7 +26,7 @@ static void valid(struct net *t)
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 
-// Two slow devices beside two fast ones are no harm.
+// Two slow devices next to two fast ones do no harm.
 static void slow_devices_stay_idle(void **state)
 {
     (void)state;
@@ -50,8 +50,8 @@ static void slow_devices_stay_idle(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
-// A slow first device in front of a fast one does nothing: no output of 8 MB crosses to it, since the fast one is a stage, which gives
-// its outputs itself.
+// A slow first device before a fast one is idle: no output of 8 MB crosses to it, since the fast
+// one is a stage, which returns its outputs itself.
 static void fast_device_gives_the_outputs(void **state)
 {
     (void)state;
@@ -74,7 +74,8 @@ static void fast_device_gives_the_outputs(void **state)
     net_free(t);
 }
 
-// Two kinds of devices, two of each, linked alike within a kind: sets that are the same are found, others not.
+// Two kinds of devices, two of each, with equal links within a kind: equivalent sets are found,
+// others are not.
 static void same_sets_are_found(void **state)
 {
     (void)state;
@@ -91,7 +92,8 @@ static void same_sets_are_found(void **state)
     net_free(t);
 }
 
-// A machine of 96 hosts: every block has its share, nothing is cut twice, and all of the batch is there.
+// A machine of 96 hosts: every copy has its share, nothing is sharded twice, and the batch is
+// complete.
 static void blocks_do_the_same(void **state)
 {
     (void)state;
@@ -123,14 +125,15 @@ static int64_t sum_on(const char *machine, double link, tsr_plan_summary *out)
     valid(t);
     if (t->p.copies > 1) {
         assert_true(collectives(t, "AllReduce") >= 1);
-        assert_true(t->p.memory[0] >= 96 * 64 * 256 * 4); // the input is given whole
+        assert_true(t->p.memory[0] >= 96 * 64 * 256 * 4); // each device gets the full input
     }
     *out = t->p;
     net_free(t);
     return out->cost;
 }
 
-// A sum over the batch is combined among the copies, and costs what that takes: dearer links cost more, by the bytes of the sum.
+// A sum over the batch is combined among the copies: slower links cost more, by the bytes of the
+// sum.
 static void copies_combine_their_sums(void **state)
 {
     (void)state;
@@ -140,7 +143,8 @@ static void copies_combine_their_sums(void **state)
     assert_true(dear >= cheap + 2000000); // 2 KiB, at 1 ns a byte less 0.01
 }
 
-// However little time there is, a machine of many hosts is planned well: every size of block has its share of it.
+// Even with little time a machine of many hosts is planned well: every size of set has its share of
+// it.
 static void every_block_has_its_time(void **state)
 {
     (void)state;
@@ -157,7 +161,7 @@ static void every_block_has_its_time(void **state)
     }
 }
 
-// With nothing to share the best block works alone.
+// Without a batch the best set works alone.
 static void one_block_without_a_batch(void **state)
 {
     (void)state;
@@ -173,7 +177,8 @@ static void one_block_without_a_batch(void **state)
 
 enum { CACHED = 64, REQUESTS = 96 * 64 };
 
-// A cache of which each copy keeps its share: without the state it would be handed to every device whole, and brought back.
+// Each copy keeps its share of a cache; without the state it would be passed to every device in
+// full, and returned.
 static void plan_cache(bool stays, tsr_plan_summary *out, int64_t *most)
 {
     static const char *const cache = "past=present";

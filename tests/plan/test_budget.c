@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_budget.c - planning that is ended early: by its seconds, by an interruption, before and after there is a plan.
+// test_budget.c - planning that ends early: by its time limit, or by an interruption before or
+// after there is a plan.
 #include "nets.h"
 
 #define LAYERS 12
@@ -9,7 +10,7 @@ static const char *name_of(struct net *t, const char *what, int layer)
     return tsr__arena_printf(&t->arena, "%s%d", what, layer).p;
 }
 
-// Layers with a sum around each, on devices that have too little memory for all of them to be fast.
+// Layers with a sum around each, on devices with too little memory for all of them to be fast.
 static struct net *layers(void)
 {
     struct net *t = net_new("4", 1e12, 1e11, 1e-6, 1e9);
@@ -25,7 +26,7 @@ static struct net *layers(void)
     return t;
 }
 
-// Bytes with which a plan is possible, but not the fastest one.
+// Memory for which a plan exists, but not the fastest one.
 static int64_t tight(struct net *t)
 {
     t->o.memory = 1;
@@ -33,7 +34,7 @@ static int64_t tight(struct net *t)
     return t->p.needs_bytes + 300000;
 }
 
-// Ends the work as soon as it has something to tell.
+// Cancels at the first report of progress.
 static void interrupt(void *data, const char *what, uint64_t done, uint64_t total)
 {
     struct net *t = data;
@@ -58,7 +59,7 @@ static void nothing_yet_is_said(void **state)
     t->session->progress_fn = interrupt;
     t->session->progress_data = t;
     tsr_status st = tsr_plan(t->m, &t->o, &t->p);
-    if (st == TSR_OK) { // there was a plan before there was anything to tell
+    if (st == TSR_OK) { // there was a plan before the first report
         assert_true(t->p.feasible);
     } else {
         assert_int_equal(st, TSR_CANCELLED);
@@ -80,7 +81,7 @@ static bool says(const struct net *t, const char *text)
     return false;
 }
 
-// However little time there is, nobody is told that nothing at all would do.
+// Even with little time, the reported memory need is never 0.
 static void needs_are_never_nothing(void **state)
 {
     (void)state;
@@ -98,7 +99,7 @@ static void needs_are_never_nothing(void **state)
         }
 }
 
-// Whatever the seconds, what is given keeps the memory and knows how far it may be from the best.
+// With any time limit the plan keeps the memory limit, and its bound holds.
 static void seconds_end_it(void **state)
 {
     (void)state;
@@ -128,7 +129,8 @@ static void seconds_end_it(void **state)
     net_free(t);
 }
 
-// Cancelled before it begins, a plan is made of the first ways of each node, and says so. What it proves holds for all ways.
+// Cancelled before it begins, a plan of the first candidates of each node is made and reported as
+// such. Its bound holds for all candidates.
 static void ways_that_were_left_out_count(void **state)
 {
     (void)state;
@@ -146,8 +148,8 @@ static void ways_that_were_left_out_count(void **state)
     net_free(t);
 }
 
-// Of 32 devices and a batch that copies of smaller blocks could share: blocks that there was no time for, and the plan of all
-// devices at once, may be faster than what was found, so the bound is below the best of them.
+// 32 devices and a batch for copies of smaller sets: sets that there was no time for may be faster
+// than the result, so the bound is below the best of them.
 static void bounds_hold_for_what_was_not_planned(void **state)
 {
     (void)state;
@@ -174,7 +176,7 @@ static void bounds_hold_for_what_was_not_planned(void **state)
     net_free(t);
 }
 
-// Stages that there was no time to look at count as well: whatever the seconds, no plan is below the bound.
+// Stages that there was no time for count too: with any time limit, no plan is below the bound.
 static void stages_end_in_time(void **state)
 {
     (void)state;
@@ -199,8 +201,9 @@ static void stages_end_in_time(void **state)
     net_free(t);
 }
 
-// Layers that are all unlike, on 16 devices: ranges on blocks of them take seconds. Stages of one device each, or all devices
-// as one stage, are looked at first, so there is a line of any number of stages long before.
+// 16 devices and layers that all differ: ranges on blocks take seconds. Stages of one device, or
+// all devices as one stage, come first, so a pipeline with any number of stages is found long
+// before.
 static void some_stages_are_found_at_once(void **state)
 {
     (void)state;
@@ -221,8 +224,8 @@ static void some_stages_are_found_at_once(void **state)
     }
 }
 
-// Nobody said what the devices have: a plan that needs more than the table's 16 GiB comes with a warning; a limit that was
-// given is kept.
+// Assumed memory: a plan that needs more than the default 16 GiB comes with a warning; a given
+// limit is kept.
 static void memory_that_is_assumed(void **state)
 {
     (void)state;
@@ -241,7 +244,7 @@ static void memory_that_is_assumed(void **state)
     net_free(t);
 }
 
-// Callers of the library may pass what the command would not.
+// Callers of the library may pass what the command rejects.
 static void negative_sizes_are_refused(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_count.c - as many devices as are best: against a plan of each number of them made by hand.
+// test_count.c - the best number of devices, compared with separate plans for each number.
 #include "nets.h"
 #include "topology/topology.h"
 
-// Two products, n devices; speed[i]: how often that of the usual device. The devices are chosen only if asked for.
+// Two products on n devices; speed[i]: relative to the default device.
 static struct net *two_products(int n, const double *speed, double latency, bool choose)
 {
     char text[32];
@@ -39,7 +39,8 @@ static bool is_said(const struct net *t)
     return false;
 }
 
-// Cheap links: all of them; dear ones: one; between: some. Each number costs what a plan for it costs, and the best is taken.
+// Fast links: all devices; slow ones: one; between: some. Each number costs what its separate plan
+// costs, and the best is taken.
 static void the_best_number_is_taken(void **state)
 {
     (void)state;
@@ -84,7 +85,7 @@ static void the_fastest_are_taken(void **state)
     net_free(t);
 }
 
-// One device would be the fastest, but has not the memory; and where no number has it, that is the answer.
+// One device would be fastest but lacks the memory; if no number has it, that is reported.
 static void memory_comes_first(void **state)
 {
     (void)state;
@@ -102,8 +103,8 @@ static void memory_comes_first(void **state)
     net_free(t);
 }
 
-// A device that is 3 times as fast gets 3 of 4 shares, as one part: close to the time of the sum of speeds, which nothing beats.
-// More ranks on faster devices are tried, too, and are no better.
+// A device that is 3 times as fast gets 3 of 4 shares: close to the time of the added speeds, the
+// optimum. More ranks on faster devices are tried too, and are no better.
 static void fast_devices_get_more(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_joint.c - prefill and decode planned together, against trying all layouts of the weights that they share: each pair of
-// layouts is given to both models, which are then planned on their own.
+// test_joint.c - prefill and decode planned together, compared with all layouts of their shared
+// weights: each pair of layouts is given to both models, which are then planned separately.
 #include "nets.h"
 
 enum { WIDTH = 256, INNER = 512 };
@@ -21,7 +21,7 @@ static tsr_model *add_model(struct net *t)
     return m;
 }
 
-// One feed-forward layer for so many tokens; extra: a bias that only one of the models has.
+// One feed-forward layer for that number of tokens; extra: a bias that only one of the models has.
 static void add_layer(struct net *t, tsr_model *m, int64_t rows, const char *bias)
 {
     struct net other = *t;
@@ -44,7 +44,7 @@ static void shard(tsr_model *m, tsr_config *c, const char *value, const char *w,
                      TSR_OK);
 }
 
-// The layer alone with its weights as told; 0: as it likes.
+// The layer alone with given weight layouts; 0: free.
 static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
 {
     struct net *t = new_net();
@@ -63,7 +63,7 @@ static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
     return cost;
 }
 
-// Least over all layouts; *up, *down: which.
+// Minimum over all layouts; *up, *down: which.
 static int64_t try_all(int64_t prefill, int64_t decode, int64_t steps, int64_t memory, int *up,
                        int *down)
 {
@@ -129,7 +129,7 @@ static void weights_lie_where_both_are_best(void **state)
     assert_true(changes > 0); // few steps and many want different layouts
 }
 
-// Half of the weights fit: both models must cut them, and what they share counts once.
+// Half of the weights fit: both models must shard them, and shared weights count once.
 static void shared_weights_count_once(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void shared_weights_count_once(void **state)
     net_free(t);
 }
 
-// What only one of them has lies there while the other runs.
+// Weights of one model count while the other runs.
 static void others_weights_are_counted(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void others_weights_are_counted(void **state)
     assert_true(needs[1] > needs[0]);
 }
 
-// Names differ, the bytes do not.
+// Different names, equal content.
 static void equal_bytes_are_the_same_weight(void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void equal_bytes_are_the_same_weight(void **state)
     net_free(t);
 }
 
-// Keys of all tokens; and of one more, put to those that are there, then compared with.
+// Keys of all tokens; and of one more, appended to the cache, then compared with.
 static void add_keys(struct net *t, tsr_model *m, int64_t past)
 {
     struct net other = *t;
@@ -242,7 +242,7 @@ static void caches_lie_the_same(void **state)
             snprintf(text, sizeof text, "%s", stored_as(t->m, "present", "present"));
             assert_string_equal(text, stored_as(with, "present", "present"));
             assert_string_equal(text, stored_as(with, "present", "past"));
-            assert_true(strstr(text, "2") != NULL); // cut
+            assert_true(strstr(text, "2") != NULL); // sharded
             assert_string_equal(tsr_model_metadata(with, "ai.tessera.state"), "past=present");
             assert_string_equal(tsr_model_metadata(t->m, "ai.tessera.keep_cut"), "present");
         } else {
@@ -251,7 +251,7 @@ static void caches_lie_the_same(void **state)
         tsr_model_free(with);
         net_free(t);
     }
-    assert_true(cost[1] < cost[0]); // each device reads its part alone
+    assert_true(cost[1] < cost[0]); // each device reads its shard only
 }
 
 static void wrong_states_are_refused(void **state)
@@ -270,7 +270,7 @@ static void wrong_states_are_refused(void **state)
     }
 }
 
-// Bytes by which the memory of all devices is more than the first model alone has there.
+// Bytes of all devices beyond those of the first model alone.
 static int64_t beyond_first(const struct net *t)
 {
     int64_t more = 0;
@@ -279,7 +279,7 @@ static int64_t beyond_first(const struct net *t)
     return more;
 }
 
-// While the first model runs, what only the other has lies there too, and is told; what both have is told once.
+// While the first model runs, weights of the other count too; shared ones count once.
 static void told_memory_has_both(void **state)
 {
     (void)state;

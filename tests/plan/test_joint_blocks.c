@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_joint_blocks.c - two models of the same weights on large machines: blocks that do the same against all devices at once,
-// weights that lie the same in both, copies that divide both batches.
+// test_joint_blocks.c - two models with shared weights on large machines: copies of a device set
+// compared with all devices at once, equal weight layouts, copies that divide both batches.
 #include "nets.h"
 
 #define INNER 1024
@@ -12,7 +12,7 @@ static const tsr_dim_size *sizes_of(int64_t first, int64_t second, tsr_dim_size 
     return out;
 }
 
-// One feed-forward layer over a batch of rows of so many tokens.
+// One feed-forward layer over a batch of rows of `tokens` tokens.
 static void add_layer(struct net *t, tsr_model *m, int64_t tokens)
 {
     struct net other = *t;
@@ -27,7 +27,7 @@ static void add_layer(struct net *t, tsr_model *m, int64_t tokens)
     assert_int_equal(tsr_graph_add_output(other.g, y), TSR_OK);
 }
 
-// Prefill of 64 tokens and decode of one, with batches of their own.
+// Prefill of 64 tokens and decode of one, with different batches.
 static struct net *two_models(const char *machine, const tsr_dim_size *sizes)
 {
     struct net *t = net_new(machine, 1e10, 1e10, 1e-6, 1e10);
@@ -44,7 +44,7 @@ static struct net *two_models(const char *machine, const tsr_dim_size *sizes)
     return t;
 }
 
-// The two specs of a weight, at the node that makes the value, are the same.
+// The two specs of a weight, at the producer of the value, are equal.
 static void check_same(const struct net *t, const char *value, const char *w)
 {
     char text[2][4096];
@@ -67,7 +67,8 @@ static void free_models(struct net *t)
     net_free(t);
 }
 
-// To explain a node, all devices are planned at once. Blocks bring outputs together in their own way, which is dearer here.
+// To explain a node, all devices are planned at once. Copies gather outputs differently, which is
+// slower here.
 static void as_good_as_all_at_once(void **state)
 {
     (void)state;
@@ -93,7 +94,7 @@ static void as_good_as_all_at_once(void **state)
     }
 }
 
-// One of the two models alone, on blocks too.
+// One of the two models alone, on copies too.
 static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
 {
     struct net *t = two_models(machine, sizes);
@@ -108,7 +109,8 @@ static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
     return cost;
 }
 
-// Together they take what each takes and no less than each would take alone; as many copies work as divide both batches.
+// Together they take the sum, and no less than each alone; the number of copies divides both
+// batches.
 static void both_have_the_same_copies(void **state)
 {
     (void)state;
@@ -130,7 +132,7 @@ static void both_have_the_same_copies(void **state)
     }
 }
 
-// Ten thousand devices are planned like a hundred; devices that are not alike are no blocks that do the same.
+// Ten thousand devices are planned like a hundred; unlike devices have no copies.
 static void large_machines(void **state)
 {
     (void)state;
@@ -148,7 +150,8 @@ static void large_machines(void **state)
     free_models(t);
 }
 
-// Weights of 2 MiB leave no room for anything else on devices of 2 MiB: they lie cut in both; on devices of 1 KiB nowhere.
+// Weights of 2 MiB leave no space on devices of 2 MiB: both models shard them; on devices of 1 KiB
+// nothing fits.
 static void memory_is_kept(void **state)
 {
     (void)state;

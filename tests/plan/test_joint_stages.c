@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_joint_stages.c - two models of the same weights in pipeline stages, against trying every cut and every number of
-// devices for each stage: what a stage takes comes from planning its nodes of both models as two models of their own.
+// test_joint_stages.c - two models with shared weights in pipeline stages, compared with every
+// split and every number of devices for each stage. The time of a stage comes from planning its
+// nodes of both models as two separate models.
 #include "nets.h"
 
 enum { LAYERS = 4, PREFILL = 512, DECODE = 1 };
 static const int64_t WIDTH[LAYERS + 1] = {128, 512, 64, 768, 128};
-// So slow that sharing the work pays; a byte of memory takes 16 ps.
+// So slow that sharding the work pays; a byte of memory takes 16 ps.
 static const double FLOPS = 2e10, BANDWIDTH = 6.25e10, LATENCY = 1e-6, LINK = 1e11;
 static const int64_t BYTE_PS = 16;
 
@@ -24,7 +25,7 @@ static tsr_model *add_model(struct net *t)
     return m;
 }
 
-// Layers from `from` on for so many rows.
+// Layers from `from` on for `rows` rows.
 static void add_layers(struct net *t, tsr_model *m, int64_t rows, int from, int to)
 {
     struct net one = *t;
@@ -37,7 +38,7 @@ static void add_layers(struct net *t, tsr_model *m, int64_t rows, int from, int 
         snprintf(y, sizeof y, "y%d", i);
         snprintf(r, sizeof r, "r%d", i);
         x = node(&one, "MatMul", x, weight(&one, w, DIMS(WIDTH[i], WIDTH[i + 1])), y);
-        if (rows == DECODE && i % 2 == 1) // nodes that the other model has not
+        if (rows == DECODE && i % 2 == 1) // nodes that the other model does not have
             x = node(&one, "Relu", x, NULL, r);
     }
     assert_int_equal(tsr_graph_add_output(one.g, x), TSR_OK);
@@ -74,7 +75,7 @@ static int64_t time_alone(int from, int to, int devices, int64_t steps, int64_t 
     return cost;
 }
 
-// What crosses before layer i to n devices: once for prefill, and for every step.
+// Transfer before layer i to n devices: once for prefill, and for every step.
 static int64_t send_time(int i, int n, int64_t steps)
 {
     static const int group[] = {0, 1, 2, 3};
@@ -92,7 +93,7 @@ static int64_t send_time(int i, int n, int64_t steps)
     return sum;
 }
 
-// Two stages on up to four devices: the least sum, and the least of the stage that is busy longest.
+// Two stages on up to four devices: the least sum, and the least time of the busiest stage.
 static void try_all(int64_t steps, int64_t memory, int64_t *latency, int64_t *period)
 {
     *latency = *period = INT64_MAX;
@@ -112,7 +113,7 @@ static void try_all(int64_t steps, int64_t memory, int64_t *latency, int64_t *pe
             }
 }
 
-// The node that makes it has that stage.
+// The stage of the value's producer.
 static int64_t stage_of(tsr_model *m, const char *value)
 {
     int64_t stage = -1;
@@ -134,7 +135,7 @@ static const char *stored_as(tsr_model *m, const char *value, const char *w)
     return text;
 }
 
-// Every weight lies in the same stage in both models, on the same devices, cut the same.
+// Every weight is in the same stage of both models, on the same devices, with the same sharding.
 static void check_weights(const struct net *t)
 {
     tsr_model *with = (tsr_model *)t->o.with;
@@ -148,14 +149,14 @@ static void check_weights(const struct net *t)
     }
 }
 
-// What crosses comes whole, and a stage that wants parts of its rows slices them; a model of its own is given parts. Reading
-// and writing all of the widest value is more than any such slice.
+// Crossing values arrive in full, and a stage that wants shards slices them; a separate model gets
+// shards. Reading and writing the widest value takes longer than any such slice.
 static int64_t most_slices(void)
 {
     return 2 * PREFILL * 768 * 4 * BYTE_PS;
 }
 
-// Returns how many of the two objectives give the very cost that was found by trying.
+// Returns the number of objectives whose cost is exactly the one found by trying.
 static int check_case(int64_t steps, int64_t memory)
 {
     int exact = 0;
@@ -193,7 +194,8 @@ static void stages_of_both_are_the_best(void **state)
     assert_true(exact >= 2);
 }
 
-// The first layer alone has 1,536 KiB on one device: with less it must be cut, which is not the best pace where there is room.
+// The first layer has 1,536 KiB on one device: with less it must be sharded, which is not the best
+// period otherwise.
 static void stages_of_both_keep_to_memory(void **state)
 {
     (void)state;
@@ -204,7 +206,7 @@ static void stages_of_both_keep_to_memory(void **state)
     check_case(100, 1500 << 10);
 }
 
-// The other model reads its weights in another order: there is no cut that keeps them together.
+// The other model reads its weights in another order: no split keeps them together.
 static void models_in_another_order_have_no_stages(void **state)
 {
     (void)state;

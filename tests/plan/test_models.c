@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_models.c - planning problems whose best answers are known: perceptrons, attention, decoder blocks, tokens against
-// features, tables, mixed plans under a limit.
+// test_models.c - planning problems with known optima: perceptrons, attention, decoder blocks,
+// tokens against features, tables, mixed plans under a limit.
 #include "nets.h"
 
 #define MANY  16
@@ -35,7 +35,7 @@ static struct net *one_host(const char *devices)
 
 // ---- perceptrons: alternate columns and rows ---------------------------------------------------
 
-// Narrow and wide by turns: rows spare gathering what is wide.
+// Narrow and wide by turns: sharding rows avoids gathering the wide values.
 static tsr_value *perceptron(struct net *t, int layers, int64_t batch, int64_t d, int64_t wide)
 {
     tsr_value *x = input(t, "x", DIMS(batch, d));
@@ -124,7 +124,7 @@ static void attention_is_cut_by_heads(void **state)
     net_free(t);
 }
 
-// Two reductions for each layer; what queries, keys and values read is gathered once.
+// Two reductions for each layer; the input of queries, keys and values is gathered once.
 static void decoders_take_two_reductions_a_layer(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void decoders_take_two_reductions_a_layer(void **state)
         assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
         t->o.memory = 1;
         assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-        t->o.memory = t->p.needs_bytes + 24000; // less than any matrix whole
+        t->o.memory = t->p.needs_bytes + 24000; // less than any full matrix
         assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(t->p.optimal);
         assert_int_equal(reductions(t), 2 * layers);
@@ -153,7 +153,8 @@ static void shard(struct net *t, tsr_config *c, const char *w, const char *out, 
     assert_int_equal(tsr_node_shard_text(n, tsr_graph_value(t->g, w), c, how), TSR_OK);
 }
 
-// Queries, keys, values and the first matrix by columns, the others by rows, and the best of what that leaves open.
+// Queries, keys, values and the first matrix by columns, the others by rows, and the best choice
+// for the rest.
 static int64_t by_hand(struct net *t, int layers, int devices)
 {
     char columns[32], rows[32];
@@ -175,7 +176,7 @@ static int64_t by_hand(struct net *t, int layers, int devices)
     return t->p.cost;
 }
 
-// Whatever the devices, no plan is dearer than the one that is made by hand.
+// No plan is slower than the expert's plan.
 static void plans_beat_those_by_hand(void **state)
 {
     (void)state;
@@ -195,8 +196,7 @@ static void plans_beat_those_by_hand(void **state)
                 most = t->p.memory[i] > most ? t->p.memory[i] : most;
             assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
             assert_true(t->p.optimal && t->p.cost <= hand);
-            t->o.memory =
-                most + most / 50; // values that are not followed count more than they hold
+            t->o.memory = most + most / 50; // values that are not tracked count more than they hold
             t->o.config = "same";
             assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
             assert_true(t->p.optimal && t->p.cost <= hand);
@@ -212,7 +212,7 @@ static void the_longer_side_of_a_product_is_cut(void **state)
     static const int64_t m[] = {512, 256, 520, 504}, n[] = {256, 512, 512, 512};
     for (size_t i = 0; i < TSR_COUNT(m); i++) {
         struct net *t = net_new("8", 1e18, 1e9, 1e-12, 1e18);
-        // Made of a weight when the model is loaded, in whatever layout it is read.
+        // Made of a weight when the model is loaded, in the layout in which it is read.
         tsr_value *x = node(t, "Relu", weight(t, "x", DIMS(m[i], 64)), NULL, "relu");
         tsr_value *y = node(t, "MatMul", x, weight(t, "w", DIMS(64, n[i])), "y");
         plan(t, node(t, "ReduceSum", y, NULL, "sum"));
@@ -224,7 +224,7 @@ static void the_longer_side_of_a_product_is_cut(void **state)
 
 // ---- tables ------------------------------------------------------------------------------------
 
-// A table that does not fit is cut where it lies and never gathered: what is looked up is much less.
+// A table that does not fit is sharded and never gathered: the looked-up rows are much smaller.
 static void tables_stay_where_they_are(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void tables_stay_where_they_are(void **state)
 
 // ---- mixed plans -------------------------------------------------------------------------------
 
-// The more memory, the more layers have their weights whole; each step of the limit buys one.
+// The more memory, the more layers replicate their weights, one for each step of the limit.
 static void limits_between_give_mixed_plans(void **state)
 {
     (void)state;
@@ -287,7 +287,7 @@ static void given_shardings_are_kept(void **state)
     net_free(t);
 }
 
-// The choice of the plan is the cheapest, and costs what the plan costs.
+// The chosen candidate is the cheapest, and costs what the plan costs.
 static void choices_are_explained(void **state)
 {
     (void)state;

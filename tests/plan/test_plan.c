@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_plan.c - plans of small models: what is written into the model, limits, refusals.
+// test_plan.c - plans of small models: what is written into the model, limits, refused requests.
 #include "nets.h"
 #include "topology/topology.h"
 
@@ -17,12 +17,12 @@ static struct net *two_layers(const char *devices)
     return t;
 }
 
-// Everything that was planned is what the flow makes of the model.
+// Sharding inference reproduces everything that was planned.
 static void written_plan_is_followed(void **state)
 {
     (void)state;
     struct net *t = two_layers("4");
-    t->o.memory = 40000; // weights do not fit whole
+    t->o.memory = 40000; // replicated weights do not fit
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.optimal);
     assert_string_equal(t->p.config, "plan4");
@@ -39,7 +39,8 @@ static void written_plan_is_followed(void **state)
     net_free(t);
 }
 
-// Picoseconds of one node with 1024 x 1024 elements in and out (8 MiB) on a device with 1e9 bytes a second.
+// Picoseconds of one node with 1024 x 1024 elements in and out (8 MiB) on a device with 1e9 bytes
+// per second.
 static int64_t price_of(const char *op, const tsr_topology_device *device)
 {
     struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
@@ -51,8 +52,8 @@ static int64_t price_of(const char *op, const tsr_topology_device *device)
     return price;
 }
 
-// Devices may have a speed for each way through memory; a node that only tells another shape moves nothing. Names from the
-// beginning, the middle and the end of the table.
+// Devices may have a speed for each kind of memory traffic; a node that only changes the shape
+// moves nothing. Names from the beginning, the middle and the end of the table.
 static void kinds_have_speeds(void **state)
 {
     (void)state;
@@ -74,7 +75,8 @@ static void kinds_have_speeds(void **state)
     assert_int_equal(price_of("Identity", &plain), 0);
 }
 
-// ONNX Runtime adds and cuts off where it convolves; what others read too it has to write first.
+// ONNX Runtime fuses additions and activations into convolutions; a value with other readers must
+// be written first.
 static void convolutions_swallow_what_follows(void **state)
 {
     (void)state;
@@ -96,7 +98,7 @@ static void convolutions_swallow_what_follows(void **state)
     }
 }
 
-// A node of 2 MiB has the near speed, one of 128 the far one, one of 16 what is half way between them in logarithms.
+// A node of 2 MiB has the near speed, one of 128 the far one, one of 16 the geometric mean.
 static void near_and_far(void **state)
 {
     (void)state;
@@ -107,10 +109,10 @@ static void near_and_far(void **state)
     assert_true(fabs(far / seen / pow(16, 2.0 / 3) - 1) < 0.01);
     device.queued = true;
     device.overhead = 1;
-    assert_true(price_of("Neg", &device) == (int64_t)1e12); // the work hides behind it
+    assert_true(price_of("Neg", &device) == (int64_t)1e12); // hidden by memory traffic
 }
 
-// A Neg that was seen to take twice as long as its price costs twice as much, another operator what it did.
+// A Neg measured at twice its predicted time costs twice as much; other operators are unchanged.
 static void sightings_count(void **state)
 {
     (void)state;
@@ -132,7 +134,8 @@ static void sightings_count(void **state)
     net_free(t);
 }
 
-// A weight that is transposed first: engines do that when they load the model, so the product alone counts.
+// A weight that is transposed first: engines do that when they load the model, so only the product
+// counts.
 static void folded_nodes_take_no_time(void **state)
 {
     (void)state;
@@ -149,7 +152,7 @@ static void folded_nodes_take_no_time(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
-// Sizes of a kind count for all operators of it, and times with what was seen of one of them.
+// Sizes of a kind count for all its operators, together with measurements of one of them.
 static void sizes_count(void **state)
 {
     (void)state;
@@ -173,7 +176,8 @@ static void sizes_count(void **state)
     net_free(t);
 }
 
-// A weight of float16 counts twice on CPUs that were measured: their kernels have it in float32. On others it counts as it is.
+// A float16 weight counts twice on measured CPUs, whose kernels widen it to float32. On others it
+// counts once.
 static void widened_weights_count(void **state)
 {
     (void)state;
@@ -220,7 +224,7 @@ static void needed_memory_is_exact(void **state)
     net_free(t);
 }
 
-// A value that its reader takes as it lies is there once, however large it is.
+// A value that its reader takes in the same layout is stored once.
 static void values_are_counted_once(void **state)
 {
     (void)state;
@@ -231,7 +235,7 @@ static void values_are_counted_once(void **state)
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
     t->o.memory = 1000;
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    // x whole, half of w, half of the product, and a part of the sum
+    // x replicated, half of w, half of the product, and a shard of the sum
     assert_int_equal(t->p.needs_bytes, 1024 * 8 * 4 + 512 * 8 * 4 + 1024 * 512 * 4 + 4);
     assert_string_equal(t->p.binding[0].value, "big");
     t->o.memory = t->p.needs_bytes;
@@ -286,7 +290,7 @@ static void devices_may_have_unlike_memories(void **state)
     }
 }
 
-// A third of the weights is too much for two of three devices: the one that has room does it alone.
+// A third of the weights is too much for two of three devices: the third one runs alone.
 static void larger_devices_take_more(void **state)
 {
     (void)state;
@@ -326,7 +330,7 @@ static void plans_are_the_same_every_time(void **state)
     free(bytes[1]);
 }
 
-// The time on one device is the cost of the plan for one; where it does not fit there is none.
+// The time on one device is the cost of the plan for one; 0 if it does not fit.
 static void one_device_is_told(void **state)
 {
     (void)state;
@@ -336,14 +340,14 @@ static void one_device_is_told(void **state)
     assert_int_equal(four->p.one_device, one->p.cost);
     net_free(four);
     four = two_layers("4");
-    four->o.memory = 40000; // weights do not fit whole
+    four->o.memory = 40000; // replicated weights do not fit
     assert_int_equal(tsr_plan(four->m, &four->o, &four->p), TSR_OK);
     assert_int_equal(four->p.one_device, 0);
     net_free(four);
     net_free(one);
 }
 
-// Two hosts with slow links between them are slower than one, which is said.
+// Two hosts with slow links are slower than one, which is reported.
 static void better_numbers_are_named(void **state)
 {
     (void)state;
@@ -377,7 +381,7 @@ static void better_numbers_are_named(void **state)
     net_free(t);
 }
 
-// What does not fit on two devices fits on three, and that is said.
+// What does not fit on two devices fits on three, which is reported.
 static void fitting_numbers_are_named(void **state)
 {
     (void)state;
@@ -393,7 +397,7 @@ static void fitting_numbers_are_named(void **state)
     t->o.devices = 3;
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
     t->o.devices = 2;
-    t->o.memory = 100; // no number helps: the input lies everywhere
+    t->o.memory = 100; // no number helps: the input is on every device
     t->o.config = "none";
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(t->p.fits_devices, 0);
@@ -454,7 +458,7 @@ static void too_many_devices_are_refused(void **state)
     net_free(t);
 }
 
-// Out of memory anywhere is an answer too, and leaves nothing behind.
+// Every failing allocation is reported, and leaves nothing behind.
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -469,7 +473,7 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
-// What a document gives is right or refused, whichever allocation fails.
+// A document is right or refused, whichever allocation fails.
 static void documents_are_whole_or_refused(void **state)
 {
     (void)state;
@@ -482,7 +486,7 @@ static void documents_are_whole_or_refused(void **state)
     memcpy(memory, t->p.memory, sizeof memory);
     kept.memory = memory;
     kept.config = "plan4";
-    kept.n_collectives = 0; // comparing takes what the session holds
+    kept.n_collectives = 0; // comparing reuses the session's results
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);

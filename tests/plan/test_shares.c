@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_shares.c - unlike devices have unequal parts of the work, and of the weights; devices that are alike have equal ones.
+// test_shares.c - unlike devices get unequal shares of work and weights; equal devices get equal
+// ones.
 #include "nets.h"
 #include "plan/candidates/strategies.h"
 
-// Two layers of a network that is much wider than what goes in and comes out; what is between them.
+// Two layers that are much wider than input and output; returns the value between them.
 static tsr_value *two_layers(struct net *t, int64_t rows)
 {
     tsr_value *x = input(t, "x", DIMS(rows, 64));
@@ -20,7 +21,7 @@ static void set_device(struct net *t, int device, double flops, int64_t memory)
     tsr_topology_set_device(t->topology, device, &set);
 }
 
-// Devices of 3 and 1: three quarters and one, in three quarters of the time of the fast one alone.
+// Speeds 3 and 1: shares of three quarters and one, in three quarters of the fast device's time.
 static void parts_follow_speeds(void **state)
 {
     (void)state;
@@ -36,7 +37,7 @@ static void parts_follow_speeds(void **state)
     net_free(t);
 }
 
-// Weights of 512 KiB on 408 KiB and 204 KiB: halves do not fit, parts of 2 and 1 do.
+// Weights of 512 KiB on 408 KiB and 204 KiB: halves do not fit, shares of 2 and 1 do.
 static void parts_follow_memory(void **state)
 {
     (void)state;
@@ -51,8 +52,9 @@ static void parts_follow_memory(void **state)
     net_free(t);
 }
 
-// Weights of 512 KiB; the fast device would have three quarters of them, and has memory for 5 of 9 parts: these it has, since the
-// other takes three times as long for each. By memories alone it would have a fifth.
+// Weights of 512 KiB; the fast device would get three quarters, and has memory for 5 of 9 parts. It
+// gets these, since the other takes three times as long for each. By memory alone it would get a
+// fifth.
 static void parts_follow_speeds_as_far_as_memory_goes(void **state)
 {
     (void)state;
@@ -67,8 +69,8 @@ static void parts_follow_speeds_as_far_as_memory_goes(void **state)
     net_free(t);
 }
 
-// Of two devices the one has more operations in float32, the other three times the memory's speed, which few rows ask for: it is the
-// faster one for this model, and has the larger part.
+// One device has more float32 operations, the other three times the bandwidth, which few rows need:
+// it is the faster one for this model and gets the larger share.
 static void speeds_are_the_models(void **state)
 {
     (void)state;
@@ -83,8 +85,8 @@ static void speeds_are_the_models(void **state)
     net_free(t);
 }
 
-// Weights that fit on no device alone, and rows that are worked on between the layers: a sum goes to rows in the same unequal
-// parts as its summands are made in, so that nobody has all of it.
+// Weights that fit on no device alone, and rows between the layers: a sum is scattered to rows in
+// the same unequal shares, so that no device has all of it.
 static void sums_are_scattered_in_shares(void **state)
 {
     (void)state;
@@ -128,7 +130,7 @@ static int shares_of(const double *flops, int n, tile_shares *out)
     return found;
 }
 
-// Few units, powers of 2 first; none where equal parts are as good.
+// Few units, powers of 2 first; none if equal parts are as good.
 static void units_are_few(void **state)
 {
     (void)state;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_stages.c - pipeline stages against trying everything: every cut of a chain, every number of devices for each
-// stage, every order of unlike devices. What a stage takes alone comes from planning its nodes as a model of their own.
+// test_stages.c - pipeline stages compared with exhaustive search: every split of a chain, every
+// number of devices for each stage, every order of unlike devices. The time of a stage comes from
+// planning its nodes as a separate model.
 #include "nets.h"
 
 enum { MOST = 12, CHANNELS = 16, SPACE = 8 };
-// Seconds per operation, per byte of memory, per message, per byte of a link: whole picoseconds.
-static const double SLOW = 0.0625; // so slow that sharing the work pays
+// Seconds per operation, per byte of memory, per message, per byte of a link: integral picoseconds.
+static const double SLOW = 0.0625; // so slow that sharding the work pays
 static const double FLOPS = 1e12, BANDWIDTH = 1e12, LATENCY = 1e-6, LINK = 1e11;
 
-// Convolutions one after another; the kernel decides about weight and work.
+// A chain of convolutions; the kernel decides weight and work.
 struct chain {
     int n;
     int64_t kernel[MOST];
@@ -42,7 +43,7 @@ static tsr_value *add_chain(struct net *t, const struct chain *c, int from, int 
     return x;
 }
 
-// A part of the chain as a model of its own.
+// A part of the chain as a separate model.
 static int64_t time_alone(const struct chain *c, int from, int to, int devices, double speed)
 {
     char topology[16];
@@ -54,7 +55,7 @@ static int64_t time_alone(const struct chain *c, int from, int to, int devices, 
     return ps;
 }
 
-// Along the group, from its first device to the n others, through the slowest memory.
+// From the first device of the group to the n others, through the slowest memory.
 static int64_t send_along(struct net *t, const int *group, int n, double speed)
 {
     tsr_topology_price price;
@@ -65,7 +66,7 @@ static int64_t send_along(struct net *t, const int *group, int n, double speed)
     return price.picoseconds + (int64_t)(2 * (double)bytes / speed);
 }
 
-// From one device to n others that are like it.
+// From one device to n others like it.
 static int64_t send_time(int n, double speed)
 {
     struct net *t = net_new("full:8", FLOPS * speed, BANDWIDTH * speed, LATENCY, LINK);
@@ -78,7 +79,7 @@ struct best {
     int64_t latency, period;
 };
 
-// gets: what each stage takes to get what it reads, which holds up the one before it too.
+// gets: the transfers of each stage, which occupy the previous one too.
 static void take(struct best *b, const int64_t *time, const int64_t *gets, int stages)
 {
     int64_t sum = 0, most = 0;
@@ -97,12 +98,12 @@ static void plan_stages(struct net *t, const struct chain *c, int64_t stages, ts
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, c, 0, c->n)), TSR_OK);
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.bound <= t->p.cost);
-    // How little crosses between stages of several devices is not known exactly where runs follow one another.
+    // For throughput, the least transfer between stages of several devices is not known exactly.
     assert_true(t->p.optimal || what == TSR_THROUGHPUT);
     assert_int_equal(tsr_check(t->m, t->p.config), TSR_OK);
 }
 
-// Stages cover the chain in order, on devices that no other stage has, and say so in the model.
+// Stages cover the chain in order, on disjoint devices, and are written into the model.
 static void check_stages(const struct net *t, const struct chain *c)
 {
     int64_t next = 0, stage;
@@ -128,7 +129,7 @@ static void check_stages(const struct net *t, const struct chain *c)
 
 // ---- eight equal layers and one heavy one, four devices ----------------------------------------
 
-// All ways to cut into four, each part on one device; memory in bytes of weights.
+// All splits into four, each part on one device; memory in bytes of weights.
 static struct best try_cuts(const struct chain *c, int64_t memory)
 {
     struct best b = {INT64_MAX, INT64_MAX};
@@ -155,7 +156,7 @@ static struct best try_cuts(const struct chain *c, int64_t memory)
 static void a_chain_is_cut_best(void **state)
 {
     (void)state;
-    static const int64_t slack = 64 << 10; // for what is no weight
+    static const int64_t slack = 64 << 10; // for activations
     for (int heavy = 0; heavy < 9; heavy += 2)
         for (int limited = 0; limited < 2; limited++) {
             struct chain c = {.n = 9, .kernel = {3, 3, 3, 3, 3, 3, 3, 3, 3}};
@@ -180,7 +181,8 @@ static void a_chain_is_cut_best(void **state)
 
 // ---- stages of several devices -----------------------------------------------------------------
 
-// Two stages on four devices: all cuts, all sizes of blocks. A stage costs what its nodes cost as a model.
+// Two stages on four devices: all splits, all sizes of blocks. A stage costs what its nodes cost as
+// a model.
 static void stages_share_devices_best(void **state)
 {
     (void)state;
@@ -197,7 +199,7 @@ static void stages_share_devices_best(void **state)
         struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
         plan_stages(t, &c, 2, (tsr_objective)what);
         check_stages(t, &c);
-        // All stages are planned together, and what crosses need not be whole.
+        // All stages are planned together, and crossing values may be sharded.
         if (what == TSR_LATENCY)
             assert_true(t->p.cost <= want.latency && t->p.optimal);
         else
@@ -207,7 +209,7 @@ static void stages_share_devices_best(void **state)
     }
 }
 
-// As many stages as are best: one of all devices is what a plan without stages is.
+// The best number of stages: one stage on all devices is a plan without stages.
 static void the_number_of_stages_is_chosen(void **state)
 {
     (void)state;
@@ -230,8 +232,8 @@ static void the_number_of_stages_is_chosen(void **state)
     }
 }
 
-// A plan without stages is one of those that stages are compared with: it may be cut in ways that a stage is not (a sum that
-// stays in parts until it has been added to another). Two products are added, and only their sum is combined.
+// Stages are compared with a plan without stages, which has further candidates: partial sums that
+// are added before they are reduced. Two products are added, and only their sum is reduced.
 static void no_stages_may_be_best(void **state)
 {
     (void)state;
@@ -256,7 +258,7 @@ static void no_stages_may_be_best(void **state)
 static struct net *unlike(const int64_t *memory, const double *speed)
 {
     struct net *t = net_new("full:3", FLOPS, BANDWIDTH, LATENCY, LINK);
-    t->o.memory = 0; // as the devices have it
+    t->o.memory = 0; // that of the devices
     for (int d = 0; d < 3; d++) {
         tsr_topology_device x = {.flops = FLOPS * speed[d], .bandwidth = BANDWIDTH * speed[d]};
         x.memory = memory[d] + (20 << 10);
@@ -265,7 +267,7 @@ static struct net *unlike(const int64_t *memory, const double *speed)
     return t;
 }
 
-// Outputs stay on the device of the last stage, whichever it is.
+// Outputs stay on the device of the last stage.
 static const int ORDERS[6][3] = {{1, 2, 0}, {2, 1, 0}, {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {2, 0, 1}};
 
 static int64_t send_pair(struct net *t, int from, int to, const double *speed)
@@ -274,7 +276,7 @@ static int64_t send_pair(struct net *t, int from, int to, const double *speed)
                       speed[from] < speed[to] ? speed[from] : speed[to]);
 }
 
-// All cuts into three, on the devices in every order in which those that are alike stand in descending order.
+// All splits into three, on the devices in every order in which equal ones are descending.
 static struct best try_orders(const struct chain *c, const int64_t *memory, const double *speed)
 {
     bool alike = memory[1] == memory[2] && speed[1] == speed[2];
@@ -298,7 +300,8 @@ static struct best try_orders(const struct chain *c, const int64_t *memory, cons
     return b;
 }
 
-// Memories of 80, 24 and 24: the stages are unequal, and the large layer decides where the large device stands.
+// Memories of 80, 24 and 24: the stages are unequal, and the large layer decides the position of
+// the large device.
 static void unlike_memories_give_unlike_stages(void **state)
 {
     (void)state;
@@ -348,7 +351,7 @@ static void unlike_speeds_give_unlike_stages(void **state)
     net_free(t);
 }
 
-// What is chosen costs what the plan costs, and no other way is cheaper.
+// The chosen candidate costs what the plan costs, and no other is cheaper.
 static size_t explain(const struct chain *c, const char *node, tsr_objective what)
 {
     struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
@@ -416,7 +419,7 @@ static void too_many_stages_are_refused(void **state)
     net_free(t);
 }
 
-// The same model and options give the same plan, and every failing allocation is told.
+// The same model and options give the same plan, and every failing allocation is reported.
 static void memory_may_fail(void **state)
 {
     (void)state;
@@ -429,7 +432,7 @@ static void memory_may_fail(void **state)
         tsr__session_fault(t->session, 0, n, false);
         tsr_status st = tsr_plan(t->m, &t->o, &t->p);
         tsr__session_fault(t->session, 0, 0, false);
-        // a route that could not be noted down counts as none, and nothing can be reached
+        // a route that could not be allocated counts as missing
         assert_true(st == TSR_OK || st == TSR_NOMEM || st == TSR_INFEASIBLE);
         assert_true(st == TSR_OK || tsr_finding_count(t->session) > 0);
         if (st != TSR_OK)
@@ -440,7 +443,7 @@ static void memory_may_fail(void **state)
     assert_true(done);
 }
 
-// A model that gives its input back has no nodes, and nothing to divide among stages.
+// A model that returns its input has no nodes, and nothing to divide into stages.
 static void nothing_is_divided(void **state)
 {
     (void)state;

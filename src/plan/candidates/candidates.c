@@ -649,7 +649,7 @@ bool tsr__builder_take(struct candidate_builder *builder)
     return builder->strategy->at.n > before;
 }
 
-// The node must make no sum of its own and have one output, to which the partial sums pass.
+// The node must make no sum itself and have one output, to which the partial sums pass.
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts)
 {
     size_t before = builder->strategy->at.n;

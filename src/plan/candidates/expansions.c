@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expansions.c - finds out whether a node with a sharded factor of statistics can be replaced by
-// simpler nodes, by trying it in a copy of the model. Once for nodes that are alike.
+// simpler nodes, by trying it in a copy of the model. Once for equal nodes.
 //
 //     Softmax over 1000 classes sharded in 4 needs the maximum and the sum over all classes.
 //     tsr__rule_expand makes ReduceMax, Sub, Exp, ReduceSum and Div, which can be sharded, or

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // strategies.c - the list of candidates of a node: replicated, on grids, with its neighbours'
-// layouts, or as annotated. Nodes that are alike share one list.
+// layouts, or as annotated. Equal nodes share one list.
 //
 //     24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32: one key, one strategy,
 //     24 nodes. Its candidates on 4 devices: "whole", "m/4", "k/4", "k/4 > m", "k/4 > n", "n/4". A
@@ -184,7 +184,7 @@ free_arena:
     return ok;
 }
 
-// ---- nodes that are alike ----------------------------------------------------------------------
+// ---- equal nodes -------------------------------------------------------------------------------
 
 // "|", whether the host reads it, whether it is absent, its rank, and the factors of each
 // dimension.
@@ -240,7 +240,7 @@ static void key_window(struct text *text, const struct rule_window *window)
                      (long long)window->per);
 }
 
-// Names of factors are left out: operators with the same factors, windows and rewrites are alike.
+// Names of factors are left out: operators with the same factors, windows and rewrites are equal.
 static void key_rule(struct text *text, const struct rule *rule)
 {
     for (int i = 0; i < rule->n_factors; i++)
@@ -315,7 +315,7 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
     return at ? *at : NULL;
 }
 
-// A node with shardings of its own is unique: its index is part of the key.
+// A node with given shardings is unique: its index is part of the key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     struct text key;
@@ -398,7 +398,7 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 
 // ---- parts of sums -----------------------------------------------------------------------------
 
-// Which inputs are partial sums besides the one at hand.
+// Which inputs are partial sums besides the given one.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
 // Marks inputs that are partial sums: those of the value, and with PENDING_ALL all that can be and

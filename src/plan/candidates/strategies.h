@@ -6,7 +6,7 @@
 #include "plan/costs/planner.h"
 
 // strategies.c
-// The candidates of a node, made once for nodes that are alike. NULL: out of memory.
+// The candidates of a node, made once for equal nodes. NULL: out of memory.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
 // Adds a candidate in which that tensor has the layout. False: impossible, or tried before.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,

@@ -130,7 +130,7 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     return true;
 }
 
-// Devices that are alike have none, nor do more devices than units.
+// Equal devices have none, nor do more devices than units.
 bool tsr__planner_shares(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;

@@ -38,7 +38,7 @@ static void keep_less(double *at, double other, bool first)
         *at = other;
 }
 
-// The speed for a type; flops if there is none. A kind of work without a speed stays 0, since
+// The speed for a type, or else flops. A kind of work without a speed stays 0, since
 // measured kinds are charged differently.
 static double rate_of(const tsr_topology_device *device, int rate)
 {

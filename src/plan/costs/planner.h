@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // planner.h - the planner of one model on a set of devices, and costs of nodes and resharding.
 //
-// Layouts are numbered: equal ones have one number (layouts.c). Nodes that are alike share one list
-// of candidates (candidates/strategies.h); values that are alike share tables of costs
+// Layouts are numbered: equal ones have one number (layouts.c). Equal nodes share one list
+// of candidates (candidates/strategies.h); equal values share tables of costs
 // (program/edges.h). So a model of many equal layers costs little more than one layer. All of it
 // becomes one 0-1 program (program/program.h), whose solution is written into the model as
 // shardings (write/write.h). Times are picoseconds, sizes are bytes.
@@ -31,7 +31,7 @@ struct plan_value {
     int rank;
     const int64_t *shape;
     int bits;  // of an element
-    int wider; // of a constant: extra bytes in memory for each of its own
+    int wider; // of a constant: extra bytes in memory for each byte
     bool constant;
     bool given; // by the caller, on all devices
     bool sized; // all sizes are known; else some are assumed
@@ -104,7 +104,7 @@ struct work_kind {
     const struct topology_profile *sizes, *seen;
 };
 
-// The candidates of nodes that are alike.
+// The candidates of equal nodes.
 struct strategy {
     uint32_t id;
     const tsr_node *node;            // the first of them
@@ -163,7 +163,7 @@ struct planner_machine {
     const int64_t *numbers;      // NULL: device d is device d of the topology
     tsr_topology_device slowest; // the worst figure of any device
     bool unlike;                 // devices need different times for the same node
-    double *speed; // by device: model runs per picosecond if fully sharded; NULL: alike
+    double *speed; // by device: model runs per picosecond if fully sharded; NULL: equal
     double kept;   // bytes of constants and states, if speed is known
     tile_shares shares[PLAN_MAX_SHARES]; // proportions of unequal parts
     int n_shares;
@@ -181,7 +181,7 @@ struct planner_shapes {
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
     struct map prices;     // times of resharding (resharding_cost.c)
-    struct map strategies; // of nodes that are alike (strategies.c)
+    struct map strategies; // of equal nodes (strategies.c)
     struct map tables;     // by enum table_kind and ends (readers.c)
     struct map held;       // bytes on the fullest device of a class (memory_classes.c)
     uint32_t n_strategies, n_shared;
@@ -207,7 +207,7 @@ struct planner_ends {
 struct planner_trial {
     tsr_model *model;      // NULL: not made yet
     tsr_node **twins;      // its nodes, by index; NULL: the node was tried
-    struct shapes *shapes; // of the copy, and of what was added
+    struct shapes *shapes; // of the copy and its new nodes
 };
 // Devices of one class have the same memory. Without a limit there is no class (memory_classes.c).
 struct planner_memory {
@@ -289,7 +289,7 @@ static inline int tsr__mixed_shares(const struct planner_machine *machine)
 {
     return machine->n_shares < PLAN_MIXED_SHARES ? machine->n_shares : PLAN_MIXED_SHARES;
 }
-// Speed of a device at the model; its flops if that is unknown (devices are alike, or no rules).
+// Speed of a device at the model; its flops if that is unknown (equal devices, or no rules).
 static inline double tsr__planner_speed(const struct planner *planner, int64_t device)
 {
     if (planner->machine.speed)
@@ -310,12 +310,12 @@ bool tsr__planner_devices(struct planner *planner);
 // The worst figure of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);
-// All devices as a multiple of the slowest one: 2 that are alike and 1 that is 3 times as fast give
+// All devices as a multiple of the slowest one: 2 equal ones and 1 that is 3 times as fast give
 // 5.
 double tsr__planner_speeds(const struct planner *planner);
 // True if all devices have the same speed and memory.
 bool tsr__planner_alike(const struct planner *planner);
-// Makes the configuration that the plan is written into, if there is none.
+// Makes the configuration that the plan is written into, unless it exists.
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 
 // device_speeds.c: fills machine.speed and machine.kept. False: out of memory.

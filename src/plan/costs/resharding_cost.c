@@ -4,8 +4,8 @@
 // cached by layouts and shape.
 //
 //     float32 [8, 6] on two devices. {2, 1} (4 rows, 96 bytes each) to {1, 2} (3 columns each): one
-//     AllToAll, charged by what all devices hold before: 192 bytes. {2, 1} to replicated: one
-//     AllGather, charged by what each has afterwards: 192 bytes. Replicated to {2, 1}: nothing is
+//     AllToAll, charged by the bytes of all devices before: 192. {2, 1} to replicated: one
+//     AllGather, charged by the bytes of each afterwards: 192. Replicated to {2, 1}: nothing is
 //     sent, each device slices 96 bytes out of its copy.
 #include "plan/costs/planner.h"
 
@@ -157,7 +157,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     return exchange_time(planner, from, step->layout, int64_max(step->received, step->sent));
 }
 
-// True if every device slices what it needs out of a full copy that it has.
+// True if every device slices what it needs out of its full copy.
 static bool only_slices(const struct tile_layout *from, const struct tile_layout *to)
 {
     if (!tsr__layout_is_whole(from))
@@ -195,7 +195,7 @@ static bool is_ascending(const struct device_group *group)
     return true;
 }
 
-// True if every device takes part in one move at most and keeps nothing of what it sends.
+// True if every device takes part in one move at most and keeps none of the data that it sends.
 static bool are_messages(const struct reshard_step *step)
 {
     for (size_t i = 0; i < step->n_moves; i++) {
@@ -297,7 +297,7 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
     return int64_min(ps, PLAN_NEVER);
 }
 
-// True if the layouts differ but are equal for the sizes at hand. Other sizes would move data, so
+// True if the layouts differ but are equal for the current sizes. Other sizes would move data, so
 // an exchange is charged.
 static bool is_chance(const struct reshard *reshard, const struct plan_value *value)
 {

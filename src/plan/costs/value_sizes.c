@@ -151,7 +151,7 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
-// The shapes with those sizes; the same shapes if there are none. NULL: out of memory.
+// The shapes with those sizes; unchanged without sizes. NULL: out of memory.
 static const struct shapes *bound_shapes(struct planner *planner, const struct shapes *shapes,
                                          const tsr_dim_size *sizes, size_t n)
 {

@@ -200,7 +200,7 @@ struct columns {
     struct str *names;
 };
 
-// Made once for each strategy: nodes that are alike share tables, which the solver recognizes by
+// Made once for each strategy: equal nodes share tables, which the solver recognizes by
 // address.
 static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
 {

@@ -3,7 +3,7 @@
 // layout to its readers' layouts.
 //
 // One reader: a table over both choices. Several readers: a copy that two of them can share is paid
-// once, so the value gets a variable of its own, which says its layout and which copy is made.
+// once, so the value gets its own variable, which says its layout and which copy is made.
 // Readers use the nearer of the two.
 //
 // Example: a producer leaves a value by rows (R) or replicated (W). One reader wants it by columns
@@ -127,7 +127,7 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
     return states.list.n;
 }
 
-// The tables of a shared value, made once for values that are alike.
+// The tables of a shared value, made once for equal values.
 struct shared_tables {
     struct copy_state *states;
     size_t n;
@@ -185,7 +185,7 @@ static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n
     return !arena->failed;
 }
 
-// Values are alike if their producers and readers are, slot by slot.
+// Values are equal if their producers and readers are, slot by slot.
 static struct shared_tables *shared_tables(struct edge *edge, const struct reader *reader, size_t n)
 {
     uint32_t *key = ARENA_ARRAY(edge->arena, uint32_t, 2 * n + 3);

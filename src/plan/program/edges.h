@@ -57,7 +57,7 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
 size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader);
 // A number that is equal for readers whose tables are equal.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader);
-// The variable of the reader's node; an output of the model gets one of its own.
+// The variable of the reader's node; an output of the model gets a new one.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
 // The time at which the value is brought to the reader; outputs are brought after all nodes.
 uint32_t tsr__edge_time(const struct planner *planner, const struct reader *reader);
@@ -78,7 +78,7 @@ enum table_kind {
 // The slot of such a table, holding NULL until it is made. NULL: out of memory.
 void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n);
 
-// ---- uses.c
+// ---- memory_uses.c
 
 // Bytes by class of devices and choice of a variable.
 struct usage {
@@ -110,7 +110,7 @@ bool tsr__use_followed(const struct edge *edge);
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end);
 
-// ---- stored.c
+// ---- stored_weights.c
 
 // The constants of all nodes, each layout once.
 bool tsr__use_constants(struct planner *planner);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork.c - makes a planner for some of the devices. It shares what is known of the model with the
-// original, and has devices, layouts and candidates of its own. Stages use it: 4 devices in two
+// original, and has its own devices, layouts and candidates. Stages use it: 4 devices in two
 // stages have one planner for {0, 1} and one for {2, 3}.
 #include "plan/program/program.h"
 

@@ -182,8 +182,8 @@ static void list_made(struct planner *planner, struct size_list *sizes)
         qsort(sizes->bytes.at, sizes->bytes.n, sizeof *sizes->bytes.at, descending);
 }
 
-// The largest values are tracked, and at least those of the largest size. Less than 1/256 of what a
-// device must hold is never tracked.
+// The largest values are tracked, and at least those of the largest size. Less than 1/256 of the
+// memory that a device must hold is never tracked.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};

@@ -31,7 +31,7 @@ static double gap_of(int64_t cost, int64_t bound)
     return ((double)cost - (double)bound) / size;
 }
 
-// Without a solution or a proof that there is none: tries the plan of the least memory.
+// Without a solution or a proof of infeasibility: tries the plan of the least memory.
 static tsr_status take_least(struct planner *planner, const struct program *program,
                              struct program_result *result)
 {
@@ -159,7 +159,7 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
     return st;
 }
 
-// ---- what is told of it ------------------------------------------------------------------------
+// ---- figures -----------------------------------------------------------------------------------
 
 // The file appears when it is complete: tsr__out_abort does nothing after a commit.
 tsr_status tsr__planner_export(tsr_session *session, const struct program *program,

@@ -23,7 +23,7 @@ static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
 // One table for all that only this node reads.
 static bool use_own(struct planner *planner, const struct plan_node *node, const bool *own)
 {
-    // The slots are part of the key: of two nodes that are alike, one may share a constant with a
+    // The slots are part of the key: of two equal nodes, one may share a constant with a
     // third.
     enum { HEAD = 3 };
     size_t n_in = tsr_node_input_count(node->node);
@@ -97,7 +97,7 @@ static void list_wanted(struct edge *edge, struct wanted *wanted)
     }
 }
 
-// Small constants, and those that all readers want alike, are stored in any case.
+// Small constants, and those that all readers want in one layout, are stored in any case.
 static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t fixed)
 {
     struct usage usage;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_sets.c - lists the device sets that the search plans besides all devices at once.
 //
-// Devices that are alike: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among
+// Equal devices: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among
 // them.
 //
 //     Batch 64 on hosts:128x8, sets of 16 devices: 64 copies, each with 1 of the batch.
@@ -15,8 +15,8 @@
 // do not fit in SETS_MOST are dropped, so list the most promising ones first.
 #include "plan/search/device_sets.h"
 
-#define SET_MOST    64   // devices of a set that has copies; up to so many are also planned at once
-#define EVERY_SET   4    // up to so many unlike devices: all subsets
+#define SET_MOST    64   // devices of a set; up to this number are also planned at once
+#define EVERY_SET   4    // unlike devices up to which all subsets are tried
 #define COPIES_FROM 8    // from more devices on copies are tried, unless
 #define GOOD_GAP    0.01 // the plan of all devices has at most this gap
 
@@ -90,7 +90,7 @@ bool tsr__sets_add(struct set_search *search, const int64_t *devices, int64_t n,
     return true;
 }
 
-// Copies of the first 1, 2, 4 ... 64 devices, as many as the batch allows. Small sets come first:
+// Copies of the first 1, 2, 4 ... 64 devices; the batch limits their number. Small sets come first:
 // they are solved soon, and the time that they leave over goes to the large ones.
 static bool list_copies(struct set_search *search)
 {

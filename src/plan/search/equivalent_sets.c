@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // equivalent_sets.c - finds device sets that are equivalent to a plan, so that only one is planned.
 //
-//     Two A100 (0 and 1) and two L4 (2 and 3), all pairs linked alike: {0 2}, {0 3}, {1 2} and {1
-//     3} are equivalent; {0 1} is not.
+//     Two A100 (0 and 1) and two L4 (2 and 3), all pairs with equal links: {0 2}, {0 3}, {1 2} and
+//     {1 3} are equivalent; {0 1} is not.
 #include "plan/search/device_sets.h"
 
 // NULL: there is no direct link.

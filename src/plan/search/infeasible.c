@@ -72,7 +72,7 @@ static const char *time_help(const struct planner *planner)
 {
     if (planner->pace.late)
         return "give it more time (--time S), or plan for fewer devices: a block of them, of which "
-               "copies run beside each other";
+               "copies run side by side";
     return "give it more time, more memory or more devices";
 }
 

@@ -503,7 +503,8 @@ bool tsr__models_memory(const struct models *models, size_t m, const struct mode
     return ok;
 }
 
-// Prefill takes 3 GiB and decode 2, of which 2 are a table of its own: the peak is prefill's 3 + 2.
+// Prefill takes 3 GiB and decode 2, of which 2 are a table that prefill lacks: the peak is
+// prefill's 3 + 2.
 void tsr__models_join_memory(const struct models *models, const struct model_memory *each, size_t n,
                              const struct model_memory *out)
 {

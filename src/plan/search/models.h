@@ -47,7 +47,7 @@ static inline const struct reader *tsr__reader_or_last(const struct readers *rea
 // the options' runs are set. False: out of memory.
 bool tsr__models_init(struct models *models, const tsr_plan_options *options);
 // The same list with other planners of the same models, for example those of a device set. `out`
-// needs links of its own before it builds a program.
+// needs new links before it builds a program.
 void tsr__models_with(const struct models *models, struct planner *const *planners,
                       struct models *out);
 // Lists the nodes of each model and builds the program of all. models->program is NULL if there was
@@ -82,7 +82,7 @@ void tsr__models_join_memory(const struct models *models, const struct model_mem
                              const struct model_memory *out);
 
 // The output of `first` that becomes the cache `pair` of the second model: it has the name of the
-// present value. NULL: there is none.
+// present value. NULL: no output.
 const tsr_value *tsr__models_cache(const struct planner *first, const struct state_pair *pair);
 
 #endif

@@ -2,7 +2,7 @@
 // search.c - finds the best plan without pipeline stages, for a list of models, and sums it up.
 //
 // Up to 64 devices are planned at once first, and then as device sets (device_sets.c) where those
-// may be better. More devices that are alike are planned as copies of a set; all at once only if no
+// may be better. More devices, if equal, are planned as copies of a set; all at once only if no
 // set fits.
 //
 //     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17

@@ -31,7 +31,7 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
                              tsr_plan_summary *out) TSR_MUST_USE;
 
 // infeasible.c
-// Reports why there is no plan, and how much memory is needed. proved: there is none; else none was
+// Reports why there is no plan, and how much memory is needed. proved: none exists; else none was
 // found in time.
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
                             tsr_plan_summary *out) TSR_MUST_USE;

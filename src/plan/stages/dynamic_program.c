@@ -70,7 +70,7 @@ static bool better(const struct stage_search *search, const struct cell *a, cons
     return a->sum < b->sum;
 }
 
-// Runs can follow one another only if each stage sends to the next one alone: a stage that sends to
+// Consecutive runs overlap only if each stage sends to the next one alone: a stage that sends to
 // a later one must wait for it.
 static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
 {

@@ -61,7 +61,7 @@ static void number_outside(struct range_key *range_key, const tsr_value *value, 
                      (size_t)number);
 }
 
-// Adds an input to the key: "-" if there is none in that slot.
+// Adds an input to the key: "-" if the slot is empty.
 static void describe_value(struct range_key *range_key, const tsr_value *value)
 {
     if (!value) {

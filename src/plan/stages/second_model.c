@@ -125,7 +125,7 @@ bool tsr__second_model_cuts(struct staging *staging)
     return true;
 }
 
-// ---- ranges that are alike ---------------------------------------------------------------------
+// ---- equal ranges ------------------------------------------------------------------------------
 
 // The structures of both ranges, and the pairs of their nodes that belong together.
 static void describe(struct staging *staging, size_t i, size_t j, struct text *key)

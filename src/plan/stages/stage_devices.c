@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-// up to so many devices: blocks start anywhere; else at multiples of their size
+// devices up to which blocks start anywhere; else at multiples of their size
 #define ALL_STARTS 64
 
 // ---- blocks ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #define MAX_ORDERS 120 // of unlike devices
-#define ALL_ORDERS 4   // up to so many devices with unlike links: every order
+#define ALL_ORDERS 4   // devices with unlike links up to which every order is tried
 #define MAX_CELLS  ((size_t)1 << 22)
 #define FEW_RANGES 4 // of the first, coarse search
 

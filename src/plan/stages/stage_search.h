@@ -7,7 +7,7 @@
 #include "plan/stages/stages.h"
 
 #define MAX_SIZES 64 // of blocks
-// up to so many devices: blocks of every size; else powers of two and divisors
+// devices up to which blocks have every size; else powers of two and divisors
 #define ALL_SIZES  8
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
@@ -88,7 +88,7 @@ struct neighbours tsr__search_neighbours(const struct stage_search *search,
 // point i to j and those neighbours. NEVER_FITS: impossible.
 int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const struct block *block,
                          const struct neighbours *near);
-// Lower bound of what the range on the block adds to a pipeline.
+// Lower bound of the time that the range on the block adds to a pipeline.
 int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j,
                          const struct block *block);
 

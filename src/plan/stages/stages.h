@@ -191,7 +191,7 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
                                 struct pipeline *line, int64_t *least) TSR_MUST_USE;
 
-// Stages of one model for the summary. Times are those of its own runs.
+// Stages of one model for the summary. Times are those of one run of this model.
 struct told_stages {
     const tsr_plan_stage *at;
     int64_t latency, period;
@@ -230,7 +230,7 @@ tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *l
 tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *line,
                                  const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
-// throughput.c: the same for the period of runs that follow one another. least: a lower bound.
+// throughput.c: the same for the period of consecutive runs. least: a lower bound.
 tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *line,
                                  int64_t least, struct pipeline_answer *out) TSR_MUST_USE;
 // Solves the stages by themselves, and then as above if that is better.
