@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// edits.c - what a configuration says about a model, as the edits that say it: one line each, in the
-// words of `tessera annotate --script`. Nodes are named by their place in their graph.
+// edits.c - what a configuration says about a model, as the edits that say it: one line each, in
+// the words of `tessera annotate --script`. Nodes are named by their place in their graph.
 //
 //     --config tp:2
 //     --shard "#4":"x"={2,1:0,1}
@@ -126,7 +126,8 @@ static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct st
     return TSR_NOMEM;
 }
 
-// Nodes are named by their number, "#3", and those of bodies by the way to them: every node has that, named or not.
+// Nodes are named by their number, "#3", and those of bodies by the way to them: every node has
+// that, named or not.
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before)
 {

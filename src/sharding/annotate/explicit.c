@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// explicit.c - the placement of one node for which the caller gives the layouts: what the flow would make of them if they
-// stood in the model as specs. The planner asks here before it writes shardings down.
+// explicit.c - the placement of one node for which the caller gives the layouts: what the flow
+// would make of them if they stood in the model as specs. The planner asks here before it writes
+// shardings down.
 //
 // So what the planner prices is what the flow later finds. Both take inputs to the letter, then
 // outputs as far as they fit; what merely arrives, and wishes, do not count here.
@@ -14,8 +15,9 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }
 
-// Inputs must fit, all of them. Outputs are tried one by one: one that does not fit, or that fits but costs a
-// device although an input is explicit, is left out, as the flow leaves it to a reshard after the node.
+// Inputs must fit, all of them. Outputs are tried one by one: one that does not fit, or that fits
+// but costs a device although an input is explicit, is left out, as the flow leaves it to a reshard
+// after the node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,

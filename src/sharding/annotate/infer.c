@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// infer.c - completes annotations: what the flow found is written down as specs of every input and output
-// that had none. Explicit specs stay as they are, so inferring twice changes nothing.
+// infer.c - completes annotations: what the flow found is written down as specs of every input and
+// output that had none. Explicit specs stay as they are, so inferring twice changes nothing.
 //
-//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: written are W {1,1:0,1}, Y {2,1:0,1} at
-//     both nodes and Z {2,1:0,1}. The check comes first, without remarks: the flow needs specs that are right.
+//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: written are W {1,1:0,1}, Y
+//       {2,1:0,1} at
+//     both nodes and Z {2,1:0,1}. The check comes first, without remarks: the flow needs specs that
+//       are right.
 #include "sharding/flow/flow.h"
 
 struct writing {
@@ -12,7 +14,7 @@ struct writing {
     const struct shapes *shapes;
 };
 
-// A node has one spec for a value that it reads twice: if the readings differ there is none to write.
+// A node has one spec for a value that it reads twice: if the uses differ, none is written.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -25,9 +27,10 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
     return true;
 }
 
-// False: check would refuse the spec, since its factors do not make a size that is known, or have fewer elements than shards. A bias
-// of 3 = (g o) with 3 groups has one o, which a node may still be told to cut in 3 where the size of o has only a name; a state of a
-// Scan has one row outside, and as many as a spec inside says where the body does not declare them.
+// False: the checker would refuse the spec, because its factors do not multiply to a known size, or
+// have fewer elements than shards. A bias of 3 = (g o) with 3 groups has one o, which a node may
+// still be asked to shard in 3 if the size of o is only a symbol. A state of a Scan has one row
+// outside, and as many as a spec inside requires if the body does not declare them.
 static bool can_be_said(const struct writing *writing, const tsr_value *value,
                         const struct tile_layout *layout)
 {
@@ -35,7 +38,8 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     int64_t sizes[TILE_MAX_FACTORS];
     if (shape.rank != layout->rank)
         return true;
-    // Where a device has several shards, those that can be taken together would be read as fewer than the node needs.
+    // Where a device has several shards, those that can be taken together would be read as fewer
+    // than the node needs.
     const struct tile_layout *read = tsr__layout_canonical(writing->arena, layout, &shape);
     if (read && !tsr__layout_equal(read, layout))
         return false;
@@ -48,7 +52,7 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     return true;
 }
 
-// Under this configuration; a stage alone is none.
+// Under this configuration; a pipeline stage alone is not a spec.
 static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -81,8 +85,8 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     tsr_status status = write_bodies(writing, nf);
     if (status != TSR_OK)
         return status;
-    // Specs beside those that the node cannot follow would contradict them, or, where no rule is known, complete them:
-    // an operator whose tensors all have specs is cut as told.
+    // Specs beside those that the node cannot follow would contradict them, or, where no rule is
+    // known, complete them: an operator whose tensors all have specs is cut as told.
     if ((nf->unheeded || nf->replicated) && has_any_spec(node, config))
         return TSR_OK;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels.c - what a node says about devices, as a text that viewers show: they read a node's metadata, and not the fields that hold
-// its shardings. Nobody reads labels back; they follow the shardings when they are written again.
+// labels.c - the shardings of a node as a text for model viewers, which show a node's metadata but
+// not its sharding fields. Labels are never read back; they are rewritten together with the
+// shardings.
 #include "sharding/layouts/internal.h"
 
-// The name of the configuration follows: one label for each configuration that the node has an entry for.
+// The name of the configuration follows: one label for each configuration that the node has an
+// entry for.
 #define KEY "ai.tessera.sharding."
 
 // Specs do not say which side their value is on.
@@ -62,7 +64,8 @@ static bool is_label(const char *key)
     return strncmp(key, KEY, strlen(KEY)) == 0;
 }
 
-// A label whose configuration the node says nothing about (any more), or any label where none is wanted.
+// A label whose configuration the node says nothing about (any more), or any label where none is
+// wanted.
 static bool is_stale(const tsr_node *node, const char *key, bool wanted)
 {
     if (!is_label(key))

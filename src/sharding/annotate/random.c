@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// random.c - a random sharding of every node that its rule allows, the same for the same seed.
+// random.c - a random valid sharding of every node, the same for the same seed.
 //
-// Devices, some or all of them in any order, are laid out as a grid of up to three axes; each axis
-// cuts one factor of the node's rule, or copies. Now and then a factor is split first, which gives
-// strided shards, or the parts of one cut have unequally many copies, or each part is on any one or two devices, so that
-// some have several parts and others none. What that means for the inputs
-// is written down; outputs are left open, said as they come, or asked for in some other layout. The
-// solver has the last word, so that what is written is what the flow will do. Nodes of bodies are cut like those
-// around them; now and then the nodes are two or three stages, each with devices of its own. Knows no costs.
+// Devices, some or all of them in any order, form a grid of up to three axes. Each axis shards one
+// factor of the node's rule, or replicates. Sometimes a factor is split first, which gives strided
+// shards; or the shards of one factor have different numbers of copies; or each shard is on any one
+// or two devices, so that some have several shards and others none. The resulting shardings of the
+// inputs are written; those of outputs are left open, written as they result, or requested in
+// another layout. The solver checks the result, so what is written is what the flow will do. Nodes
+// of bodies are sharded like those around them; sometimes nodes are put into two or three stages,
+// each with its own devices. Knows no costs.
 #include "sharding/layouts/node_placement.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 #define GRID_AXES    3
 #define ATTEMPTS     12 // at one node, before it is left as it is
 #define DIVISORS_MAX 64
-#define TURNS        3 // at most so many parts for each device, on average
+#define TURNS        3 // most shards per device, on average
 #define COPIES       2 // of a part
 
 // `state` is the only source of chance: nothing else may be drawn from, or a seed would not always
@@ -56,7 +57,7 @@ static bool chance(struct dice *dice, int percent)
     return below(dice, 100) < percent;
 }
 
-// A divisor of n other than 1 and, if proper, n; 0: there is none.
+// A divisor of n other than 1 and, if proper, n; 0: none.
 static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 {
     int64_t all[DIVISORS_MAX];
@@ -236,8 +237,8 @@ static bool draw_factors(struct dice *dice, const struct rule *rule, const struc
     return any;
 }
 
-// Now and then the parts of a cut are not equal: so many units of each, all of which a dimension of that size has. Of 8
-// elements in 2 parts, 3 units and 1. 0: they are.
+// Sometimes the parts of a dimension are unequal: a number of units for each, all of which a
+// dimension of that size has. Of 8 elements in 2 parts, 3 units and 1. 0: equal parts.
 static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
 {
     int64_t units[TILE_MAX_UNITS], left = int64_min(size, SHARES_UNITS) - parts;
@@ -252,7 +253,7 @@ static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
     return tsr__shares_of(units, parts, &fits);
 }
 
-// A device and where it stands in the grid, to be sorted by device.
+// A device and its position in the grid, to be sorted by device.
 struct seat {
     int64_t device;
     int64_t at;
@@ -264,8 +265,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// The cell of a device is its position in the grid, for the axes that have a factor; devices that differ along an
-// axis without one do the same work. Placements list their devices ascending, hence the sorted seats.
+// The cell of a device is its position in the grid, for the axes that have a factor; devices that
+// differ along an axis without one do the same work. Placements list their devices ascending, hence
+// the sorted seats.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -336,7 +338,8 @@ static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choic
     return !dice->scratch.failed;
 }
 
-// One layout for all readings of the value that input i reads; NULL: none is said of it, or two differ.
+// One layout for all readings of the value that input i reads; NULL: none is said of it, or two
+// differ.
 static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
 {
     struct tile_layout *found = NULL;
@@ -350,8 +353,8 @@ static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
     return found;
 }
 
-// A value that the node reads several times has one sharding: where readings differ (Gemm of A, A and A) it has
-// none; what is said of one reading is said of the others.
+// A value that the node reads several times has one sharding: if the uses differ (Gemm of A, A and
+// A) it gets none, else all uses get it.
 static bool join_readings(struct dice *dice, struct choice *choice)
 {
     struct tile_layout **joined =
@@ -455,7 +458,8 @@ static struct tile_layout *own(struct dice *dice, const struct grid *grid,
     return NULL;
 }
 
-// A layout of that shape without regard to any rule: what a node is given, and not what it would choose.
+// A layout of that shape without regard to any rule: what a node is given, and not what it would
+// choose.
 static struct tile_layout *any_layout(struct dice *dice, const struct shape *shape)
 {
     struct grid grid;
@@ -599,8 +603,8 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     return begin_choice(dice, node, choice) && (stays || say_whole(dice, choice));
 }
 
-// Specs of an earlier draw go, so that the seed alone decides; removing the last one may take the
-// entry along, which `nc` then still stands for.
+// Removes specs of an earlier draw, so that the seed alone decides. Removing the last one may also
+// remove the entry, and `nc` is dangling then.
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -663,7 +667,7 @@ static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 
 // ---- stages ------------------------------------------------------------------------------------
 
-// Stages that somebody has set stay, and the model is sharded within them.
+// Existing stages stay, and the model is sharded within them.
 static bool has_stages(const tsr_graph *graph, const tsr_config *config)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -710,8 +714,9 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages yet, there
-// is more than one device, and all values can be sent; the draw comes from the seed, so a seed always gives the same annotations.
+// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages
+// yet, there is more than one device, and all values can be sent; the draw comes from the seed, so
+// a seed always gives the same annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// agree.c - the operator's half of the checker: do the shardings of a node's inputs agree?
+// agree.c - the checker for one operator: are the shardings of a node's inputs consistent?
 //
-// Each explicit layout is taken in by the solver, first alone, then together with those before it. What does
-// not fit alone is a cut that this operator does not have here: a warning. What fits alone but not together
-// contradicts another sharding: an error that names both and says how the second would have to be. Outputs
-// are not judged: an output that is asked for otherwise is a reshard.
+// The solver takes each explicit layout, first alone, then together with those before it. A layout
+// that does not fit alone is a sharding that this operator does not support here: a warning. One
+// that fits alone but not together contradicts another sharding: an error that names both and says
+// how the second would have to be. Outputs are not checked: an output that is requested in another
+// layout is resharded.
 //
 //     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
-//     X {1,2} and W {2,1}:   X cuts k, W cuts k: they agree
-//     X {1,2} and W {1,2}:   W alone cuts n, which is fine; together X says that k is cut and W that k is whole: an
-//                            error, and W would have to be {2,1}
-//     X {2,1} and W {1,1:0,1}:   m is cut and W whole: they agree
+//     X {1,2} and W {2,1}:   both shard k: consistent
+//     X {1,2} and W {1,2}:   W alone shards n, which is valid; together X says that k is sharded
+//                            and
+//                            W that it is not: an error, and W would have to be {2,1}
+//     X {2,1} and W {1,1:0,1}:   m is sharded and W replicated: consistent
 //
-// A device may own several shards. Add A [4,4] and B [4,4] -> Y on devices 0, 1, 2, A broadcast along axis 1 and B along 0:
-//     A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)}: the groups of each pair of shards intersect ({0}, {1}, {2}, {2}): they agree
+// A device may own several shards. Add A [4,4] and B [4,4] -> Y on devices 0, 1, 2:
+//     A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)}: the owners of each pair of shards intersect
+//     ({0}, {1}, {2}, {2}): consistent
 #include "sharding/check/agree.h"
 #include "sharding/flow/flow.h"
 
@@ -35,7 +38,7 @@ struct agree {
     int64_t n_all;
     bool remarks;
     bool *uncut;                // set where the node is said to run whole
-    const struct flow *assumed; // layouts of values without a spec here; NULL: they are not judged
+    const struct flow *assumed; // layouts of values without a spec here; NULL: they are not checked
     struct given *given;
     size_t n;
 };
@@ -97,7 +100,8 @@ static bool take(struct solve *solve, const struct given *given)
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
-// A solver that knows nothing yet but the rule. A failed take spoils it, so each attempt begins anew.
+// A solver that knows nothing yet but the rule. A failed take spoils it, so each attempt begins
+// anew.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
     if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
@@ -146,8 +150,8 @@ static void report_conflict(const struct agree *agree, const struct given *given
               why);
 }
 
-// The first of those before g that contradicts it by itself; the nearest before it if only all together do.
-// i is at least 1: the first layout fits alone, or judge has ended before.
+// The first of those before g that contradicts it by itself; the nearest before it if only all
+// together do. i is at least 1: the first layout fits alone, or judge has ended before.
 static const struct given *culprit(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -182,8 +186,7 @@ static bool fits_all(const struct agree *agree)
     return true;
 }
 
-// One finding at most: what comes after a contradiction would be judged by a state that is already
-// wrong. False: out of memory.
+// One diagnostic at most: after a contradiction the state is wrong. False: out of memory.
 static bool judge(const struct agree *agree)
 {
     struct solve all, alone;
@@ -215,7 +218,8 @@ static bool share_device(const struct tile_layout *a, const struct tile_layout *
     return false;
 }
 
-// Unsharded inputs must have a device in common, on which the node runs: the devices of all of them are intersected.
+// Unsharded inputs must have a device in common, on which the node runs: the devices of all of them
+// are intersected.
 static bool judge_unsharded(struct agree *agree)
 {
     if (agree->n == 0)

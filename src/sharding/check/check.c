@@ -12,7 +12,8 @@
 // 10 000 inputs and as many specs, each spec costs one look.
 //
 //     node 7 is the third annotated one: node_mark 3; its inputs X, W and output Y get of_node 3
-//     a spec of Z: of_node[Z] is 0 or an older mark, so Z is no slot of this node: spec-value-unknown or shard-value
+//     a spec of Z: of_node[Z] is 0 or an older mark, so Z is no slot of this node:
+//       spec-value-unknown or shard-value
 //     two specs of X in one entry: the second finds of_spec[X] equal to entry_mark: spec-twice
 #include "sharding/check/agree.h"
 #include "sharding/layouts/examine.h"
@@ -61,7 +62,7 @@ struct check {
     size_t errors; // of the session before
     bool annotated;
     bool calls;   // of functions: operators are looked at once those are replaced
-    bool formal;  // inputs without shardings are judged too, as the formalism has it
+    bool formal;  // also checks inputs without specs, as the formalism requires
     bool remarks; // tell too what is right but not cut here
 };
 
@@ -220,7 +221,8 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// More shards than elements, or another size in the spec's words: "4/2*16" of 32 elements, where 64 are meant.
+// More shards than elements, or another size in the spec's words: "4/2*16" of 32 elements, where 64
+// are meant.
 static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
 {
     int64_t product = 1;
@@ -237,7 +239,8 @@ static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
     return product != elements;
 }
 
-// The spec does not fit the shape that is declared: it cuts an axis beyond the rank, or one of another size.
+// The spec does not fit the shape that is declared: it cuts an axis beyond the rank, or one of
+// another size.
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
@@ -250,8 +253,9 @@ static bool disagrees(const tsr_spec *spec, const struct shape *shape)
     return false;
 }
 
-// What the value declares, else what the rules find. A declaration that the spec disagrees with may itself be wrong (an output of
-// [1, 3] where the inputs say [10, 3]): what follows from the inputs counts then, as it does for who plans and cuts.
+// What the value declares, else what the rules find. A declaration that the spec disagrees with may
+// itself be wrong (an output of [1, 3] where the inputs say [10, 3]): what follows from the inputs
+// counts then, as it does for who plans and cuts.
 static struct shape shape_of(struct check *check, const tsr_value *value, const tsr_spec *spec)
 {
     struct shape shape = tsr__declared_shape(&check->scratch, value);
@@ -345,8 +349,8 @@ static tsr_model *model_to_follow(const struct check *check)
     return check->model;
 }
 
-// Lack of memory is noted in scratch.failed, which check_model sees at its end. What was told is
-// remembered, so that the flow does not tell it again.
+// Out of memory is recorded in scratch.failed, which check_model tests at its end. Reported nodes
+// are recorded, so that the flow does not report them again.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
@@ -362,7 +366,8 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
         *told = (struct told){tsr__node_id(node), tsr_node_config_config(nc)};
 }
 
-// The operator's rule is asked only if the specs themselves brought no error: a wrong spec has no layout.
+// The operator's rule is asked only if the specs themselves brought no error: a wrong spec has no
+// layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
@@ -378,7 +383,7 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
     if (state)
         state->seen_at = check->node_mark;
     check_stage(check, node, nc, state);
-    // Devices are judged by the declared configuration, and not at all without one.
+    // Devices are checked against the declared configuration, and not at all without one.
     int64_t devices = -1; // not known
     if (state && tsr_config_devices(state->config) >= 1)
         devices = tsr_config_devices(state->config);
@@ -463,8 +468,8 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
         STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
-// Follows the stages of one configuration along the data, through nodes that have none. A value of a
-// later stage is an error at each node; with device names it is one note.
+// Follows the stages of one configuration along the data, through nodes that have none. A value of
+// a later stage is an error at each node; with device names it is one note.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
@@ -538,8 +543,8 @@ static bool check_stages(struct check *check)
 
 // ---- remarks on what is right -------------------------------------------------------------------
 
-// Some node has a sharding or a stage in the configuration: stages alone decide where nodes run, too.
-// Without it a flow would find everything whole, and cost as much as any other.
+// Some node has a sharding or a stage in the configuration: stages alone decide where nodes run,
+// too. Without it a flow would find everything whole, and cost as much as any other.
 static bool says_anything(const struct check *check, const tsr_config *config)
 {
     int64_t stage;
@@ -553,7 +558,8 @@ static bool says_anything(const struct check *check, const tsr_config *config)
     return false;
 }
 
-// Checks every node with the shardings that its inputs have by the formalism, once the flow is done.
+// Checks every node with the shardings that its inputs have by the formalism, once the flow is
+// done.
 static bool check_formally(struct arena *arena, const struct flow *flow)
 {
     for (size_t i = 0; i < flow->n_nodes; i++) {
@@ -567,9 +573,10 @@ static bool check_formally(struct arena *arena, const struct flow *flow)
     return true;
 }
 
-// Follows the shardings of one configuration through the graph as partition does, for what runs whole although it was to be
-// cut, what moves and what is done twice. What hinders the flow is no finding of the check. Nodes of which check_operator
-// has already said that they run whole (check->told) get no second warning from the flow.
+// Follows the shardings of one configuration through the graph as partition does, for what runs
+// whole although it was to be cut, what moves and what is done twice. What hinders the flow is no
+// finding of the check. Nodes of which check_operator has already said that they run whole
+// (check->told) get no second warning from the flow.
 static void remark(struct check *check, const tsr_config *config)
 {
     struct arena arena;
@@ -596,8 +603,9 @@ static void remark(struct check *check, const tsr_config *config)
     tsr__arena_free(&arena);
 }
 
-// One flow for each chosen configuration that says anything, as long as the nodes of all flows together stay within
-// a budget: a file with thousands of configurations must not cost thousands of flows.
+// One flow for each chosen configuration that says anything, as long as the nodes of all flows
+// together stay within a budget: a file with thousands of configurations must not cost thousands of
+// flows.
 static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);
@@ -625,10 +633,9 @@ static void check_flows(struct check *check)
 
 // ---- functions ----------------------------------------------------------------------------------
 
-// Whether the shardings of a function's nodes agree depends on what it is called with: that is seen
-// where its body stands in the place of the call.
-// The same operators are looked at in a copy of the model in which bodies stand in the place of
-// their calls. In the model itself check_entry leaves operators out then (check->calls).
+// Whether the shardings of a function's nodes are consistent depends on its call. So operators are
+// checked in a copy of the model in which bodies replace the calls. In the model itself check_entry
+// skips operators then (check->calls).
 static bool check_calls(struct check *check)
 {
     if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
@@ -652,7 +659,7 @@ static bool check_calls(struct check *check)
     return !check->arena.failed && !check->scratch.failed;
 }
 
-// ---- inputs and outputs of the model --------------------------------------------------------------
+// ---- inputs and outputs of the model ------------------------------------------------------------
 
 static void warn_no_tensor(const struct check *check, const tsr_value *value, const char *what)
 {
@@ -675,8 +682,8 @@ static void check_ports(const struct check *check)
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-// From the outside in: configurations, specs and nodes, stages. Functions and the flow come last and only if
-// nothing before them was wrong: both read layouts, which wrong specs do not have.
+// From the outside in: configurations, specs and nodes, stages. Functions and the flow come last
+// and only if nothing before them was wrong: both read layouts, which wrong specs do not have.
 static bool check_model(struct check *check)
 {
     check->n_ids = tsr__model_value_ids(check->model);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// inline.c - replaces calls of model-local functions by their bodies, wherever the body means the same
-// there, so that what follows sees operators alone. What cannot be replaced stays and runs whole.
+// inline.c - replaces calls of model-local functions by their bodies, wherever the body means the
+// same there, so that what follows sees operators alone. What cannot be replaced stays and runs
+// whole.
 //
 // Rounds: all calls of the main graph and its bodies, then the calls that these have become, until
 // none is left. f calls g twice and main calls f once: round 1 makes two calls of g of it, round 2
@@ -9,8 +10,9 @@
 
 #define MAX_ROUNDS 64 // calls in calls
 
-// Functions that call others twice grow without bound: 40 of them that double are 2 KB and 10^12 nodes. So the nodes
-// that calls become are counted: as many as this for a small model, more for a large one, never above the most.
+// Functions that call others twice grow exponentially: 40 of them that double are 2 KB and 10^12
+// nodes. So the nodes that calls become are limited: by this number for a small model, more for a
+// large one, never above the maximum.
 #define NODES_LEAST ((size_t)1 << 17)
 #define NODES_TIMES 256 // for each node in the file
 #define NODES_MOST  ((size_t)1 << 22)

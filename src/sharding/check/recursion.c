@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// recursion.c - functions that call themselves, directly or through others: no engine can run them, and putting bodies
-// in the place of calls would never end.
+// recursion.c - finds functions that call themselves, directly or through others. No engine can run
+// them, and inlining would not end.
 //
-// A walk along calls with a stack of its own (a chain of calls may be as long as there are functions). White: not seen;
-// grey: on the way from the start to here; black: everything behind it has been seen. A call of a grey one is a cycle.
+// A depth-first search along calls with an explicit stack (a chain of calls may be as long as there
+// are functions). White: not seen; grey: on the path from the start; black: done. A call of a grey
+// function is a cycle.
 #include "sharding/layouts/internal.h"
 
 enum colour { WHITE, GREY, BLACK };
@@ -54,7 +55,7 @@ static tsr_status refuse(const struct walk *walk, const tsr_node *call,
     return TSR_INVALID;
 }
 
-// Everything that function calls. Each body is walked once, whoever calls it.
+// All functions that this one calls. Each body is visited once.
 static tsr_status walk_from(struct walk *walk, const tsr_function *function)
 {
     enter(walk, function);
@@ -79,7 +80,8 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
     return TSR_OK;
 }
 
-// A walk from every function that none has reached yet; grey ones are on the way, and meeting one again is a recursion.
+// A walk from every function that none has reached yet; grey ones are on the way, and meeting one
+// again is a recursion.
 tsr_status tsr__check_recursion(const tsr_model *model)
 {
     struct arena arena;

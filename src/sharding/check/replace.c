@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// replace.c - replaces nodes that cut what their operator takes statistics of (the axis of a softmax)
-// by simpler nodes, so that the rest of the way knows plain rules alone.
+// replace.c - replaces nodes that cut what their operator takes statistics of (the axis of a
+// softmax) by simpler nodes, so that the rest of the way knows plain rules alone.
 //
 // The flow says which nodes these are and how their values lie. They are replaced in a copy of the
-// model; the layouts of the old node's inputs and outputs become shardings of the new nodes that read
-// and make them, everything between follows. What the replacement is, the rules know.
+// model; the layouts of the old node's inputs and outputs become shardings of the new nodes that
+// read and make them, everything between follows. What the replacement is, the rules know.
 //
-//     Softmax(x), x {1,2:0,1} along the axis of the softmax: ReduceMax, Sub, Exp, ReduceSum, Div take its place;
+//     Softmax(x), x {1,2:0,1} along the axis of the softmax: ReduceMax, Sub, Exp, ReduceSum, Div
+//       take its place;
 //     those that read x get {1,2:0,1} for it, the one that makes the result gets {1,2:0,1} for that
 // Rounds: a replacement may itself hold nodes that cut statistics, and what cannot be replaced is
 // kept whole, which changes how others lie. So the flow runs again after each round, until no such
@@ -62,8 +63,8 @@ static tsr_status move_stage(const struct expanded *expanded, const tsr_node *ol
     return TSR_OK;
 }
 
-// Values that the expansion made and that lie in parts from the start: rows 0 .. 7 of a triangle over two devices are 0 .. 3 on
-// the first and 4 .. 7 on the second.
+// Values that the expansion made and that lie in parts from the start: rows 0 .. 7 of a triangle
+// over two devices are 0 .. 3 on the first and 4 .. 7 on the second.
 static tsr_status place_values(struct arena *arena, const struct expanded *expanded,
                                const struct node_flow *nf, tsr_config *config)
 {
@@ -130,12 +131,12 @@ struct rounds {
     bool *keep;      // nodes of the flow's model that cannot be replaced
 };
 
-// Of a copy that is being made: what each of its nodes stands for, in order.
+// While a copy is made: the original of each of its nodes, in order.
 struct origins {
     VEC(size_t) at;
 };
 
-// Node i of this flow is, or stands for a part of, that node of the model as it was given.
+// The node of the original model that node i of this flow is, or is a part of.
 static size_t origin_of(const struct flow *flow, size_t i)
 {
     if (flow->origin)
@@ -175,7 +176,8 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
     return arena_status(arena);
 }
 
-// The flow of the same model, in which the node that could not be replaced (last: none can be any more) is kept as it is.
+// The flow of the same model, in which the node that could not be replaced (last: none can be any
+// more) is kept as it is.
 static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, size_t failed,
                                bool last)
 {
@@ -227,8 +229,9 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     return next;
 }
 
-// Whether a node runs whole is known once the last round is done: the first flow has reported its own nodes; this reports
-// those that cannot be replaced, and those of which a part stays whole (the last Where of a OneHot of unknown depth).
+// Whether a node runs whole is known once the last round is done: the first flow has reported its
+// own nodes; this reports those that cannot be replaced, and those of which a part stays whole (the
+// last Where of a OneHot of unknown depth).
 static void say_uncut(const struct flow *flow, tsr_session *session)
 {
     const struct node_flow *said = NULL;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// delay.c - sums that are not combined where they arise but after they were added to others: one communication in place
-// of several. Annotations cannot say it; the model's metadata names the values.
+// delay.c - sums that are not combined where they arise but after they were added to others: one
+// communication in place of several. Annotations cannot say it; the model's metadata names the
+// values.
 //
-// A value may stay in parts if all its readers can take parts (rules: linear.c), on the same devices and in the same
-// layout, and what they give is the same piece for all members of a group.
+// A value may stay in parts if all its readers can take parts (rules: linear.c), on the same
+// devices and in the same layout, and what they give is the same piece for all members of a group.
 //
 //     Y = A x B and Z = C x D, both with the inner dimension cut over devices 0 and 1; R = Y + Z
 //     at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
 //     delayed: each device adds what it has, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)
 //
-// With a bias that both devices hold whole, R = Y + bias, only one of the two may add it: R0 = Y0 + bias and R1 =
-// Y1. So the node that reads parts says which of its inputs come in parts (pending), and becomes itself the one
-// whose sum the group combines: it takes over groups and combination of the node before it.
+// With a bias that both devices hold whole, R = Y + bias, only one of the two may add it: R0 = Y0 +
+// bias and R1 = Y1. So the node that reads parts says which of its inputs come in parts (pending),
+// and becomes itself the one whose sum the group combines: it takes over groups and combination of
+// the node before it.
 #include "sharding/layouts/internal.h"
 
 // `from` and `fits` belong to one question: may this node's sum be delayed? check_reader answers it
@@ -73,7 +75,8 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
-// Shapes that are not known count as different: then the sum is combined at once, which is always right.
+// Shapes that are not known count as different: then the sum is combined at once, which is always
+// right.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -130,9 +133,9 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
-// A reader can take parts if it is a node of the main graph, runs by its rule, combines nothing itself, reads the
-// value in the layout in which it was made, and gives every member of a group the same piece. The first that cannot
-// ends the walk.
+// A reader can take parts if it is a node of the main graph, runs by its rule, combines nothing
+// itself, reads the value in the layout in which it was made, and gives every member of a group the
+// same piece. The first that cannot ends the walk.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
@@ -151,8 +154,8 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     return delay->fits;
 }
 
-// Only sums of one output that somebody asked to delay, that nobody asked to have in another layout, and that no
-// caller sees; a device in two groups would have to tell two sums apart.
+// Only sums with one output that the metadata names, that are not requested in another layout, and
+// that are not outputs of the model. A device in two groups would have to distinguish two sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value = NULL;
@@ -163,14 +166,13 @@ static bool may_delay(struct delay *delay, const struct node_flow *nf)
         !disjoint(nf, tsr_config_devices(delay->flow->config)))
         return false;
     delay->from = nf;
-    delay->fits = false; // somebody must read it
+    delay->fits = false; // it must have a reader
     tsr_value_uses(value, check_reader, delay);
     return delay->fits;
 }
 
-// The parts that come in make parts of what the node gives.
-// Every input that was delayed is one that this node was found to take: check_reader asked when its
-// producer was looked at.
+// Partial inputs make the node's output partial. Every delayed input is one that this node can
+// take: check_reader checked that when its producer was visited.
 static bool take_parts(struct arena *arena, const struct delay *delay, struct node_flow *nf)
 {
     for (size_t i = 0; i < tsr_node_input_count(nf->node); i++) {
@@ -228,8 +230,8 @@ static bool read_asked(struct arena *arena, struct delay *delay)
     return !arena->failed;
 }
 
-// In node order, so a chain of delays works: take_parts makes a node that reads parts a maker of parts, and
-// may_delay then asks whether its own readers can take parts in turn.
+// In node order, so a chain of delays works: take_parts makes a node that reads parts a maker of
+// parts, and may_delay then asks whether its own readers can take parts in turn.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))

@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes through the main graph.
+// flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes
+// through the main graph.
 //
-// At each node explicit input specs come first, then explicit output specs, then the layouts in which the other
-// inputs arrive; the solver (node_placement.c) makes one placement of them. What does not fit stays out, and
-// partition reshards it; where the operator cannot follow its explicit specs, the node runs whole and the user gets a
-// warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so layouts that mean the
-// same are equal. Knows no costs and makes no graph.
+// At each node explicit input specs come first, then explicit output specs, then the layouts in
+// which the other inputs arrive; the solver (node_placement.c) makes one placement of them. What
+// does not fit stays out, and partition reshards it; where the operator cannot follow its explicit
+// specs, the node runs whole and the user gets a warning. Wishes of readers (propagate.c) come last
+// of all. All layouts here are canonical, so layouts that mean the same are equal. Knows no costs
+// and makes no graph.
 //
 //     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
-//     X {2,1}, W without a spec:   m is cut in 2; W is a constant and follows: whole on both; Y {2,1}
-//     X {1,2}, W without a spec:   k is cut in 2; W becomes {2,1}; each device has a sum of 3 of the 6
-//                                  products, so Y is whole on both after group {0,1} has added them up
-//     X {1,2} and Y {2,1} asked:   Y cannot be both: the flow notes {2,1} as wanted, a reshard follows
+//     X {2,1}, W without a spec:   m is cut in 2; W is a constant and follows: whole on both; Y
+//                                  {2,1}
+//     X {1,2}, W without a spec:   k is cut in 2; W becomes {2,1}; each device has a sum of 3 of
+//                                  the 6
+//                                  products, so Y is whole on both after group {0,1} has added them
+//                                    up
+//     X {1,2} and Y {2,1} asked:   Y cannot be both: the flow notes {2,1} as wanted, a reshard
+//                                  follows
 //     X {2,1} and W {2,1}:         m and k would need four devices: the node runs whole on both
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
 // One node that is being placed. `in` and `out` have the explicit layouts by slot; lists of tensors
-// may replace some of them (take_lists). explicit_cut: some spec cuts; cut_in: one of an input does.
+// may replace some of them (take_lists). explicit_cut: some spec cuts; cut_in: one of an input
+// does.
 struct step {
     struct flow_work *work;
     tsr_node *node;
@@ -29,7 +36,8 @@ struct step {
     bool bound;        // it must run where a list lies that does not move
 };
 
-// Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
+// Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak
+// of.
 static int layout_rank(int rank)
 {
     if (rank < 0 || rank > TILE_MAX_RANK)
@@ -60,8 +68,8 @@ static struct shape shape_of(const struct step *step, const tsr_value *value)
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
-// A constant has no place of its own: each device stores what it needs of it. An initializer that
-// is an input as well may be given by the caller, so it lies where inputs lie.
+// A constant has no layout: each device stores what it needs of it. An initializer that is also an
+// input may be overridden by the caller, so it has the layout of an input.
 static bool is_constant(const tsr_value *value)
 {
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
@@ -69,8 +77,8 @@ static bool is_constant(const tsr_value *value)
 
 // ---- explicit specs
 
-// A value that stands in several slots of the node has its spec in all of them.
-// The layout is made once, in the memory of results: it becomes part of the node's flow.
+// A value in several slots of the node has its spec in all of them. The layout is allocated once,
+// with the results: it becomes part of the node's flow.
 static bool take_spec(struct step *step, const tsr_spec *spec)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -292,8 +300,8 @@ static void keep_first(bool *on, int64_t n)
     }
 }
 
-// A rule without factors: every device that runs the node does all of it.
-// single: on the first device alone, for nodes that draw random numbers or otherwise may not run twice.
+// A rule without factors: every device that runs the node does all of it. single: on the first
+// device alone, for nodes that draw random numbers or otherwise may not run twice.
 static bool place_whole(struct step *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
@@ -346,8 +354,8 @@ static void add_outputs(struct step *step, struct solve *solve)
     }
 }
 
-// A layout in which an input merely arrives counts cut by cut, as far as it fits, and never costs a device that
-// explicit specs have named. What lies whole on all devices says nothing.
+// A layout in which an input merely arrives counts cut by cut, as far as it fits, and never costs a
+// device that explicit specs have named. What lies whole on all devices says nothing.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -368,8 +376,8 @@ static void add_arrivals(struct step *step, struct solve *solve)
     }
 }
 
-// Wishes of consumers come last: kept if the output is then exactly what they wish and nothing that was settled
-// changes. Statistics are not cut for their sake.
+// Wishes of consumers come last: kept if the output is then exactly what they wish and nothing that
+// was settled changes. Statistics are not cut for their sake.
 static void add_wishes(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -396,8 +404,9 @@ static void add_wishes(struct step *step, struct solve *solve)
     }
 }
 
-// The order is the precedence: explicit inputs bind, then explicit outputs, then what arrives, then wishes of readers; of the
-// last three, what does not fit stays out. False: an explicit input does not fit, or out of memory.
+// The order is the precedence: explicit inputs bind, then explicit outputs, then what arrives, then
+// wishes of readers; of the last three, what does not fit stays out. False: an explicit input does
+// not fit, or out of memory.
 static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
                        struct solve *v)
 {
@@ -419,7 +428,8 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     return true;
 }
 
-// A device with several shards works on each of them where that fits, else it drops out. Nodes of bodies take no turns.
+// A device with several shards works on each of them where that fits, else it drops out. Nodes of
+// bodies take no turns.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
@@ -469,8 +479,8 @@ static bool one_each(const struct step *step, const struct tile_layout *layout)
     return true;
 }
 
-// The shardings of all its tensors are the rule: each device runs the node on its shards of the inputs and has its shards of
-// the outputs. That this is right is the user's word.
+// The shardings of all its tensors are the rule: each device runs the node on its shards of the
+// inputs and has its shards of the outputs. That this is right is the user's word.
 static bool place_told(struct step *step, const char *whole)
 {
     static const char apart[] =
@@ -559,8 +569,9 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
-// What was asked of an output and is not what the node gives becomes `wanted`: readers see the value as it lies
-// after that move. A trial asks what would be and leaves the layouts of the values alone.
+// What was asked of an output and is not what the node gives becomes `wanted`: readers see the
+// value as it lies after that move. A trial asks what would be and leaves the layouts of the values
+// alone.
 static bool give_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
@@ -693,7 +704,7 @@ static bool list_moves(const struct step *step, const tsr_value *value)
            tsr__shapes_list_way(step->work->flow->shapes, value) != LIST_STAYS;
 }
 
-// In the node's stage, and among those that run the body it stands in.
+// In the node's stage, and among the devices that run its body.
 static bool may_run_on(const struct step *step, int64_t device)
 {
     bool in_stage = !step->stage || step->stage[device];
@@ -713,8 +724,9 @@ static struct tile_layout *whole_here(struct step *step, int rank)
     return tsr__layout_whole(step->work->arena, rank, devices, n);
 }
 
-// A list that lies on devices where the node may not run is taken whole in the node's own place: from the copies that are
-// there, or handed over from the other stage, for which it must lie whole where it is made. False: it binds the node.
+// A list that lies on devices where the node may not run is taken whole in the node's own place:
+// from the copies that are there, or handed over from the other stage, for which it must lie whole
+// where it is made. False: it binds the node.
 static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
 {
     const tsr_value *value = slot(step, false, i);
@@ -737,9 +749,8 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
     return true;
 }
 
-// The node has a stage of its own and must read the list where it lies, outside of it.
-// nf->replicated is set as well: the manifest lists the node among those that do not run as they
-// were meant to.
+// The node has its own stage but must read the list where it is stored, outside of that stage. Also
+// sets nf->replicated: the manifest lists the node among those that do not run as annotated.
 static void mention_outside(struct step *step, const tsr_value *value,
                             const struct tile_layout *layout)
 {
@@ -754,7 +765,8 @@ static void mention_outside(struct step *step, const tsr_value *value,
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
 
-// A list of tensors is cut as its elements are, and does not move inside of a stage: whoever reads it takes it as it lies.
+// A list of tensors is sharded as its elements are, and does not move inside a stage: readers take
+// it in its layout.
 static void take_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -771,7 +783,8 @@ static void take_lists(struct step *step)
         }
         if (take_from_elsewhere(step, i, layout))
             continue;
-        // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
+        // One that must stay whole (an input of the model has nowhere else to lie) binds its
+        // readers too.
         bool kept = step->work->kept_whole[tsr__value_id(value)];
         bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
         if (everywhere)
@@ -805,8 +818,9 @@ static bool list_comes(const struct step *step, const tsr_value *value,
     return tsr__flow_held(have, need) || list_moves(step, value);
 }
 
-// A list that does not come in the layout that the node needs must lie whole everywhere from its maker on; the next flow
-// places the maker so, which may put the same demand on the lists that the maker reads.
+// A list that does not come in the layout that the node needs must lie whole everywhere from its
+// maker on; the next flow places the maker so, which may put the same demand on the lists that the
+// maker reads.
 static void keep_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -844,8 +858,8 @@ static bool makes_kept(const struct step *step)
     return false;
 }
 
-// The node would read a part of a list that lies whole everywhere: the specs of its other tensors ask for
-// that, and specs of lists do not count. {1,2} for what joins a whole list, say.
+// The node would read a part of a list that lies whole everywhere: the specs of its other tensors
+// ask for that, and specs of lists do not count. {1,2} for what joins a whole list, say.
 static bool reads_part_of_kept(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -900,8 +914,8 @@ static bool place_everywhere(struct step *step, const char *why)
     return tsr__solve_result(&all, step->work->arena, &step->nf->place);
 }
 
-// Which of the six ways of running the node applies; the first that does is taken. Lists of tensors come first
-// because no step moves them inside a stage, so they overrule specs.
+// Which of the six ways of running the node applies; the first that does is taken. Lists of tensors
+// come first because no step moves them inside a stage, so they overrule specs.
 static bool follow(struct step *step)
 {
     struct flow_work *work = step->work;

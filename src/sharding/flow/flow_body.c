@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // flow_body.c - the flow through the bodies of If, Loop and Scan.
 //
-// A carried value has one layout: where it starts, inside at both ends, and as a result. It starts
-// with what is explicit at the node, else with what arrives; the body is followed, and what comes out
-// otherwise is taken up once, then given up for whole, until a turn changes nothing. What a body gives
-// otherwise in the end is moved inside of it. All devices that run the node have a piece of everything
-// that goes in and out of a body: so all of them have the same bodies, and only sizes differ. A slice
-// or a stacked result is never cut along the turns. Values from outside are read as they lie there.
-// Where nothing inside is cut or moved, the node runs as it stands.
+// A carried value has one layout: at its start, inside at both ends, and as a result. It starts
+// with the explicit layout at the node, else with the one that arrives. The body is followed; a
+// different layout at the end is adopted once, then replaced by replication, until an iteration
+// changes nothing. Remaining differences are resharded inside the body. All devices that run the
+// node have a shard of everything that goes in and out of a body: so all of them have the same
+// bodies, and only sizes differ. Slices and stacked results are never sharded along the iterations.
+// Values from outside are read in their layout there. If nothing inside is sharded or moved, the
+// node runs unchanged.
 //
-//     Loop carries h [8,6] and stacks y [8] of each turn; h arrives as {2,1} on devices 0 and 1. Inside,
-//     h' = Tanh(h) is {2,1} again: nothing changes after one turn, and h is {2,1} all along.
-//     y = ReduceSum(h, axis 1) is {2} in each turn, so the stacked result [turns,8] is {1,2}.
-//     Were h' = Softmax(h) along axis 0, which is not cut inside of bodies, h' would come back whole on
-//     both devices: the second turn starts with h whole and gives it whole, and h is whole all along.
+//     Loop carries h [8,6] and stacks y [8] of each iteration; h arrives as {2,1} on devices 0 and
+//       1.
+//     Inside, h' = Tanh(h) is {2,1} again: nothing changes after one iteration, and h stays {2,1}.
+//     y = ReduceSum(h, axis 1) is {2} in each iteration, so the stacked result [n,8] is {1,2}.
+//     Were h' = Softmax(h) along axis 0, which is not sharded inside of bodies, h' would be
+//       replicated
+//     on both devices: the second iteration starts with h replicated, and h stays replicated.
 #include "sharding/flow/flow.h"
 
 #define MAX_TURNS 6
@@ -93,7 +96,7 @@ static struct tile_layout *whole(const struct follow *follow, int rank)
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
 }
 
-// Each device of the node has one piece, and nobody else has any.
+// Each device of the node has one shard, and no other device has any.
 static bool everywhere(const struct follow *follow, const struct tile_layout *layout)
 {
     const struct placement *placement = &follow->nf->place;
@@ -114,8 +117,9 @@ static bool cut_inside(const struct tile_dim *dim)
     return false;
 }
 
-// A cut inside of a dimension names the sizes of its factors ({5*2/2}: 10 elements). It fits where the value is known to have as many, which one
-// branch may and the other may not; a cut of plain parts, or of units from the outermost factor on, fits any size.
+// A cut inside of a dimension names the sizes of its factors ({5*2/2}: 10 elements). It fits where
+// the value is known to have as many, which one branch may and the other may not; a cut of plain
+// parts, or of units from the outermost factor on, fits any size.
 static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                       const tsr_value *value)
 {
@@ -143,7 +147,7 @@ static bool fits(const struct follow *follow, const struct tile_layout *layout,
            (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
 }
 
-// NULL: no value, or nobody has made it yet.
+// NULL: no value, or not yet computed.
 static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
 {
     if (value)
@@ -165,7 +169,8 @@ static const tsr_value *body_output(const struct follow *follow, int body, int i
                             (size_t)(i + follow->control->condition));
 }
 
-// The sizes of a state fit all along: where it comes from, where the body takes it, where the body gives it back.
+// The sizes of a state fit all along: where it comes from, where the body takes it, where the body
+// gives it back.
 static bool state_sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                             int state)
 {
@@ -238,9 +243,9 @@ static bool start(struct follow *follow)
 
 // ---- one turn ----------------------------------------------------------------------------------
 
-// Inputs of a body in their order: numbers (the turn, the condition), carried states, slices. The body of a Loop
-// with two states has inputs 0 and 1 as numbers and 2 and 3 as states 0 and 1. Its initializers lie whole on all
-// devices.
+// Inputs of a body in their order: numbers (the turn, the condition), carried states, slices. The
+// body of a Loop with two states has inputs 0 and 1 as numbers and 2 and 3 as states 0 and 1. Its
+// initializers lie whole on all devices.
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
     const struct control *control = follow->control;
@@ -288,7 +293,7 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
     for (i = 0; i < tsr_graph_output_count(flow->graph); i++) {
         const tsr_value *value = tsr_graph_output(flow->graph, i);
         if (!lies(follow, value))
-            return false; // nobody makes it
+            return false; // it has no producer
         if (!work->kept_whole || !tsr__shapes_is_list(work->flow->shapes, value))
             continue;
         bool *kept = &work->kept_whole[tsr__value_id(value)];
@@ -331,7 +336,7 @@ static bool settle_state(struct follow *follow, int i)
     struct tile_layout *back = lies(follow, value), *now = follow->states[i];
     if (follow->fixed[i] || follow->tries[i] > 1 || tsr__layout_equal(back, now))
         return false;
-    // first what comes back, if it can be carried; the second time, whole
+    // first the layout of the result, if it can be carried; the second time, replicated
     follow->tries[i]++;
     bool take = follow->tries[i] == 1 && now->rank == back->rank && fits(follow, back, value) &&
                 state_sizes_fit(follow, back, i);
@@ -406,7 +411,8 @@ static bool choose_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// In the form that the node has: a loop stacks its results along one more axis, a branch hands them on.
+// In the form that the node has: a loop stacks its results along one more axis, a branch hands them
+// on.
 static struct tile_layout *outer_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -421,7 +427,7 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     return whole(follow, rank);
 }
 
-// A result that is cut inside must be cut alike outside.
+// A result that is sharded inside must be sharded in the same way outside.
 static bool join_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -439,8 +445,9 @@ static bool join_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// First each result gets its one layout (states have theirs), then every body is asked for these at its outputs. Outputs of
-// a body in their order: the condition (whole, since every device must decide alike), carried states, results.
+// First each result gets its layout (states have theirs), then every body is asked for these at its
+// outputs. Outputs of a body in order: the condition (replicated, since all devices must decide
+// equally), carried states, results.
 static bool give_outputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -467,8 +474,7 @@ static bool give_outputs(struct follow *follow)
     return true;
 }
 
-// What steers (the count, the condition) is whole everywhere; a slice that is cut makes its input
-// cut alike.
+// Trip count and condition are replicated; a sharded slice shards its input in the same way.
 static bool give_inputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -601,8 +607,9 @@ static bool make_room(struct follow *follow)
     return !arena->failed;
 }
 
-// Bodies that are followed again and again have a budget: loops in loops in loops run as they stand.
-// Counted over the whole flow: 64 times the nodes of the model, and some more for small ones.
+// Bodies that are followed again and again have a budget: loops in loops in loops run as they
+// stand. Counted over the whole flow: 64 times the nodes of the model, and some more for small
+// ones.
 static bool afford(struct flow_work *work, const struct control *control)
 {
     for (int k = 0; k < control->n_bodies; k++)
@@ -622,8 +629,9 @@ static bool stands(struct follow *follow)
     return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
-// Any failure on the way, and a body in which nothing is cut, end in stands(): the node runs as it stands, whole.
-// settle() follows the bodies without findings; if the caller wants some, a last turn makes them.
+// Any failure on the way, and a body in which nothing is cut, end in stands(): the node runs as it
+// stands, whole. settle() follows the bodies without findings; if the caller wants some, a last
+// turn makes them.
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);
@@ -644,7 +652,7 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
     return !work->arena->failed;
 }
 
-// Specs that are wrong are passed over: they are told when their own node is followed.
+// Skips invalid specs: they are reported when their own node is visited.
 static void spec_owners(const struct flow_work *work, struct arena *arena, const tsr_node *node,
                         bool *on)
 {

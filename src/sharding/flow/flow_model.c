@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow_model.c - the flow through a whole model: starts it, goes through the main graph node by node, and once more
-// where a list turned out to lie in the wrong place. What happens at a node is flow.c's.
+// flow_model.c - the flow through a whole model: starts it, goes through the main graph node by
+// node, and once more where a list turned out to lie in the wrong place. What happens at a node is
+// flow.c's.
 //
 // A list of tensors does not move between devices of a stage. So where a reader needs it otherwise
 // than it lies, the list is marked (kept_whole) and the flow starts anew with its maker on all
@@ -8,7 +9,8 @@
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// The same object for all values of a rank, so that "whole everywhere" is told by comparing pointers.
+// The same object for all values of a rank, so that "whole everywhere" is told by comparing
+// pointers.
 static bool start_value(struct flow_work *work, const tsr_value *value)
 {
     struct tile_layout *layout =
@@ -29,8 +31,8 @@ static bool start_values(struct flow_work *work, const tsr_graph *graph)
     return true;
 }
 
-// Everything that one flow needs before the first node: arrays by value id, the shapes, the stages. It refuses more
-// devices than the solver can follow; values get no layouts yet.
+// Everything that one flow needs before the first node: arrays by value id, the shapes, the stages.
+// It refuses more devices than the solver can follow; values get no layouts yet.
 bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
                      const tsr_config *config)
 {

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// propagate.c - lets shardings go backwards and sideways: what a node needs of an input becomes the wish for the output
-// that it reads, and so on up; other readers of that value follow by the flow.
+// propagate.c - propagates shardings backwards and sideways: what a node needs of an input becomes
+// a request for the producer's output, and so on upwards; other readers of that value follow in the
+// forward flow.
 //
-// Rounds of one flow forwards (flow.c) and one walk backwards over the nodes, until a walk grants no wish. The order in
-// which conflicts are resolved:
-//   1. explicit shardings, never overridden: an output that has one gets no wish;
-//   2. what arrives at a node by the flow forwards: a wish that does not fit to it is refused;
-//   3. what other readers (and model outputs, and subgraphs) have in place: a wish that would make it move is refused;
-//   4. of several wishes for one value, that of the first reader in the order of the nodes which can be granted.
-// A wish is a layout that cuts something (a whole value has nothing to be divided) and is granted exactly or not at
-// all. Model inputs stay whole and initializers follow their readers, so neither has wishes. Refused wishes that matter
-// are notes. Knows no costs.
+// Rounds of one forward flow (flow.c) and one backward pass over the nodes, until a pass grants no
+// request. Conflicts are resolved in this order:
+//   1. explicit shardings, never overridden: an output that has one gets no request;
+//   2. what arrives at a node by the forward flow: a request that does not fit it is refused;
+//   3. what other readers (and model outputs, and subgraphs) already have in place: a request that
+//      would force them to reshard is refused;
+//   4. of several requests for one value, that of the first reader in node order that can be
+//     granted.
+// A request is a layout that shards something, and is granted exactly or not at all. Model inputs
+// stay replicated and initializers follow their readers, so neither gets requests. Refused requests
+// that matter are reported as notes. Knows no costs.
 //
-//     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W say nothing. Forwards the Add
-//     is cut in rows and needs Y as {2,1}, but Y is made whole on both devices. Backwards Y gets the wish {2,1};
-//     the MatMul can give it (m cut in 2, X sliced, which moves nothing), nobody else reads Y: granted.
+//     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W have no spec.
+//       Forwards
+//     the Add is sharded by rows and needs Y as {2,1}, but Y is replicated on both devices.
+//       Backwards Y
+//     gets the request {2,1}; the MatMul can grant it (m in 2, X sliced, which moves nothing), and
+//       Y
+//     has no other reader: granted.
 #include "sharding/flow/flow.h"
 
 #define MAX_ROUNDS 64
@@ -26,7 +33,7 @@ struct reader {
 // A wish that was refused once is not tried again, however often the walk comes by.
 struct refusal {
     const struct tile_layout *layout;
-    size_t in_place; // node that has the value in place; NOBODY: the producer cannot give it
+    size_t in_place; // node that has the value in place; NOBODY: the producer cannot provide it
     struct refusal *next;
 };
 #define NOBODY ((size_t)-1)
@@ -141,8 +148,8 @@ static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf
     return ok;
 }
 
-// The first of the readers of value (which lay as `before` and lies otherwise now) that had it in place and has not
-// any more.
+// The first of the readers of value (which lay as `before` and lies otherwise now) that had it in
+// place and has not any more.
 static size_t disturbed(struct propagate *propagate, const tsr_value *value,
                         const struct tile_layout *before)
 {
@@ -181,7 +188,7 @@ static bool inputs_rest(struct propagate *propagate, size_t i, const struct node
     return true;
 }
 
-// True if nobody minds that the outputs of node i lie as the trial says; else *who.
+// True if no reader objects to the outputs of node i in the layouts of the trial; else *who.
 static bool outputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf,
                          size_t *who)
 {
@@ -202,8 +209,8 @@ static bool outputs_rest(struct propagate *propagate, size_t i, const struct nod
     return true;
 }
 
-// The node is tried with the wish in place: it must give exactly that, keep its inputs where they
-// are, and disturb no reader. *who: the reader that minds; NOBODY if the node itself cannot.
+// Tries the node with the request: it must provide exactly that, keep its inputs in place, and
+// disturb no reader. *who: the reader that objects; NOBODY if the node itself cannot.
 static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
@@ -235,8 +242,8 @@ static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
     propagate->work.wishes[id] = NULL;
 }
 
-// True if output `out` of node i lies as `need` from now on.
-// The wish is tried in memory of its own, and only if it fits the node is followed for good.
+// True if output `out` of node i has the layout `need` from now on. The request is tried in
+// separate memory; only if it fits the node is followed for good.
 static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
 {
     uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
@@ -317,8 +324,8 @@ static bool round_trip(struct propagate *propagate, bool last)
 
 // ---- notes -------------------------------------------------------------------------------------
 
-// Why the wish of a reader was not granted, if that is worth a note: it has to be moved, or somebody else has it in
-// place.
+// Why the request of a reader was not granted, if that is worth a note: the value must be moved, or
+// another reader has it in place.
 static const char *reason(struct propagate *propagate, const tsr_value *value,
                           const struct tile_layout *need)
 {

@@ -42,7 +42,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// ---- devices -------------------------------------------------------------------------------------
+// ---- devices ------------------------------------------------------------------------------------
 
 // Numbers out of range are the checker's business and are passed over.
 static bool add_device(struct stages *stages, bool *on, int64_t device)
@@ -108,7 +108,8 @@ bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
     return false;
 }
 
-// The devices that no stage names by its specs, ascending; where every device is named, all of them.
+// The devices that no stage names by its specs, ascending; where every device is named, all of
+// them.
 static size_t free_devices(const struct stages *stages, const bool *named, int64_t *out)
 {
     size_t n = 0;
@@ -126,8 +127,8 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
     return (size_t)stages->n_all;
 }
 
-// Deals the free devices out to the stages without specs, in equal runs: 5 devices for 2 stages give
-// 2 and 3. Stages beyond the number of devices share the last one.
+// Deals the free devices out to the stages without specs, in equal runs: 5 devices for 2 stages
+// give 2 and 3. Stages beyond the number of devices share the last one.
 static void deal_devices(struct stages *stages, const bool *named, const int64_t *devices, size_t n)
 {
     int64_t unnamed = 0, at = 0, n_free = (int64_t)n;
@@ -193,7 +194,7 @@ static bool default_devices(struct stages *stages, struct arena *arena, const ts
     return true;
 }
 
-// ---- nodes ---------------------------------------------------------------------------------------
+// ---- nodes --------------------------------------------------------------------------------------
 
 // of_value counts from 1, so that 0 is "depends on no stage".
 static int later(int latest, const tsr_value *value, const int *of_value)
@@ -308,7 +309,7 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
-// A node without a stage of its own follows its specs where it has some: they say where it runs.
+// A node without its own stage follows its specs, if it has some.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// canonical.c - one form for layouts that are the same: {64/2} and {4/2*16} over 64 elements.
+// canonical.c - one form for equal layouts: {64/2} and {4/2*16} over 64 elements.
 //
-// An even cut of s in c parts is c leading digits, each fully cut, and s/c whole ones below. In
-// that form neighbours of one kind are multiplied together; at the end full digits take the whole
-// ones below them in again. An uneven cut is a digit of its own kind and stays as it is.
+// An even split of s in c parts is c leading digits, each fully split, and s/c unsplit ones below.
+// In that form neighbours of one kind are multiplied; at the end fully split digits absorb the
+// unsplit ones below them. An uneven split is a digit of a separate kind and stays as it is.
 //
-// A dimension of 64 elements, F2 a full digit of 2, W32 a whole one of 32:
+// A dimension of 64 elements, F2 a fully split digit of 2, W32 an unsplit one of 32:
 //     64/2      F2 W32            -> 64/2
-//     4/2*16    F2 W2 W16         -> F2 W32 -> 64/2: the same cut
-//     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: part i of the first and k of the second is part 2 i + k
-//     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which no other form says
+//     4/2*16    F2 W2 W16         -> F2 W32 -> 64/2: the same split
+//     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: parts i and k become part 2 i + k
+//     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which has no other form
 //     64/6      uneven            -> 64/6: parts of 11 and 10
-// Unequal parts (tile/units.c) are a digit of their own kind, too: of 64 elements in parts of 3 units and 1 it is S4 W16.
+// Unequal parts (tile/units.c) are a separate kind of digit, too: 64 elements in parts of 3 units
+// and 1 are S4 W16.
 #include "sharding/layouts/internal.h"
 
 enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_SHARED, DIGIT_UNEVEN };
@@ -22,7 +23,8 @@ struct digit {
     int part; // last part that cut it (its coordinate counts ones)
 };
 
-// Parts as digits, outermost first: 8 elements in 2 cuts are a full digit of 2 and a whole one of 4.
+// Parts as digits, outermost first: 8 elements in 2 cuts are a full digit of 2 and a whole one of
+// 4.
 static int expand(const struct cut_part *parts, int n, struct digit *out)
 {
     int count = 0;
@@ -82,8 +84,8 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
     return count;
 }
 
-// Returns how many factors there are: 0 for a dimension that is not cut, so that it has no factors
-// at all. A single factor is the dimension itself and needs no size.
+// Returns the number of factors: 0 for an unsharded dimension. A single factor is the dimension
+// itself and needs no size.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves)
 {
@@ -110,9 +112,9 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
     return made;
 }
 
-// Returns their number, or -1: the size is known and the factors do not multiply to it, as {3/3*4} of
-// 10 elements.
-// Parts of a dimension as the layout has them; sizes resolved where the dimension is known.
+// Returns their number, or -1: the size is known and the factors do not multiply to it, as {3/3*4}
+// of 10 elements. Parts of a dimension as the layout has them; sizes resolved where the dimension
+// is known.
 static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
@@ -132,9 +134,9 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
     return -1;
 }
 
-// ---- several tiles of a device -------------------------------------------------------------------
+// ---- several tiles of a device ------------------------------------------------------------------
 
-// How many shards lie between two that follow one another in a loop.
+// Distance between consecutive shards of a loop.
 static int64_t stride_of(const struct tile_layout *layout, int loop)
 {
     int64_t stride = 1;
@@ -153,7 +155,7 @@ static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
     return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
 }
 
-// Every `run` shards that follow one another in the loop have the same owners.
+// True if every `run` consecutive shards of the loop have the same owners.
 static bool runs_alike(const struct tile_layout *layout, int loop, int64_t run)
 {
     int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
@@ -170,8 +172,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
                                   int64_t run)
 {
     struct tile_layout *wide = tsr__layout_ordered(arena, l);
-    // The owners are moved from shards of `wide`, whose loops are in the order of the dimensions as those
-    // of the new layout are. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
+    // The owners are moved from shards of `wide`, whose loops are in the order of the dimensions as
+    // those of the new layout are. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes
+    // (1,1) = 3.
     struct tile_loop at = l->loops[loop];
     struct tile_owner *pairs =
         ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
@@ -199,10 +202,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     return NULL;
 }
 
-// Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
-// floor(2 j D / 4) = floor(j D / 2). NULL: out of memory.
-// The longest runs first, and again until nothing can be merged: each merge makes the layout
-// smaller, so it ends.
+// Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size,
+// because floor(2 j D / 4) = floor(j D / 2). NULL: out of memory. The longest runs first, and again
+// until nothing can be merged: each merge makes the layout smaller, so it ends.
 static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {
@@ -218,13 +220,15 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
     return l;
 }
 
-// Each dimension gets its canonical factors on its own; then every shard of the given layout goes to the shard that
-// has the same elements. moves[axis][k] says where factor k's coordinate went: of {4/4*16/2} factor 0 has stride 2
-// and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7. Dimensions whose parts are not known stay as they are.
+// Each dimension gets its canonical factors on its own; then every shard of the given layout goes
+// to the shard that has the same elements. moves[axis][k] says where factor k's coordinate went: of
+// {4/4*16/2} factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7.
+// Dimensions whose parts are not known stay as they are.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {
-    // Unequal parts count as the tiles that a spec writes for them, for neighbours on one device may merge.
+    // Unequal parts count as the tiles that a spec writes for them, for neighbours on one device
+    // may merge.
     const struct tile_layout *l =
         tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
     if (l)
@@ -261,7 +265,8 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
     if (!c)
         return NULL;
     for (int64_t shard = 0; shard < l->n_shards; shard++) {
-        // k: number of the same elements' shard in the canonical layout, digit by digit over its loops
+        // k: number of the same elements' shard in the canonical layout, digit by digit over its
+        // loops
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
         const int64_t *owners;
         tsr__layout_coords(l, shard, coords);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config_mesh.c - the mesh that shardings such as SR are meant over: what the metadata says of a configuration, else a line.
+// config_mesh.c - the mesh that shardings such as SR are meant over: what the metadata says of a
+// configuration, else a line.
 //
 // Plans write the sides of their topology as metadata of the model, "ai.tessera.mesh.tp" = "2x4"
 // for a configuration tp, so that S0,R without @ is read and printed over the same mesh. Metadata

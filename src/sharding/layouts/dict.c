@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// dict.c - tensor dictionaries: the pieces of one tensor, keyed by device; cut, looked up, put together.
+// dict.c - tensor dictionaries: the shards of one tensor, keyed by device; split, looked up,
+// joined.
 //
-// A dictionary is a layout with data: every (device, tile) has a piece in one block of memory of its own. Knows
-// element sizes, not element types.
+// A dictionary is a layout with data: every (device, tile) has its piece in one block of memory.
+// Knows element sizes, not element types.
 //
 //     float32 [4,6] as {2,1:(0,1),2}: tile 0 is rows 0..1, tile 1 rows 2..3, 48 bytes each
-//     held: (device 0, tile 0), (1, 0), (2, 1), in this order; join needs devices 0 and 1 to hold equal copies
+//     held: (device 0, tile 0), (1, 0), (2, 1), in this order; join needs equal copies on 0 and 1
 #include "sharding/layouts/examine.h"
 
 #include <stdlib.h>
@@ -46,8 +47,8 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// Refuses a shape whose elements or bytes do not fit 64 bits ([2^40, 2^40]), so that later arithmetic on them
-// cannot overflow.
+// Refuses a shape whose elements or bytes do not fit 64 bits ([2^40, 2^40]), so that later
+// arithmetic on them cannot overflow.
 static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;
@@ -230,7 +231,7 @@ static tsr_status compare(const tsr_pieces *dict)
     return TSR_OK;
 }
 
-// Elements that no device has (a tile that nobody owns) are zero in the result.
+// Elements that no device has (a tile without an owner) are zero in the result.
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
     struct arena scratch;

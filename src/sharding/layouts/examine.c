@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// examine.c - what can be wrong with one spec: its axes, sizes, shard counts, devices and groups.
+// examine.c - checks one spec: its axes, sizes, shard counts, devices and groups.
 //
-// The checker and the reader of layouts both ask here, so that what passes the check has a layout.
-// Everything that is wrong is reported, each mistake once: a count that cannot be judged because of
-// another mistake is not.
+// The checker and the reader of layouts both use it, so that every spec that passes the check has a
+// layout. All errors are reported, each once; a count that cannot be checked because of another
+// error is not.
 //
 //     X of [8,6], a configuration of 4 devices; axis 0 in 2 shards, axis -2 in 3, devices 0, 5:
-//     axis -2 is axis 0 again (shard-axis-twice); device 5 (shard-device, "did you mean 3?"); 2 * 3 = 6 shards
-//     for 2 entries (spec-owners); whether a device is named twice is not asked, since one of them is wrong
+//     axis -2 is axis 0 again (shard-axis-twice); device 5 (shard-device, "did you mean 3?");
+//     2 * 3 = 6 shards for 2 entries (spec-owners); repeated devices are not checked, since one is
+//       wrong
 #include "sharding/layouts/examine.h"
 
 #include <stdlib.h>
 
 #define SPEC_MAX_OWNERS 4194304 // of all shards together
-// Owners that a spec may have beyond those that it lists, and for each of these: groups may be named over and over.
+// Owners that a spec may have beyond those that it lists, and for each of these: groups may be
+// named over and over.
 #define OWNERS_LEAST 4096
 #define OWNERS_TIMES 16
 
@@ -197,8 +199,8 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     }
 }
 
-// The entries of the device list as owners of what the spec cuts, a dimension for each cut. NULL: they do not fit it, or out
-// of memory.
+// The device list as owners of the spec's shards, with one dimension per sharded axis. NULL: it
+// does not fit, or out of memory.
 static const struct tile_layout *listed_owners(struct arena *arena, const tsr_spec *spec)
 {
     const int64_t *devices;
@@ -228,8 +230,9 @@ static const struct tile_layout *listed_owners(struct arena *arena, const tsr_sp
     return NULL;
 }
 
-// The device list, or the same with neighbours that are equal as one where their numbers differ: 0 0 0 1 gives device 0 three
-// quarters, which is meant, and each device stands in it once; 0 0 1 1 is halves, which two shards would say.
+// The device list, with equal neighbours merged if their counts differ: 0 0 0 1 gives device 0
+// three quarters, on purpose, and each device occurs once; 0 0 1 1 means halves, for which two
+// shards would suffice.
 static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, size_t *n)
 {
     const int64_t *devices;
@@ -257,7 +260,8 @@ static size_t named_devices(const tsr_spec *spec, const struct group_index *inde
     return count;
 }
 
-// Bytes of the file pay for owners: 1,000 entries that all name one group of 1,000 are 6 KB, and would be a million owners.
+// Bytes of the file pay for owners: 1,000 entries that all name one group of 1,000 are 6 KB, and
+// would be a million owners.
 static size_t most_owners(const tsr_spec *spec)
 {
     size_t listed = tsr_spec_devices(spec, NULL), count;
@@ -271,7 +275,8 @@ static size_t most_owners(const tsr_spec *spec)
     return size_min(SPEC_MAX_OWNERS, OWNERS_LEAST + listed * OWNERS_TIMES);
 }
 
-// How many owners the shards have together; SIZE_MAX with a finding: too many, of large groups that are named over and over.
+// How many owners the shards have together; SIZE_MAX with a finding: too many, of large groups that
+// are named over and over.
 static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -299,8 +304,9 @@ static bool ascends(const tsr_spec *spec, const struct group_index *index)
     return index->n == 0;
 }
 
-// The smallest device that holds several shards; false: none, or out of memory. All owners of all shards, `most` or fewer,
-// stand in one list: after sorting the same owner twice stands side by side.
+// The smallest device that holds several shards; false: none, or out of memory. All owners of all
+// shards, `most` or fewer, stand in one list: after sorting the same owner twice stands side by
+// side.
 static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct group_index *index,
                         size_t most, int64_t *out)
 {
@@ -318,8 +324,8 @@ static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct 
     return repeated(all, total, out);
 }
 
-// A device that holds several shards: listed twice, or in two of the groups that are named. A list of 300,000 devices takes
-// 40 MB to look through, which are given back at once.
+// A device that holds several shards: listed twice, or in two of the groups that are named. A list
+// of 300,000 devices takes 40 MB to look through, which are given back at once.
 static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
                             const struct group_index *index, bool cut)
 {
@@ -341,8 +347,9 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
            "device %lld %s", (long long)twice, how);
 }
 
-// A number in the device list names a group if there is one of that number, else a device. Whether a device is
-// named twice is asked only if all names are good: a wrong name would be counted as one more device.
+// A number in the device list names a group if there is one of that number, else a device. Whether
+// a device is named twice is asked only if all names are good: a wrong name would be counted as one
+// more device.
 static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
 {
     struct group_index index;
@@ -388,9 +395,9 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
           "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
 }
 
-// Axes that are listed twice, that may be, and axes that are not in order.
-// Without a rank, axes from the front and from the back cannot be compared with each other: each
-// kind is judged by itself, and the two kinds together get a remark.
+// Axes that are (or may be) listed twice, and axes that are not in order. Without a rank, axes from
+// the front and from the back cannot be compared: each kind is checked by itself, and both together
+// get a remark.
 static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
 {
     size_t n = tsr_spec_dim_count(spec), front = 0, back = 0;
@@ -436,8 +443,9 @@ static bool same_symbol(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-// The size is what the tensor is declared to have there. Where that is wrong (onnx's inference gives a STFT without `onesided` twice its
-// frequencies) a spec that repeats it is not: it was written by the declaration, and what was found counts.
+// The size is what the tensor is declared to have there. Where that is wrong (onnx's inference
+// gives a STFT without `onesided` twice its frequencies) a spec that repeats it is not: it was
+// written by the declaration, and what was found counts.
 static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -549,7 +557,7 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
     return fine;
 }
 
-// One listed axis. Multiplies its shards into *product; -1 there: not to be judged.
+// One listed axis. Multiplies its shards into *product; -1 there: cannot be checked.
 static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
                         const struct shape *shape, int64_t *product)
 {
@@ -586,9 +594,9 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
 
 // ---- shards against devices --------------------------------------------------------------------
 
-// product: number of shards, 0 if it overflows, -1 if it is not to be judged.
-// A whole tensor may name any number of devices: each has a copy. A cut one names one device or
-// group for each shard, or nobody, which means devices 0, 1, 2 ...
+// product: number of shards, 0 if it overflows, -1 if it cannot be checked. A replicated tensor may
+// name any number of devices: each has a copy. A sharded one names one device or group for each
+// shard, or none, which means devices 0, 1, 2 ...
 static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t product)
 {
     const int64_t *devices;
@@ -617,7 +625,8 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t 
               (long long)product, n, n == 1 ? "y" : "ies");
 }
 
-// Axes first, since the number of shards comes out of them; then devices, then both against each other.
+// Axes first, since the number of shards comes out of them; then devices, then both against each
+// other.
 void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t product = 1;
@@ -628,7 +637,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
-// Rank -1 where nothing is declared, and without memory: then less is judged.
+// Rank -1 if nothing is declared, or out of memory: then less is checked.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

@@ -11,7 +11,7 @@ struct spec_scope {
     struct arena *arena;  // for scratch and hints
     const tsr_node *node; // NULL: not known
     const char *config;   // "" : not known
-    int64_t devices;      // of the configuration; -1: not known, devices are not judged
+    int64_t devices;      // of the configuration; -1: not known, devices are not checked
     bool quiet;           // count errors, report nothing
     bool remarks;         // report warnings and notes too
     size_t errors;

@@ -28,7 +28,7 @@ static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, s
 
 // ---- canonical.c -------------------------------------------------------------------------------
 
-// A part of a dimension: so many elements (0: not known), cut so often.
+// A part of a dimension: its number of elements (0: not known) and of shards.
 struct cut_part {
     int64_t size, cuts;
     tile_shares shares;
@@ -64,15 +64,17 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 // ---- flow.c ------------------------------------------------------------------------------------
 
 // As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (replace.c)
-// and so are not cut where that would be needed. quiet: nothing is said, except what moves because of keep.
+// and so are not cut where that would be needed. quiet: nothing is said, except what moves because
+// of keep.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep);
 
 // ---- replace.c ----------------------------------------------------------------------------------
 
-// The flow ready for partition, from one that is done: nodes that cut statistics are replaced in copies of the model until
-// none is left; *made is the last copy, or NULL. Says (not-cut-here) which nodes of the flow, beyond those it runs whole itself, stay
-// whole in the end or have a part that does. NULL: failed.
+// The flow ready for partition, from one that is done: nodes that cut statistics are replaced in
+// copies of the model until none is left; *made is the last copy, or NULL. Says (not-cut-here)
+// which nodes of the flow, beyond those it runs whole itself, stay whole in the end or have a part
+// that does. NULL: failed.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made);
 
 #endif

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// node_placement.c - finds the placement of one node: how often each factor is cut, and which part each
-// device works on.
+// node_placement.c - finds the placement of one node: into how many parts each factor is split, and
+// which part each device works on.
 //
-// Layouts of the node's tensors are taken in one after the other. A cut of a dimension becomes a
-// cut of the rule's factors that make it up, provided that the bounds coincide; where a layout cuts
-// inside a factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere.
-// A device that disagrees with what is settled drops out; in the end every cell must have a device.
-// Knows no specs.
+// The layouts of the node's tensors are added one after the other. A split of a dimension becomes a
+// split of the rule's factors that make it up, if the bounds coincide. If a layout splits inside a
+// factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere. A device
+// that contradicts the state so far is dropped; in the end every cell must have a device. Knows no
+// specs.
 //
 //     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
 //     X {2,2}:               m in 2, k in 2; device d works on part d / 2 of m and part d % 2 of k
-//     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: nobody drops out
-//     the placement:         cuts m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
+//     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: none is dropped
+//     the placement:         m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
 //                            is pending between devices 0 and 1 and between 2 and 3
-//     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and drop out; the two that stay
-//                            cannot work on four cells, so the solver refuses W
-//     W {2,1:(0,1,2,3),(1,3)}: devices 1 and 3 own both parts of k, of which one agrees with X: with SOLVE_PARTS nobody
-//                            drops out
+//     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and are dropped; the
+//                            remaining
+//                            two cannot work on four cells, so the solver refuses W
+//     W {2,1:(0,1,2,3),(1,3)}: devices 1 and 3 own both parts of k, of which one agrees with X:
+//       with
+//                            SOLVE_PARTS none is dropped
 //     Relu of {4,1:0,1,0,1}: device 0 works on parts 0 and 2: it has two rows (SOLVE_PARTS)
-//     a refined factor:      a dimension of 64 that is {4*16/2}, the first or second half of each of 4
-//                            heads: the factor of 64 becomes two, 4 and 16, and 16 is cut in 2
+//     a refined factor:      a dimension of 64 that is {4*16/2}, the first or second half of each
+//                            of 4
+//                            heads: the factor of 64 becomes two, 4 and 16, and 16 is split in 2
 #include "sharding/layouts/node_placement.h"
 
 // Empty rows in place of those that there are. False: out of memory.
@@ -159,8 +162,8 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
     return lists;
 }
 
-// The rule with one factor as two: a factor of 64 with inner 16 becomes 4, and a new last factor of 16 that stands
-// behind it in every dimension. The rule itself is shared and stays as it is.
+// The rule with one factor as two: a factor of 64 with inner 16 becomes 4, and a new last factor of
+// 16 that stands behind it in every dimension. The rule itself is shared and stays as it is.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
                                     int64_t inner)
 {
@@ -211,8 +214,8 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
 // bounds.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
-    // A factor of 64 that is cut in 8, split at inner 16: the outer 4 is cut in 4, the inner 16 in 2 (low).
-    // Cut in 2: the outer 4 is cut in 2, the inner one is whole.
+    // A factor of 64 that is cut in 8, split at inner 16: the outer 4 is cut in 4, the inner 16 in
+    // 2 (low). Cut in 2: the outer 4 is cut in 2, the inner one is whole.
     int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
             low = 1;
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
@@ -254,8 +257,8 @@ struct target {
 };
 #define MAX_TARGETS 64
 
-// Makes `at` (a product of inner sizes) a border between factors of the dimension.
-// A dimension of factors 8 and 6 (48 elements) has borders at 6 and 48. A cut that needs one at 12 splits 8 into 4
+// Makes `at` (a product of inner sizes) a border between factors of the dimension. A dimension of
+// factors 8 and 6 (48 elements) has borders at 6 and 48. A cut that needs one at 12 splits 8 into 4
 // and 2: 12 = 2 * 6. One at 9 is impossible: 9 is no multiple of 6.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
@@ -290,9 +293,9 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
     return -1;
 }
 
-// An even cut: leading factors are fully cut, then one into equal runs.
-// Factors 4 and 16, cut in 8: 4 is cut in 4 and 16 in 2; the coordinate c of the cut is c / 2 of the first and c %
-// 2 of the second, hence strides 2 and 1.
+// An even cut: leading factors are fully cut, then one into equal runs. Factors 4 and 16, cut in 8:
+// 4 is cut in 4 and 16 in 2; the coordinate c of the cut is c / 2 of the first and c % 2 of the
+// second, hence strides 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -318,7 +321,8 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     return n;
 }
 
-// The same number of factors of the same sizes; 0 is a size that is not known. A single factor is all of the dimension.
+// The same number of factors of the same sizes; 0 is a size that is not known. A single factor is
+// all of the dimension.
 static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
                        const struct tile_dim *l)
 {
@@ -332,7 +336,7 @@ static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
     return true;
 }
 
-// Sizes not known: only if layout and rule are made alike.
+// Unknown sizes: only if layout and rule have the same structure.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
@@ -344,8 +348,8 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// Unequal parts of an even number of units: the outermost factor has them, all others are whole. Of 32 heads of 128 elements,
-// parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
+// Unequal parts of an even number of units: the outermost factor has them, all others are whole. Of
+// 32 heads of 128 elements, parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
 {
@@ -401,7 +405,8 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
 
 // ---- taking a layout in ------------------------------------------------------------------------
 
-// Units (blocks of packed weights, say) must not be cut through: every bound is a multiple of the unit.
+// Units (blocks of packed weights, say) must not be cut through: every bound is a multiple of the
+// unit.
 static bool unit_fits(const struct rule_factor *factor, const struct target *target)
 {
     int64_t size = factor->size.value;
@@ -431,8 +436,8 @@ static const char *why_whole(const struct rule_factor *factor)
     return "a dimension is cut that this operator needs whole";
 }
 
-// Statistics (the axis of a softmax) are cut only where somebody asked for it, since the node is
-// then replaced by several.
+// Statistics (the axis of a softmax) are sharded only on request, since the node is then replaced
+// by several.
 static bool may_cut(struct solve *solve, const struct target *target)
 {
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
@@ -501,7 +506,8 @@ struct owned {
     int64_t *first, *count, *at;
 };
 
-// With SOLVE_ONE_PART a device that owns several counts as one that owns none. False: out of memory.
+// With SOLVE_ONE_PART a device that owns several counts as one that owns none. False: out of
+// memory.
 static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
                        struct owned *owned)
 {
@@ -529,7 +535,8 @@ static bool find_owned(const struct solve *solve, const struct tile_layout *layo
 }
 
 // Joins the rows with the shards of their devices: a row of a device that owns three becomes three,
-// and devices that own none drop out. Returns the shard of each row; NULL: out of memory, or too many.
+// and devices that own none drop out. Returns the shard of each row; NULL: out of memory, or too
+// many.
 static int64_t *join_shards(struct solve *solve, const struct tile_layout *layout)
 {
     struct solve before = *solve;
@@ -560,7 +567,8 @@ static bool same_row(const struct solve *solve, int64_t a, int64_t b)
                   (size_t)solve->rule->n_factors * sizeof(*solve->coords)) == 0;
 }
 
-// Rows of a device that are equal are one: a loop of the layout that was left out does not tell its shards apart.
+// Rows of a device that are equal are one: a loop of the layout that was left out does not tell its
+// shards apart.
 static void drop_repeats(struct solve *solve)
 {
     for (int64_t row = 0; row < solve->n_rows; row++)
@@ -580,7 +588,8 @@ int64_t tsr__solve_devices(const struct solve *solve)
     return n;
 }
 
-// A sharded factor is reduced, or statistics are taken along it: the results of its parts are to be combined.
+// A sharded factor is reduced, or statistics are taken along it: the results of its parts are to be
+// combined.
 static bool reduces(const struct solve *solve)
 {
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
@@ -600,12 +609,13 @@ static bool one_part_of_sums(const struct solve *solve)
     return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
-// An explicit layout says all about its tensor: what it does not cut is whole from now on, and
-// nothing else may have been cut before. What it cuts is not cut finer: of 6 = 2 * 3 in 2 shards the
-// 3 are whole, also where another layout of the node takes the 6 apart (split).
+// An explicit layout describes its tensor completely: what it does not shard stays unsharded, and
+// may not have been sharded before. What it shards is not split further: of 6 = 2 * 3 in 2 shards
+// the 3 are unsharded, also if another layout of the node splits the 6.
 //
-// Inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then works on what it has of
-// both, if every pair of shards has one. Not so along a reduced axis, which all inputs must shard alike.
+// Inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then
+// works on the intersection of its shards, if every pair of shards has a device. Not so along a
+// reduced axis, which all inputs must shard in the same way.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -623,9 +633,10 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
-// Takes one layout in. each_loop: a layout that merely arrives; cuts that do not fit are left out one by one.
-// Otherwise all or nothing. to_pin: an explicit layout, which also says what is not cut (pin). A tensor that the
-// node reads on the host, or of another rank than the rule's, cannot be cut.
+// Takes one layout in. each_loop: a layout that merely arrives; cuts that do not fit are left out
+// one by one. Otherwise all or nothing. to_pin: an explicit layout, which also says what is not cut
+// (pin). A tensor that the node reads on the host, or of another rank than the rule's, cannot be
+// cut.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -691,7 +702,8 @@ static bool all_writable(struct solve *solve)
     return true;
 }
 
-// Number of the cell that a device works on; without `reduced`, of the first cell with the same output.
+// Number of the cell that a device works on; without `reduced`, of the first cell with the same
+// output.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
     int64_t cell = 0;
@@ -714,9 +726,9 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
     return true;
 }
 
-// Every cell of the cut factors has a device: m in 2 and k in 2 on four devices is one each; with device 3 gone, cell
-// (1,1) has nobody. A sum that can be executed has each part on equally many devices; with SOLVE_PARTS, tsr__solve_even sees to
-// that after the explicit inputs.
+// Every cell of the split factors has a device: m in 2 and k in 2 on four devices is one each;
+// without device 3, cell (1,1) has none. A sum that can be executed has each part on the same
+// number of devices; with SOLVE_PARTS, tsr__solve_even ensures that after the explicit inputs.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -743,8 +755,9 @@ bool tsr__solve_covers(struct solve *solve)
     return all_writable(solve);
 }
 
-// A sum of which part 0 is on devices 0 and 1, and part 1 on device 2: device 1 drops out. Rows are counted by cell; of
-// cells with the same result, each keeps as many rows as the one that has fewest.
+// A sum of which part 0 is on devices 0 and 1, and part 1 on device 2: device 1 drops out. Rows are
+// counted by cell; of cells with the same result, each keeps as many rows as the one that has
+// fewest.
 bool tsr__solve_even(struct solve *solve)
 {
     int64_t cells = 1;
@@ -801,7 +814,7 @@ bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct pl
 
 // ---- turns -------------------------------------------------------------------------------------
 
-// Shards follow one another along each dimension, so that they can be joined again.
+// True if shards are consecutive along each dimension, so that they can be concatenated.
 static bool is_joinable(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
@@ -819,7 +832,8 @@ static bool needs_windows(const struct solve *solve)
     return false;
 }
 
-// Of a pooling that rounds up, engines may infer another size than it has, and refuse to join it with shards that arrive.
+// Of a pooling that rounds up, engines may infer another size than it has, and refuse to join it
+// with shards that arrive.
 static bool rounds_up(const tsr_node *node)
 {
     const tsr_attr *ceil = tsr_node_find_attr(node, "ceil_mode");

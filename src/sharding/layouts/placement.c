@@ -3,7 +3,8 @@
 // of each tensor is the projection of the devices' coordinates; partial results are combined among
 // the devices that differ in reduced factors alone.
 //
-//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4; m and k cut in 2 on devices 0 to 3
+//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4; m and k cut in 2 on devices
+//       0 to 3
 //     device      0      1      2      3
 //     (m, k)    (0,0)  (0,1)  (1,0)  (1,1)
 //     X is the projection onto (m, k): {2,2:0,1,2,3}      W onto (k, n): {2,1:(0,2),(1,3)}
@@ -77,7 +78,7 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
     return NULL;
 }
 
-// ---- devices with several parts -------------------------------------------------------------------
+// ---- devices with several parts -----------------------------------------------------------------
 //
 //     Relu of {4,1:0,1,0,1}: devices 0 0 1 1 with parts 0 2 1 3
 //     turn 0: devices 0 1 with parts 0 1      turn 1: devices 0 1 with parts 2 3
@@ -166,9 +167,10 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
-// Devices that hold parts of the same sum. m and k cut in 2 on devices 0..3: sorted by kept cell (m) and then part
-// of the sum (k) they stand as 0 1 2 3, and every `parts` = 2 neighbours are a group: {0,1}, {2,3}. The solver has
-// seen to it that all cells have equally many devices (tsr__solve_covers), so no group is left short.
+// Devices that hold parts of the same sum. m and k cut in 2 on devices 0..3: sorted by kept cell
+// (m) and then part of the sum (k) they stand as 0 1 2 3, and every `parts` = 2 neighbours are a
+// group: {0,1}, {2,3}. The solver has seen to it that all cells have equally many devices
+// (tsr__solve_covers), so no group is left short.
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n_out, enum combine *combine)
 {

@@ -5,8 +5,9 @@
 // replication spelled as a group or as several devices). Written: one form (axes in order and from
 // the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
 //
-// Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3, group 7 has devices 0 and 1. 7 names the group, 3 a
-// device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device list -1, 3, group -1 with 0 and 1.
+// Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3, group 7 has devices 0 and 1. 7
+// names the group, 3 a device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device list -1,
+// 3, group -1 with 0 and 1.
 #include "sharding/layouts/examine.h"
 #include "sharding/layouts/internal.h"
 
@@ -70,7 +71,8 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
 
 // Factors of one listed axis; a single one has the size of its axis, neighbouring whole ones of
 // unknown size are taken together.
-//     axis 1 as sizes 4 and 16, cut in 2 and 1: {4/2*16}; a single factor of stated size 8 in 2: {2}
+//     axis 1 as sizes 4 and 16, cut in 2 and 1: {4/2*16}; a single factor of stated size 8 in 2:
+//       {2}
 static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
 {
     size_t count = tsr_spec_dim_factor_count(spec, i);
@@ -210,15 +212,16 @@ static bool dim_is_cut(const struct tile_dim *dim)
     return false;
 }
 
-// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the back. In bodies sizes are left
-// open where they can be: what a body declares holds for one caller (a function has several), or was true once.
+// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the
+// back. In bodies sizes are left open where they can be: what a body declares holds for one caller
+// (a function has several), or was true once.
 struct counting {
     int front, rank;
     bool in_body;
 };
 
-// Sizes are written where they are known. A single factor has the size of its axis, a symbol if
-// that is what is declared. A size that has fewer elements than the cut has parts is not true: whoever cut it knows another.
+// Sizes are written if they are known. A single factor has the size of its axis, or the declared
+// symbol. A size smaller than the number of shards is wrong and not written.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -244,7 +247,8 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
 
-// An earlier shard with the same owners, in the list of a layout whose parts are several shards; -1: none.
+// An earlier shard with the same owners, in the list of a layout whose parts are several shards;
+// -1: none.
 static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners, *others;
@@ -256,7 +260,8 @@ static int64_t same_owners_before(const struct tile_layout *layout, int64_t shar
     return -1;
 }
 
-// The device list: a device where a shard has one owner, else a group. shared: shards of one part name one group.
+// The device list: a device where a shard has one owner, else a group. shared: shards of one part
+// name one group.
 static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
                                const struct tile_layout *layout, bool shared)
 {
@@ -283,8 +288,8 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
 }
 
-// In order of the dimensions, so that the numbers of shards are those of the device list. Unequal parts are several shards
-// of their device.
+// In order of the dimensions, so that the numbers of shards are those of the device list. Unequal
+// parts are several shards of their device.
 static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
                              const struct tile_layout *l, const struct counting *counting)
 {
@@ -354,9 +359,8 @@ static bool model_has(const tsr_model *model, const tsr_config *config)
     return false;
 }
 
-// What the text and the configuration must agree on; false: finding added.
-// The last owner of a shard is its greatest. A tile that nobody owns can be said in the notation,
-// and not in a model.
+// Checks the text against the configuration; false: diagnostic added. The last owner of a shard is
+// the largest. The notation can express a tile without an owner, a model cannot.
 static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
                        const tsr_config *config, const struct tile_layout *layout)
 {
@@ -395,7 +399,7 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
     return status;
 }
 
-// The mesh to read or print by; NULL: there is none.
+// The mesh to read or print by, or NULL.
 static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
 {
     if (mesh->n)
@@ -431,8 +435,8 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
         return tsr__notation_wrong(session, &at, status, text, &wrong);
     if (!owners_fit(session, arena, &at, config, answer.layout))
         return TSR_INVALID;
-    // Entries of a text belong to the last dimensions, those before "..." to the first; where the rank is not known, that is
-    // what is written.
+    // Entries of a text belong to the last dimensions, those before "..." to the first; where the
+    // rank is not known, that is what is written.
     struct counting counting = {shape.rank, answer.layout->rank, is_in_body(node)};
     if (shape.rank < 0)
         counting.front = answer.front;
@@ -473,8 +477,8 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
 
 // ---- to text ------------------------------------------------------------------------------------
 
-// The rank of a value that declares none, as the operators give it; -1: not known. All ranks are found at once and kept with
-// the model, so that printing many specs costs one inference.
+// The rank of a value that declares none, as the operators give it; -1: not known. All ranks are
+// found at once and kept with the model, so that printing many specs costs one inference.
 static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *out)
 {
     uint32_t id = tsr__value_id(value), n = tsr__model_value_ids(model);
@@ -499,8 +503,8 @@ static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *o
     return TSR_OK;
 }
 
-// The shape that a spec is printed for. Where nothing tells the rank, it is as large as the listed axes need, and *front of
-// its dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
+// The shape that a spec is printed for. Where nothing tells the rank, it is as large as the listed
+// axes need, and *front of its dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
 static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                                 struct shape *shape, int *front)
 {
@@ -573,8 +577,8 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
     return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
 }
 
-// The text is printed in scratch memory and copied into the model's arena when it is complete: *out lives as long
-// as the model does.
+// The text is printed in scratch memory and copied into the model's arena when it is complete: *out
+// lives as long as the model does.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
     if (!out)

@@ -2,20 +2,21 @@
 // notation.c - the compact notation of a sharding: text to layout; notation_print.c is its inverse.
 //
 //   tiling = "{" entry {"," entry} [":" owner {"," owner}] "}"   of the last dimensions
-//   entry  = cuts | factor {"*" factor} | "..."                  of the dimension, or its factors
-//   factor = size ["/" cuts]     size = number | "?"             "?": what the others leave
+//   entry  = parts | factor {"*" factor} | "..."                 of the dimension, or its factors
+//   factor = size ["/" parts]    size = number | "?"             "?": inferred from the others
 //   owner  = device | "-1" | "(" device {"," device} ")"         -1: this tile is left out
 //   mesh   = axes {[","] axes} ["@" size {"x" size} [":" device {"," device}]]
 //   axes   = "R" | "S" [digit {digit}] | "..."                   mesh axes, first outermost
 //
-// "...": as many whole dimensions as are missing; {2,...} is the first dimension, whatever the rank. Meshes: notation_mesh.c.
-// Blanks may stand between the parts. A tiling of volume 1 puts the whole on every owner. What is
-// not of this form is malformed; what is but contradicts the value (rank, sizes, counts) is
-// invalid. It knows no configuration.
+// "...": as many unsharded dimensions as are missing; {2,...} is the first dimension, whatever the
+// rank. Meshes: notation_mesh.c. Spaces are allowed between the parts. A tiling of volume 1
+// replicates the tensor on every owner. Text of another form is malformed; text that contradicts
+// the value (rank, sizes, counts) is invalid. Knows no configuration.
 //
-//     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    whole on both
-//     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, whatever the rank
-//     {2,1:(0,1),-1}  the first block on 0 and 1, the second on nobody
+//     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    replicated on both
+//     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, whatever the
+//       rank
+//     {2,1:(0,1),-1}  the first block on 0 and 1, the second on no device
 #include "sharding/notation/notation.h"
 
 #define HOLDS_MAX 4096 // shards and owners that print and parse are compared for
@@ -60,9 +61,11 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
     return true;
 }
 
-// One dimension: 2 is two cuts of whatever size, 4/2*16 is two factors with their sizes. A bare number means cuts
-// only when it stands alone; that is known after the last '*', so it is first read as a size.
-//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1};  "3*4": {3, 1} {4, 1}
+// One dimension: 2 is two cuts of whatever size, 4/2*16 is two factors with their sizes. A bare
+// number means cuts only when it stands alone; that is known after the last '*', so it is first
+// read as a size.
+//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1};  "3*4":
+//       {3, 1} {4, 1}
 static bool entry(struct parser *parser)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
@@ -102,7 +105,7 @@ static bool entry(struct parser *parser)
     return true;
 }
 
-// One owner: a device, nobody, or a group in parentheses.
+// One owner: a device, -1, or a group in parentheses.
 static bool owner(struct parser *parser, int64_t shard)
 {
     int64_t d;
@@ -133,8 +136,8 @@ static int64_t volume(const struct parser *parser)
     return v;
 }
 
-// Without a list tile k belongs to device k. With one, {2,1:5,7} gives tile 0 to device 5 and tile 1 to device 7; a
-// tiling of one tile may have any number of owners, each of which has the whole.
+// Without a list tile k belongs to device k. With one, {2,1:5,7} gives tile 0 to device 5 and tile
+// 1 to device 7; a tiling of one tile may have any number of owners, each of which has the whole.
 static bool owners(struct parser *parser, int64_t shards)
 {
     int64_t n = 0;
@@ -207,8 +210,8 @@ static bool misfit(struct parser *parser, bool leading)
     return PARSER_INVALID(parser, 0, "%d %s written, the value has %d", n, are, rank);
 }
 
-// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
-// wanted one.
+// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front,
+// until the rank is the wanted one.
 //     {2} for rank 3: {1,1,2}; {2,...} for rank 3: {2,1,1}
 //     S0@2 for rank 3: refused, since over a mesh all dimensions are written
 static bool fit_rank(struct parser *parser, bool leading)
@@ -275,7 +278,7 @@ static bool layout(struct parser *parser, struct tile_layout **out)
     return true;
 }
 
-// Reads the form, then fits it to the value that is asked about; of what is wrong, the first is in *wrong.
+// Parses the text, then fits it to the value; *wrong has the first error.
 tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out, struct notation_error *wrong)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation.h - private to the notation: the parser that its two forms (tilings in notation.c, meshes in notation_mesh.c)
-// share, and the words that both are made of.
+// notation.h - private to the notation: the parser that its two forms (tilings in notation.c,
+// meshes in notation_mesh.c) share, and the words that both are made of.
 #ifndef TSR_SHARDING_NOTATION_H
 #define TSR_SHARDING_NOTATION_H
 
@@ -31,10 +31,11 @@ bool tsr__parser_malformed(struct parser *parser,
 #define PARSER_INVALID(reader, at, ...)                                                            \
     tsr__parser_fail(reader, TSR_INVALID, at, tsr__arena_printf((reader)->arena, __VA_ARGS__).p)
 
-// The next character that is no blank (0: the end), and whether it is that one, which is then passed.
+// The next character that is no blank (0: the end), and whether it is that one, which is then
+// passed.
 char tsr__parser_peek(struct parser *parser);
 bool tsr__parser_accept(struct parser *parser, char c);
-// A number without sign; what is meant by it, if there is none.
+// A number without sign; `expected` describes it for the error.
 bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out);
 // A device, or -1 for none.
 bool tsr__parser_device(struct parser *parser, int64_t *out);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // notation_mesh.c - shardings over a mesh: for each dimension the mesh axes that cut it.
 //
-//   S0,R@2x2          letters: dimension 0 is cut by mesh axis 0, dimension 1 is whole; commas may be left out
+//   S0,R@2x2          letters: dimension 0 is cut by mesh axis 0, dimension 1 is whole; commas may
+//                     be left out
 //   S01,R@2x2         by both axes, the first outermost; S10,R@2x2 has axis 1 outermost
 //   SR                S alone: by the only axis of a mesh of one
 //   ({0,1},{})@2x2    sets of axes; a set has no order: ({1,0},{}) and S^{1,0} are sharded as S01
 //
-// The mesh follows @; without it, it is the one that the caller knows. Devices stand on it row by row, from 0 on, or as they
-// are listed behind a colon.
+// The mesh follows @; without it, it is the one that the caller knows. Devices stand on it row by
+// row, from 0 on, or as they are listed behind a colon.
 //
 //     S1,S0@2x3   rows in 3 by axis 1, columns in 2 by axis 0: position (a,b) has tile (b,a)
 //     S0,R@2x2    rows in 2; positions that differ along axis 1 alone, 0 and 1, have the same rows
@@ -15,8 +16,8 @@
 
 #define MAX_MESH NOTATION_MAX_MESH
 
-// What is read before the sizes behind @ are known: axes by number, and where each stands in the
-// text, for findings.
+// What is read before the sizes after @ are known: axes by number, and their positions in the text,
+// for diagnostics.
 struct mesh {
     int axes[TILE_MAX_RANK][MAX_MESH]; // that cut each dimension
     size_t axis_at[TILE_MAX_RANK][MAX_MESH];
@@ -220,8 +221,9 @@ static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, 
     return shard;
 }
 
-// One device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half of the rows to devices
-// 4 and 5 and the second to 6 and 7. Without a list position i is device i; -1 leaves a position empty.
+// One device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half of the
+// rows to devices 4 and 5 and the second to 6 and 7. Without a list position i is device i; -1
+// leaves a position empty.
 static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
 {
     size_t start = parser->at;

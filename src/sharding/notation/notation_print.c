@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation_print.c - a layout as text in the compact notation; notation.c reads it again as the same layout.
+// notation_print.c - a layout as text in the compact notation; notation.c reads it again as the
+// same layout.
 #include "sharding/sharding.h"
 
 #define LISTED_MOST 64 // tiles whose owners are written out even if they count up
 
-// "1" is whole, "4" four parts of whatever size; several factors show their sizes: "8/2*?" are 8 units, cut in two, of as
-// many elements as the dimension leaves.
+// "1" is whole, "4" four parts of whatever size; several factors show their sizes: "8/2*?" are 8
+// units, cut in two, of as many elements as the dimension leaves.
 static void print_dim(struct text *text, const struct tile_dim *dim)
 {
     bool cut = false;
@@ -31,7 +32,7 @@ static void print_dim(struct text *text, const struct tile_dim *dim)
     }
 }
 
-// "3", "(0,1)", or "-1" for a tile that nobody owns.
+// "3", "(0,1)", or "-1" for a tile without an owner.
 static void print_owners(struct text *text, const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
@@ -70,8 +71,9 @@ static void print_dims(struct text *text, const struct tile_layout *layout, int 
         tsr__text_add(text, STR("1")); // a scalar
 }
 
-// More tiles than any reader counts, and tile k is device k's: what a text without owners means anyway. A spec of 20 bytes may
-// have a million tiles; their list would be 7 MB for each of its readers.
+// More tiles than any reader counts, and tile k is device k's: what a text without owners means
+// anyway. A spec of 20 bytes may have a million tiles; their list would be 7 MB for each of its
+// readers.
 static bool counts_up(const struct tile_layout *layout)
 {
     if (layout->n_shards <= LISTED_MOST || layout->first[layout->n_shards] != layout->n_shards)
@@ -82,8 +84,8 @@ static bool counts_up(const struct tile_layout *layout)
     return true;
 }
 
-// {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles; {100,1}: many tiles on devices 0 to 99.
-// "" and a failed arena without memory.
+// {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles; {100,1}: many
+// tiles on devices 0 to 99. "" and a failed arena without memory.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
     struct tile_layout *o = tsr__layout_units(arena, l);

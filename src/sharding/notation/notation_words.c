@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation_words.c - the words that tilings and meshes are made of: numbers, devices, "...". What is wrong first
-// is noted with its byte; all that comes after it only passes the failure up.
+// notation_words.c - the words that tilings and meshes are made of: numbers, devices, "...". What
+// is wrong first is noted with its byte; all that comes after it only passes the failure up.
 #include "sharding/notation/notation.h"
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
@@ -24,7 +24,7 @@ bool tsr__parser_malformed(struct parser *parser, const char *what)
     return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
-// Passes blanks. 0 also stands for a NUL in the text, which is why the end is told by parser->at.
+// Skips blanks. 0 is also a NUL in the text, so the end is detected by parser->at.
 char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
@@ -60,7 +60,8 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-// *out is -1 for "-1", which is counted (suppressed): some callers do not allow tiles without an owner.
+// *out is -1 for "-1", which is counted (suppressed): some callers do not allow tiles without an
+// owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
     tsr__parser_peek(parser);

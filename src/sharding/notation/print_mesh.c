@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // print_mesh.c - a layout as text over a mesh: S0,R@2x2 or ({0},{})@2x2, where some mesh makes it.
 //
-// First over the mesh that is given: a step along one of its axes changes the coordinate of one dimension, or of none (copies).
-// On a 2x2 mesh with shards (0,1),(2,3) of rows, position 2 (axis 0 one further) has the next row shard: axis 0 cuts rows,
-// axis 1 cuts nothing. Else over a mesh made of the cuts themselves, with the copies of a shard as one more axis.
+// First over the mesh that is given: a step along one of its axes changes the coordinate of one
+// dimension, or of none (copies). On a 2x2 mesh with shards (0,1),(2,3) of rows, position 2 (axis 0
+// one further) has the next row shard: axis 0 cuts rows, axis 1 cuts nothing. Else over a mesh made
+// of the cuts themselves, with the copies of a shard as one more axis.
 #include "sharding/sharding.h"
 
 // A layout seen as a mesh: the axes of each dimension, and the device at each position.
@@ -26,7 +27,8 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     return cuts;
 }
 
-// No dimension is made of several factors, or cut in unequal parts, which mesh notation cannot say; a scalar has no letters.
+// No dimension is made of several factors, or cut in unequal parts, which mesh notation cannot say;
+// a scalar has no letters.
 static bool is_plain(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
@@ -35,7 +37,7 @@ static bool is_plain(const struct tile_layout *layout)
     return layout->rank > 0 && !tsr__layout_shared(layout);
 }
 
-// ---- over the mesh that is given -----------------------------------------------------------------
+// ---- over the mesh that is given ----------------------------------------------------------------
 
 // By device, the only shard that it holds. NULL: a device has none or several, or there are others.
 static int64_t *shards_by_device(struct arena *arena, const struct tile_layout *layout,
@@ -60,7 +62,8 @@ static int64_t *shards_by_device(struct arena *arena, const struct tile_layout *
     return NULL;
 }
 
-// Puts axis, one step along which moves a dimension by that many of its parts, before those that move it by less.
+// Puts axis, one step along which moves a dimension by that many of its parts, before those that
+// move it by less.
 static void put_axis(struct seen *seen, int dim, int axis, int64_t stride, int64_t *strides)
 {
     int at = seen->n_axes[dim]++;
@@ -115,9 +118,10 @@ static int64_t cuts_seen(const struct seen *seen, int dim)
     return cuts;
 }
 
-// Reads the mesh axes off the layout by one step along each: if position 0 has tile 0 and position 1 (one step
-// along the last axis) tile 1 of dimension 1, the last axis cuts dimension 1. What the axes found say is then
-// compared with every position; a layout that no choice of axes makes is refused by that.
+// Reads the mesh axes off the layout by one step along each: if position 0 has tile 0 and position
+// 1 (one step along the last axis) tile 1 of dimension 1, the last axis cuts dimension 1. What the
+// axes found say is then compared with every position; a layout that no choice of axes makes is
+// refused by that.
 static bool over_given(struct arena *arena, const struct tile_layout *layout,
                        const struct notation_mesh *mesh, struct seen *seen)
 {
@@ -144,7 +148,7 @@ static bool over_given(struct arena *arena, const struct tile_layout *layout,
     return true;
 }
 
-// ---- over a mesh of its own ------------------------------------------------------------------------
+// ---- over a mesh derived from the layout --------------------------------------------------------
 
 // The cuts as axes, the copies of a shard as the last axis (or as the first: copies_first).
 static bool over_cuts(struct arena *arena, const struct tile_layout *layout, bool copies_first,
@@ -186,7 +190,7 @@ static bool over_cuts(struct arena *arena, const struct tile_layout *layout, boo
     return true;
 }
 
-// ---- text ------------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 // "R", "S", "S0", "S01".
 static void print_letter(struct text *text, const struct seen *seen, int dim)
@@ -217,8 +221,8 @@ static void print_list(struct text *text, char first, char others, const int64_t
     }
 }
 
-// Letters: SR@2 and S0,R@2x2 (a comma only where axes have numbers); sets: ({0},{})@2x2. Devices follow where they
-// are not 0, 1, 2, ...: SR@2:4,5.
+// Letters: SR@2 and S0,R@2x2 (a comma only where axes have numbers); sets: ({0},{})@2x2. Devices
+// follow where they are not 0, 1, 2, ...: SR@2:4,5.
 static struct str print_seen(struct arena *arena, const struct seen *seen, int rank, bool sets)
 {
     struct text text;
@@ -246,7 +250,8 @@ static struct str print_seen(struct arena *arena, const struct seen *seen, int r
     return STR("");
 }
 
-// Every dimension has its axes in ascending order, so that a set of axes says the same as their list.
+// Every dimension has its axes in ascending order, so that a set of axes says the same as their
+// list.
 static bool axes_ascend(const struct seen *seen, int rank)
 {
     for (int dim = 0; dim < rank; dim++)
@@ -258,7 +263,8 @@ static bool axes_ascend(const struct seen *seen, int rank)
 
 // Fills *seen with the mesh that shows the layout best. False: no mesh does.
 //     {2,1:(0,1),(2,3)} without a mesh given: cuts first, copies last: S0,R@2x2, devices in order
-//     {2,1:(0,2),(1,3)}: that order would need the list :0,2,1,3; with copies first it is S1,R@2x2 without a list
+//     {2,1:(0,2),(1,3)}: that order would need the list :0,2,1,3; with copies first it is S1,R@2x2
+//       without a list
 static bool see(struct arena *arena, const struct tile_layout *layout,
                 const struct notation_mesh *mesh, bool sets, struct seen *seen)
 {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshard.c - the cheapest sequence of steps from one layout to another.
 //
-// A finished value needs one step as a rule: an exchange moves what is lacking and nothing else. More steps pay where a
-// value is pending (cut before combining, combine in pieces, collect late), where few devices would have to give to many,
-// and where a slice makes a collective of what is none. So the search tries a handful of layouts between: some axes as
-// after and the rest as before; pieces cut among their owners; pending pieces combined in place, in parts, or on one.
+// A complete value usually needs one step: an exchange moves only what is missing. More steps pay
+// if a reduction is pending (slice before combining, combine in pieces, collect late), if few
+// devices would have to send to many, and if a slice turns an irregular step into a collective. So
+// the search tries a handful of intermediate layouts: some axes as in the target and the rest as in
+// the source; shards split among their owners; pending shards combined in place, in parts, or on
+// one device.
 //
-//     [8,6] of 4 bytes, a sum pending between 0 and 1, wanted whole on both:   all-reduce, one step
-//     the same, wanted as {2,1}:     reduce-scatter, 96 bytes each; all-reduce and a slice would take 192
-//     {2,1:(0,1),(2,3)} of a finished value, wanted whole on all four: two all-gathers side by side, 96 each
-// Fewer bytes win; of as many, fewer exchanges; of as many, fewer steps.
+//     [8,6] of 4 bytes, a sum pending between 0 and 1, wanted replicated on both:   all-reduce, one
+//       step
+//     the same, wanted as {2,1}:     reduce-scatter, 96 bytes each; all-reduce and a slice take 192
+//     {2,1:(0,1),(2,3)} of a complete value, wanted on all four: two all-gathers in parallel, 96
+//       each
+// Fewer bytes win; then fewer exchanges; then fewer steps.
 #include "sharding/reshard/reshard.h"
 
 #define MAX_STEPS   3
@@ -28,7 +32,7 @@ struct hop {
     const struct tile_layout *to;
     bool combines;
 };
-// `path` is the way to the layout at hand, `best` the best one that has reached the target.
+// `path`: the steps to the current layout; `best`: the best path that has reached the target.
 struct search {
     struct arena *arena;
     const struct partial *pending;
@@ -144,7 +148,8 @@ static bool axis_differs(const struct pairing *pairing, int axis)
     return false;
 }
 
-//     {2,2} to {4,1} differs in axes 0 and 1: tried are axis 0 as after, {4,2}, and axis 1 as after, {2,1}
+//     {2,2} to {4,1} differs in axes 0 and 1: tried are axis 0 as after, {4,2}, and axis 1 as
+//       after, {2,1}
 static void add_mixed(const struct pairing *pairing, struct between *between)
 {
     int axes[TILE_MAX_RANK], n = 0;
@@ -211,16 +216,15 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     return true;
 }
 
-// Who gets part i of what shard k of the side holds: a list for each shard, each n long, NULL: nobody.
-// The lists of one side, all of the same length n.
+// Which device gets part i of shard k: a list for each shard, each n long; NULL: none.
 struct takers {
     size_t n, lists;
     const struct device_group **of; // lists, by shard
     size_t *first;                  // by shard
 };
 
-// Every piece cut along one more axis among those who take it. {2,1:(0,1),(2,3)} spread along axis 1 is {2,2}:
-// device 0 and 1, who both had tile 0, have its left and its right half.
+// Every piece cut along one more axis among those who take it. {2,1:(0,1),(2,3)} spread along axis
+// 1 is {2,2}: device 0 and 1, who both had tile 0, have its left and its right half.
 static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
                                   const int64_t *shape, const struct takers *takers)
 {
@@ -280,7 +284,8 @@ static bool takers_new(const struct pairing *pairing, const struct side *side, s
     return !pairing->arena->failed;
 }
 
-// Owners of each shard of the target, if they are equally many: it is cut among them, to be gathered.
+// Owners of each shard of the target, if they are equally many: it is cut among them, to be
+// gathered.
 static void add_spread_target(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -346,7 +351,7 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
             root = pairing_device(pairing, group->devices[i]);
         }
         if (!side_count(&pairing->to, root))
-            root = pairing_device(pairing, group->devices[0]); // nobody needs it here
+            root = pairing_device(pairing, group->devices[0]); // not needed here
         for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
             pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
     }
@@ -355,8 +360,8 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
     return NULL;
 }
 
-// Between a finished value and its target, or a pending one and it.
-// A pending value may also be combined where it is, or on one member of each group, or in stretches.
+// Between a finished value and its target, or a pending one and it. A pending value may also be
+// combined where it is, or on one member of each group, or in stretches.
 static void list_between(const struct search *s, const struct pairing *pairing,
                          struct between *between)
 {
@@ -418,9 +423,9 @@ static struct cost after_step(const struct cost *cost, const struct reshard_step
 static void search(struct search *search, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far);
 
-// Goes to one layout between and searches on from there, unless the way is already as dear as the
-// best. combines: the step finishes what is pending; else a pending value may only be sliced, alike
-// on all members of a group.
+// Moves to one intermediate layout and continues the search from there, unless the path is already
+// as expensive as the best. combines: the step completes a pending reduction; else a pending value
+// may only be sliced, in the same way on all members of a group.
 static void try_between(struct search *s, const struct tile_layout *from, bool pending,
                         bool combines, const struct tile_layout *to, int depth,
                         const struct cost *so_far)
@@ -560,8 +565,9 @@ static bool all_single(const struct partial *partial)
     return true;
 }
 
-// The search works on layouts and costs alone, in an arena of its own; only the steps of the best way are made in
-// full (groups, moves), in the caller's. A pending combination in groups of one device each is none.
+// The search uses layouts and costs alone, in a separate arena; only the steps of the best path are
+// made in full (groups, moves), in the caller's. A pending reduction in groups of one device is
+// complete.
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)

@@ -44,8 +44,8 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             struct pairing *out) TSR_MUST_USE;
 // The place of a device that is not in its own place: see pairing_device.
 size_t tsr__pairing_search(const struct pairing *pairing, int64_t device);
-// The place of a device in pairing->devices; SIZE_MAX: it owns nothing on either side. Of devices 0, 1 ... n - 1 each is in
-// its own place, which is seen at once.
+// The place of a device in pairing->devices; SIZE_MAX: it owns nothing on either side. Of devices
+// 0, 1 ... n - 1 each is in its own place, which is seen at once.
 static inline size_t pairing_device(const struct pairing *pairing, int64_t device)
 {
     if ((size_t)device < pairing->n_devices && pairing->devices[device] == device)
@@ -68,14 +68,15 @@ static inline size_t side_count(const struct side *side, size_t device)
 }
 bool tsr__side_owns(const struct side *side, size_t device, int64_t shard);
 
-// The one step that brings from to to, with what it is called and what it moves. TSR_INVALID: no device
-// holds what is needed.
+// The one step that brings from to to, with what it is called and what it moves. TSR_INVALID: no
+// device holds what is needed.
 tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out) TSR_MUST_USE;
-// Recognises collectives of a whole group; false: it is none of them (or the arena has failed).
+// Recognises collectives over whole groups; false: it is not one of them (or the arena has failed).
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
 
-// Those axes as after, the others as before, on devices that have one piece before and one after. NULL: none, or no memory.
+// Those axes as after, the others as before, on devices that have one piece before and one after.
+// NULL: none, or no memory.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes);
 
 #endif

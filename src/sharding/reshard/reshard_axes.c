@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_axes.c - an all-gather along several axes as one along each: an operator joins pieces along one axis.
+// reshard_axes.c - splits an all-gather along several axes into one along each: an operator
+// concatenates along one axis.
 //
-//     [8,6] {2,2:0,1,2,3} -> whole on all four, 24 elements each: one step for the search of reshard.c. Here it becomes rows of
-//     0 and 2 (and of 1 and 3), which gives {1,2:(0,2),(1,3)}, then columns of 0 and 1 (and of 2 and 3): each device gets 12
-//     elements, then 24. As many as before, and no more than a step later.
-// Groups whose members' numbers lie far apart go first, while pieces are small: on hosts of eight these are the groups that
-// have to use the network.
+//     [8,6] {2,2:0,1,2,3} -> replicated on all four, 24 elements each: one step for the search of
+//     reshard.c. Here it becomes rows of 0 and 2 (and of 1 and 3), which gives {1,2:(0,2),(1,3)},
+//       then
+//     columns of 0 and 1 (and of 2 and 3): each device gets 12 elements, then 24. The same number
+//       of
+//     bytes, in two steps.
+// Groups whose members' numbers are far apart go first, while shards are small: on hosts of eight
+// devices these are the groups that use the network.
 #include "sharding/reshard/reshard.h"
 
 // A gather that is being taken apart: from `at`, the pieces of which lie as before, to `to`.
@@ -26,7 +30,7 @@ static int64_t reach_of(const struct reshard_step *step)
     return farthest;
 }
 
-// The step between two layouts. False: there is none, or no memory.
+// The step between two layouts. False: no such step, or out of memory.
 static bool step_between(const struct splitting *splitting, const struct tile_layout *from,
                          const struct tile_layout *to, struct reshard_step *step)
 {
@@ -36,7 +40,8 @@ static bool step_between(const struct splitting *splitting, const struct tile_la
            tsr__reshard_step(&pairing, step) == TSR_OK;
 }
 
-// Of the gathers along a single axis that lead on to the target, the one that reaches farthest. False: there is none.
+// Of the gathers along a single axis that lead to the target, the one that gets farthest. False:
+// none.
 static bool first_gather(const struct splitting *splitting, const struct tile_layout *from,
                          struct reshard_step *out)
 {

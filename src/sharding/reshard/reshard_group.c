@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshard_group.c - recognises all-gathers and all-to-alls between two layouts.
 //
-// Both act inside groups of devices of which each has one piece before and one after. Where pieces have several owners
-// there are as many groups side by side, each with every piece once.
+// Both act inside groups of devices of which each has one piece before and one after. Where pieces
+// have several owners there are as many groups side by side, each with every piece once.
 //
-//     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2} and {1,3} each
+//     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2}
+//       and {1,3} each
 //     have every tile once and gather side by side
-//     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are cut (axis 1): an all-to-all of {0,1}
+//     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are cut (axis 1): an
+//       all-to-all of {0,1}
 #include "sharding/reshard/reshard.h"
 
 // Every device of the target has one piece before and one after.
@@ -121,7 +123,7 @@ static int64_t after(const struct pairing *pairing, size_t t, int axis)
     return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
 }
 
-// One axis is joined and one is cut, on all devices alike; the others stay.
+// One axis is joined and one is split, on all devices; the others stay.
 static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 {
     *joined = *cut = -1;
@@ -146,8 +148,9 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
     return *joined >= 0 && *cut >= 0 && *joined != *cut;
 }
 
-// Devices of one region: they hold the same but for the axis that is joined, and will but for the one that is cut.
-// A relation that is the same from both sides, so that a walk over devices finds each region once.
+// Devices of one region: they hold the same but for the axis that is joined, and will but for the
+// one that is cut. A relation that is the same from both sides, so that a walk over devices finds
+// each region once.
 static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
 {
     for (int axis = 0; axis < pairing->rank; axis++)
@@ -200,10 +203,10 @@ static bool match(struct region *region, size_t x)
     return false;
 }
 
-// Splits the region into groups in which every part is had once and got once.
-// Where every part is had, and got, by as many members as there are groups, a matching exists for each
-// group in turn: what is left after taking one out is as regular as before. Else a match fails, and
-// this is no all-to-all.
+// Splits the region into groups in which every part is had once and got once. Where every part is
+// had, and got, by as many members as there are groups, a matching exists for each group in turn:
+// what is left after taking one out is as regular as before. Else a match fails, and this is no
+// all-to-all.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {
@@ -245,7 +248,7 @@ static bool region_groups(const struct pairing *pairing, struct region *region, 
     for (size_t i = 0; i < region->n; i++)
         part[i] = after(pairing, region->members[i], cut);
     region->parts = number_parts(part, region->n, region->gets);
-    // together they have all of what each of them will have
+    // together they have the complete result of each of them
     return n == region->parts && region->n % n == 0 &&
            had == pairing->to.parts[joined][after(pairing, region->members[0], joined)].size &&
            split_region(pairing, region, out);
@@ -283,9 +286,9 @@ static void give(const struct pairing *pairing, struct reshard_step *out)
         }
 }
 
-// Devices that hold the same region but for the joined axis exchange among themselves only: {2,1} to {1,2} on two
-// devices is one region, in which each gives half of what it has. Every region must come out in full groups, or it
-// is no all-to-all.
+// Devices with the same region except for the joined axis exchange among themselves only: {2,1} to
+// {1,2} on two devices is one region, in which each sends half of its data. Every region must
+// consist of full groups, or it is not an all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;

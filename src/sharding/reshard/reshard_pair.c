@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_pair.c - two layouts of one shape laid over each other: what each shard of the one shares with each of
-// the other.
+// reshard_pair.c - two layouts of one shape laid over each other: what each shard of the one shares
+// with each of the other.
 //
-// A shard is a product of one part of each dimension, so what two shards share is a product too: a small table for
-// each dimension answers all pairs. Knows no steps.
+// A shard is a product of one part of each dimension, so what two shards share is a product too: a
+// small table for each dimension answers all pairs. Knows no steps.
 //
-//     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2; common[0] is
-//     2 2 0 0 / 0 0 2 2. Dimension 1 is whole on both sides: common[1] is 6. Shard 0 of the first and shard
+//     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2;
+//       common[0] is
+//     2 2 0 0 / 0 0 2 2. Dimension 1 is whole on both sides: common[1] is 6. Shard 0 of the first
+//       and shard
 //     1 of the second share 2 * 6 = 12 elements.
 #include "sharding/reshard/reshard.h"
 
@@ -80,8 +82,8 @@ static int64_t overlap(tsr_session *session, const struct tile_digits *x,
     return n;
 }
 
-// *left bounds the intervals of a whole side: a strided cut of a large dimension has as many as it
-// has elements, and what is planned here is copied interval by interval later.
+// *left limits the intervals of a side: a strided split of a large dimension has as many as
+// elements, and each is copied separately later.
 static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
                             int64_t index, struct dim_part *out, int64_t *left)
 {
@@ -161,7 +163,8 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     return true;
 }
 
-// Shards are numbered in the order of the dimensions from here on, whatever the layout's own order was.
+// Shards are numbered in the order of the dimensions from here on, whatever the layout's own order
+// was.
 static tsr_status take_side(struct pairing *pairing, struct side *side,
                             const struct tile_layout *layout, const int64_t *shape)
 {
@@ -217,7 +220,7 @@ static int64_t common_of(const struct pairing *pairing, const int64_t *shape, in
     return overlap(pairing->arena->session, &in_x, &in_y);
 }
 
-// n * m numbers for each dimension, where shards would need as many as their product over all dimensions.
+// n * m numbers for each dimension, instead of their product over all dimensions.
 static bool take_common(struct pairing *pairing, const int64_t *shape)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
@@ -269,7 +272,8 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
-// Work and memory grow with pairs of shards and of owners, which are bounded before anything is made.
+// Work and memory grow with pairs of shards and of owners, which are bounded before anything is
+// made.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)

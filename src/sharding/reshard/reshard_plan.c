@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_plan.c - the way from one sharding to another as other programs ask for it: texts in, steps out.
+// reshard_plan.c - the way from one sharding to another as other programs ask for it: texts in,
+// steps out.
 //
 // Serves `tessera reshard`, tsr_reshard_plan and the pricing of a resharding (plan/reshard_time.c).
 // All that can be wrong with texts and shape is found here; reshard.c gets layouts that fit.

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_step.c - one step from one layout to another: what it is called, who takes part, how many bytes.
+// reshard_step.c - one step from one layout to another: its name, its groups and its bytes.
 //
-// Steps are recognised on pieces and owners, not on meshes. What every device lacks is the same whatever the step is
-// called; the name says how regular it is. Where several devices have what another one lacks, the one that has sent
-// least gives it.
+// Steps are recognised from shards and owners, not from meshes. What every device lacks does not
+// depend on the name; the name says how regular the step is. If several devices have what another
+// one lacks, the one that has sent least sends it.
 //
-// [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 where they are named):
+// [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 if named):
 //     {2,1} -> {1,1:0,1}           all-gather: each lacks the other's 4 rows and gets 96 bytes
-//     {2,1} -> {1,2}                 all-to-all: each lacks [4,3] of the other's and gets 48 bytes
-//     {1,1:0} -> {2,1:1,2}           scatter: device 0 gives each a different half, 96 bytes to each
-//     {2,1:0,1} -> {1,1:2}           gather: device 2 gets 96 bytes from each
-//     {2,1:0,1} -> {2,1:2,3}         permute: whole pieces, each from one device to one other
-//     {1,1:0,1} -> {2,1}           slice: nobody lacks anything, nothing moves
-// With a sum pending between 0 and 1 the same names combine: whole to whole on both is an all-reduce, whole to
-// {2,1} a reduce-scatter (each gets the other's 96 bytes of its own half), whole to {1,1:0} a reduce.
+//     {2,1} -> {1,2}               all-to-all: each lacks [4,3] of the other's and gets 48 bytes
+//     {1,1:0} -> {2,1:1,2}         scatter: device 0 sends each a different half, 96 bytes to each
+//     {2,1:0,1} -> {1,1:2}         gather: device 2 gets 96 bytes from each
+//     {2,1:0,1} -> {2,1:2,3}       permute: whole shards, each from one device to one other
+//     {1,1:0,1} -> {2,1}           slice: nothing is missing, nothing moves
+// With a sum pending between 0 and 1 the same names combine: replicated to replicated is an
+// all-reduce, replicated to {2,1} a reduce-scatter (each gets the other's 96 bytes of its half), to
+// {1,1:0} a reduce.
 #include "sharding/reshard/reshard.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ static bool all_owned(const struct tile_layout *layout)
     return true;
 }
 
-// Somebody has each element of shard j.
+// True if each element of shard j is on some device.
 static bool is_there(const struct pairing *pairing, int64_t j)
 {
     const struct tile_layout *from = pairing->from.layout;
@@ -66,7 +67,8 @@ static bool is_there(const struct pairing *pairing, int64_t j)
     return there >= pairing->to.elements[j];
 }
 
-// What each device lacks. False: nobody has it. Shards that are all owned hold every element, so only others are searched.
+// What each device lacks. False: no device has it. Shards that all have owners contain every
+// element, so only others are searched.
 static bool lacks(const struct pairing *pairing, struct load *load)
 {
     bool complete = all_owned(pairing->from.layout);
@@ -131,8 +133,8 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
     return move || !list;
 }
 
-// The owner of shard k that has sent least.
-// SIZE_MAX: nobody owns it. Of equals the first, so that plans are the same on every machine.
+// The owner of shard k that has sent least; SIZE_MAX: it has no owner. Of equals the first, so that
+// plans are the same on every machine.
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
@@ -166,13 +168,14 @@ static bool plain_moves(const struct pairing *pairing, struct load *load, move_l
 struct pattern {
     bool in_one, out_one;      // every device gets from one, gives to one
     bool whole_from, whole_to; // moves are whole shards of from, of to
-    bool apart;                // nobody gets and gives
+    bool apart;                // no device both sends and receives
     bool kept;                 // a giver keeps what it gave
     bool out_same;             // all that a device gives is the same piece
 };
 
-// first_in and first_out come zeroed, by device: the first move that a device gets or gives. Every later one is
-// compared with it, so one pass suffices. A move has at least one element, so elements 0 says there was none.
+// first_in and first_out come zeroed, by device: the first move that a device gets or gives. Every
+// later one is compared with it, so one pass suffices. A move has at least one element, so elements
+// 0 says there was none.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -267,8 +270,8 @@ static bool one_group(const struct pairing *pairing, struct reshard_step *out)
     return true;
 }
 
-// From the most regular name to the least, since several may fit: {2,1:0,1} -> {2,1:2,3} satisfies every one of
-// these conditions and is called a permutation.
+// From the most regular name to the least, since several may fit: {2,1:0,1} -> {2,1:2,3} satisfies
+// every one of these conditions and is called a permutation.
 static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
 {
     struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
@@ -293,7 +296,7 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     return star_groups(pairing, out, out->op != RESHARD_GATHER);
 }
 
-// Collectives of whole groups are looked for first; only what is none of them gets a list of moves.
+// Looks for collectives over whole groups first; only other steps get a list of moves.
 static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
@@ -332,7 +335,8 @@ static const struct device_group *group_at(const struct pairing *pairing, size_t
     return &pairing->pending->groups[pairing->group[device]];
 }
 
-// The group that gives shard k to device t: its own, or the one that has sent least. SIZE_MAX: none.
+// The group that gives shard k to device t: its own, or the one that has sent least. SIZE_MAX:
+// none.
 static size_t giving_group(const struct pairing *pairing, const struct load *load, size_t t,
                            int64_t k)
 {
@@ -344,7 +348,8 @@ static size_t giving_group(const struct pairing *pairing, const struct load *loa
     return pairing->group[s];
 }
 
-// Every device gets what the members of a group hold of its pieces and combines it. *own: always its own group.
+// Every device gets what the members of a group hold of its pieces and combines it. *own: always
+// its own group.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
@@ -466,9 +471,9 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
     return true;
 }
 
-// Counts the bytes as if everybody sent parts to everybody who needs them. A reduce-scatter does just that. Reduce
-// (the sum goes from one to the next) and all-reduce (each sums up a stretch) move less and are counted again, as
-// is an exchange whose moves the caller wants listed.
+// Counts the bytes as if everybody sent parts to everybody who needs them. A reduce-scatter does
+// just that. Reduce (the sum goes from one to the next) and all-reduce (each sums up a stretch)
+// move less and are counted again, as is an exchange whose moves the caller wants listed.
 static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;

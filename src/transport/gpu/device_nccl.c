@@ -335,9 +335,9 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
     return exchange_parts(call, comm, parts, "bringing slices together");
 }
 
-// The order of NCCL's additions is not specified. Where results must be the same bits each time, or where NCCL
-// does not have the type, parts are gathered and folded in group order; groups too large for that
-// go by way of the host.
+// The order of NCCL's additions is not specified. Where results must be the same bits each time, or
+// where NCCL does not have the type, parts are gathered and folded in group order; groups too large
+// for that go by way of the host.
 tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
                                     void *out)
 {

@@ -4,11 +4,15 @@
 //
 //   started by                  host of rank 0                        port
 //   --hosts a:4,b:4 --rank K    the first of the list                 --port, else 29500
-//   --rank K --ranks N          this host                             --port, else derived from the name
-//   torchrun, PyTorchJob        MASTER_ADDR                           MASTER_PORT + 1 (torchrun uses it)
-//   Slurm                       MASTER_ADDR, else first of the step   MASTER_PORT, else from the step
+//   --rank K --ranks N          this host                             --port, else derived from the
+//                               name
+//   torchrun, PyTorchJob        MASTER_ADDR                           MASTER_PORT + 1 (torchrun
+//                               uses it)
+//   Slurm                       MASTER_ADDR, else first of the step   MASTER_PORT, else from the
+//                               step
 //   LeaderWorkerSet             LWS_LEADER_ADDRESS                    MASTER_PORT, else 29500
-//   mpirun                      MASTER_ADDR, else this host           MASTER_PORT, else from the job
+//   mpirun                      MASTER_ADDR, else this host           MASTER_PORT, else from the
+//                               job
 #include "transport/meeting/meet.h"
 
 #include <stdio.h>

@@ -40,7 +40,7 @@ static uint64_t host_hash(void)
     return tsr__hash64(name, strlen(name), 0);
 }
 
-// ---- sending and receiving: the heartbeat thread, or a waiting one ----------------------------------------
+// ---- sending and receiving: the heartbeat thread, or a waiting one ------------------------------
 
 // A sign of another job, left over in the network, is dropped. The first failure that is heard
 // counts; later ones change nothing.

@@ -10,7 +10,8 @@
 //        message has arrived
 //     2  what has left this process ends by itself, and sends to a dead rank fail
 //     3  a message to a rank that knows of the failure is never received, and neither MPI nor UCX
-//        can cancel a send (closing UCX's endpoint would, but 1.13 crashes then): the network is frozen
+//        can cancel a send (closing UCX's endpoint would, but 1.13 crashes then): the network is
+//          frozen
 //        once all ranks know why, because heartbeats use the same network
 #include "transport/net/net.h"
 

@@ -220,7 +220,7 @@ bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why)
     return true;
 }
 
-// ---- for the process that supervises the ranks ----------------------------------------------------------
+// ---- for the process that supervises the ranks --------------------------------------------------
 
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank)
 {

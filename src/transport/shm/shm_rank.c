@@ -113,8 +113,8 @@ static bool shm_alloc(struct shm *me)
     return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
 }
 
-// Gifts that rank 0 has not taken are lost; GONE informs ranks that wait for this one. Only then may
-// the memory go.
+// Gifts that rank 0 has not taken are lost; GONE informs ranks that wait for this one. Only then
+// may the memory go.
 static void shm_close(struct endpoint *endpoint)
 {
     struct shm *me = (struct shm *)endpoint;
