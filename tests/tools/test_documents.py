@@ -4,6 +4,7 @@
 Files that they name exist; ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short enough to
 be read; every environment variable of the command is in the man page; C programs in the documents compile.
 """
+import fnmatch
 import glob
 import importlib.machinery
 import importlib.util
@@ -15,6 +16,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+ENDINGS = (".c", ".h", ".def")
+EXAMPLES = ("app.c", "onnxruntime_c_api.h")  # files that are not ours
 FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging"
 MAX_LINES, MAX_COLUMNS = 150, 120  # of ARCHITECTURE.md
 TOLERANCE = 0.25  # of a line count: documents do not follow every commit
@@ -37,11 +40,20 @@ def documents():
     return sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("examples/**/*.md", recursive=True))
 
 
+def exists(name, sources):
+    """A path from the root or from src/, with or without a star; or the name of a source file in any folder."""
+    if "/" in name:
+        return bool(glob.glob(name) or glob.glob("src/" + name))
+    return any(fnmatch.fnmatch(source, name) for source in sources)
+
+
 def missing_files():
-    """`src/x.c` in any document, also with a star."""
+    """`src/x.c`, `emit/x.c` and `x.c` in any document."""
+    sources = {os.path.basename(path) for folder in FOLDERS.split("|") for path in glob.glob(folder + "/**/*.*", recursive=True) if path.endswith(ENDINGS)}
     for page in documents():
-        for name in re.findall(r"`((?:%s)/[\w./*-]+)`" % FOLDERS, text_of(page)):
-            if "NAME" not in name and not glob.glob(name):
+        text = text_of(page)
+        for name in re.findall(r"`((?:%s)/[\w./*-]+)`" % FOLDERS, text) + re.findall(r"`([\w/*-]+\.(?:c|h|def))`", text):
+            if "NAME" not in name and name not in EXAMPLES and not exists(name, sources):
                 yield "%s names %s" % (page, name)
 
 
