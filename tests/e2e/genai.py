@@ -151,7 +151,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     rc, out, err = tessera("generate", small, "--ids", ",".join(["1"] * 129))
     case("a prompt longer than that is refused", rc == 1 and "[input-mismatch]" in err and "context 128" in err, (out, err))
     rc, out, err = tessera("generate", small, "--ids", "1,64")
-    case("and a token that there is not", rc == 1 and "[input-mismatch]" in err and "64 is no token" in err, (out, err))
+    case("and an unknown token id", rc == 1 and "[input-mismatch]" in err and "64 is not a token id" in err, (out, err))
     rc, out, err = tessera("run", small, "--devices", 2, "--json")
     said = json.loads(out) if rc == 0 else {}
     case("run says it too", 0 < said.get("one_device", 0) <= said.get("cost", 0), out + err)
