@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short names for what Meson and ninja do; `make help` lists the goals. Options:
-#   SANITIZE=1 (AddressSanitizer and UBSan), SANITIZE=thread, COVERAGE=1, CC=clang: each has a build folder of its own
+#   SANITIZE=1 (AddressSanitizer and UBSan), SANITIZE=thread, COVERAGE=1, CC=clang: each has its own build folder
 #   OPTIMIZE=0, PREFIX, DESTDIR
 #   TEST=name CASE=pattern (test, test-long), WITHOUT=regex VALGRIND=1 (check), BENCH=group (bench)
 #   PAIRS, BODIES, GRAPHS, SEED, MINUTES, JOBS: sizes of the long searches, described above each

@@ -75,7 +75,7 @@ def _run_one(name, function, arguments, folder):
             reason = function(own, *arguments)
         if isinstance(reason, str):
             print("ok %s # SKIP %s" % (name, reason), flush=True)
-        elif _ran == before and not _only_checks and reason is not False:  # a function that made checks of its own is no further case
+        elif _ran == before and not _only_checks and reason is not False:  # a function that made checks is no further case
             _result(name, True)
     except BaseException:  # KeyboardInterrupt and SystemExit too: some tests cause them
         _result(name, False, traceback.format_exc())
@@ -150,7 +150,7 @@ def good(*words, **how):
 
 
 def free_port():
-    """A TCP port that nobody uses now."""
+    """A TCP port that is free now."""
     with contextlib.closing(socket.socket()) as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// It loads a library of its own into every program that it watches.
+// It loads another library into every program that it watches.
 static inline bool under_valgrind(void)
 {
     const char *loaded = getenv("LD_PRELOAD");

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases of the checker: for every code that `tessera check` can report, a model that has the mistake, with the
-finding word for word, and the same model repaired, without it. A code without a case fails; so does one that the sources
+exact text, and the same model repaired, without it. A code without a case fails; so does one that the sources
 no longer have.
 
 usage: check_codes.py TESSERA [--update]"""

@@ -91,7 +91,7 @@ def hostile_folder(d):
         check("%s runs nothing of the working directory" % command[0], not os.path.exists(marker))
         if os.path.exists(marker):
             os.remove(marker)
-    # Above the program, but writable by everybody: somebody else may have put it there.
+    # Above the program, but writable by everybody: another user may have put it there.
     plant(d + "/above", marker)
     shutil.copytree(installed, d + "/above/bin", dirs_exist_ok=True)
     os.chmod(d + "/above/.deps", 0o777)
@@ -185,7 +185,7 @@ def measured(*args):
 
 
 def tile_model(path, tiles, devices, of_tile, groups=()):
-    """Relu nodes one after the other, as many as there are entries in `tiles`, each cut in so many; of_tile: the device of tile k, or None
+    """A chain of Relu nodes, one for each entry of `tiles`, which is its number of shards; of_tile: the device of tile k, or None
     for a spec that lists none. groups: (key, members) of each spec."""
     def spec(name, n):
         s = onnx.ShardingSpecProto(tensor_name=name)
@@ -287,14 +287,14 @@ MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models",
 
 
 def ours(tmp):
-    """ONNX Runtime keeps a file of its own there."""
+    """Without the file that ONNX Runtime keeps there."""
     return [name for name in os.listdir(tmp) if name.startswith("tessera")]
 
 
 def start_and_end(command, number, tmp):
-    """Starts the command, waits until it has a temporary folder of its own, sends the signal; its exit code."""
+    """Starts the command, waits until it has its temporary folder and sends the signal. Returns the exit code."""
     before = set(ours(tmp))
-    # Whoever runs the tests may ignore the signal (nohup does), and children inherit that.
+    # The parent may ignore the signal (nohup does), and children inherit that.
     p = subprocess.Popen([TESSERA, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=tmp),
                          preexec_fn=lambda: number == signal.SIGKILL or signal.signal(number, signal.SIG_DFL))
     for _ in range(600):

@@ -155,7 +155,7 @@ def test_usage(d):
 
 
 def test_guard(d):
-    """No result replaces what is read, or another result; words that are nearly right are told."""
+    """No result replaces an input or another result; misspelled words get a suggestion."""
     model, link, plan = (os.path.join(d, x) for x in ("guard.onnx", "guard_link.onnx", "guard.json"))
     make_mlp(model, 16)
     os.symlink("guard.onnx", link)
@@ -480,7 +480,7 @@ def test_external(d):
 
 
 def test_data_missing(d):
-    """Without its data a model is still looked at and planned; an error that is told ends in the code for it."""
+    """Without its data files a model can still be inspected and planned; each reported error has its exit code."""
     import numpy as np
     home = os.path.join(d, "without")
     os.makedirs(home)
@@ -629,7 +629,7 @@ def test_topology_slips(d):
 
 
 def test_newcomer(d):
-    """What is told of a few mistakes of the first hour."""
+    """Messages for typical mistakes of new users."""
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models", "bert_tiny")
     parts = d + "/first_parts"
     rc, _, err = call("verify", folder, "--devices", "2")
@@ -717,7 +717,7 @@ def test_plan(d):
 
 
 def test_plan_sizes(d):
-    """Sizes that are not given are told; those that a model was planned for are kept with it and taken again."""
+    """Missing sizes are reported; the sizes that a model was planned for are stored in it and used again."""
     path, out = os.path.join(d, "sizes.onnx"), os.path.join(d, "sizes_planned.onnx")
     make_mlp(path, "n")
     rc, _, err = call("plan", path, "--devices", 2)

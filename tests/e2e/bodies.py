@@ -132,7 +132,7 @@ def loop_grows():
 
 @case
 def loop_never():
-    """No turn at all: the start comes back, and nobody waits."""
+    """No iteration: the initial value is the result, and no rank waits."""
     l, init = loop([node("MatMul", ["v", "A"], ["w"], name="a")], "x", 0)
     m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], init + [tensor(f4(8, 8), "A")])
     return m, 2, {"loop > body > a:A": "{2,1:0,1}"}, {"x": f4(3, 8)}, None
@@ -211,7 +211,7 @@ def scan_recurrent():
 
 
 def of_any_rank(declared, shards, body_dims=None):
-    """A Scan whose state is expanded to sizes that are known at run time alone: to an engine it is of any rank unless somebody says."""
+    """A Scan whose state is expanded to sizes that are known at run time alone: the engine does not know its rank unless it is declared."""
     inner = body([node("Add", ["h", "t"], ["g"], name="add"), node("Neg", ["g"], ["r"], name="neg")],
                  [info("h", T.FLOAT, body_dims), info("t", T.FLOAT, body_dims)], [info("g", T.FLOAT, body_dims), info("r", T.FLOAT, body_dims)])
     m = model([node("Expand", ["x", "s"], ["e"], name="e"), node("Scan", ["e", "z"], ["f", "k"], name="scan", body=inner, num_scan_inputs=1),

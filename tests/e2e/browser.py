@@ -13,7 +13,7 @@ def program():
 
 
 class Browser:
-    """One browser process with a profile of its own, removed at the end."""
+    """One browser process with a new profile, which is removed at the end."""
 
     def __init__(self):
         self.profile = tempfile.mkdtemp(prefix="tessera-browser-")

@@ -96,7 +96,7 @@ def dropouts_that_draw_nothing(p):
 
 @case
 def outputs_of_random_numbers(p):
-    """They are told, and nothing else is let off: y is compared, z is not."""
+    """They are reported, and nothing else is skipped: y is compared, z is not."""
     p.annotate(model([node("RandomNormalLike", ["x"], ["r"], name="draw"), node("Add", ["r", "x"], ["z"], name="add"), node("Relu", ["x"], ["y"], name="relu"),
                       node("Greater", ["r", "x"], ["b"], name="more")],
                      {"x": (T.FLOAT, [4, 6])}, {"z": (T.FLOAT, [4, 6]), "y": (T.FLOAT, [4, 6]), "b": (T.BOOL, [4, 6])}), "add:x={1,2:0,1}")

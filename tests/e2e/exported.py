@@ -76,7 +76,7 @@ def unknown_type(d):
 
 
 def untyped_by_hand(d):
-    """Operators without a rule that are sharded by hand: what goes from one to the other stays where it is, so that nobody needs its type."""
+    """Operators without a rule that are sharded by hand: what goes from one to the other is not transferred, so that its type is not needed."""
     nodes = [helper.make_node("Inverse", ["x"], ["i"], name="a", domain="com.microsoft"), helper.make_node("Inverse", ["i"], ["y"], name="b", domain="com.microsoft")]
     path = save(d + "/h.onnx", nodes, dict(x=("f4", (6, 4, 4))), dict(y=("f4", (6, 4, 4))), {})
     np.savez(d + "/h.npz", x=np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9)

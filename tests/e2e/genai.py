@@ -177,7 +177,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     for more in (["--devices", 2], ["--devices", 2, "--transport", "shm"]):
         rc, cut, err = tessera(*words, *more)
         case("the same tokens, " + " ".join(map(str, more)), rc == 0 and cut == alone, cut + err)
-    seen = onnx.load(whole + "/model.onnx")  # somebody looks at a cache, whose size is then to be what is in it
+    seen = onnx.load(whole + "/model.onnx")  # another node reads a cache, so its size must be that of its contents
     seen.graph.node.append(helper.make_node("Size", ["past_key_values.0.key"], ["size"]))
     seen.graph.output.append(helper.make_tensor_value_info("size", TensorProto.INT64, []))
     shutil.copytree(whole, d + "/seen")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// group_calls.c - one rank of a process group that makes the calls that it is told: group_calls RANK RANKS NAME CALLS.
+// group_calls.c - one rank of a process group that makes the given calls: group_calls RANK RANKS NAME CALLS.
 //
 //   j join   b barrier   s broadcast from the last rank but one   l the same, of another size
 //   r broadcast from a rank that there is not   x leave and join again   k die   q end

@@ -303,7 +303,7 @@ def measure(tessera, models, make, name, n, long_enough, largest):
         before, n = max(seconds, NOISE_S / 3), 2 * n
 
 
-# Where the format or the command has a limit of its own. More functions make a file that the loader refuses: its
+# Where the format or the command has a lower limit. More functions make a file that the loader refuses: its
 # objects take many times the memory of the file.
 LARGEST = {"devices": 4000, "random_graph": 1600, "inputs": 4000, "functions": 16000}
 

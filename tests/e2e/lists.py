@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences and optional values: their elements are cut alike, and they move between stages only. As special.py.
+"""Sequences and optional values: their elements have the same sharding, and they move between stages only. As special.py.
 
 usage: lists.py TESSERA [CASE...]"""
 import numpy as np

@@ -118,7 +118,7 @@ def in_main(parts, opset):
 
 
 def in_body(parts, opset):
-    """The node in the branches of an If, which cast what it reads and give a size of what it makes: nothing in the main graph has its types."""
+    """The node in the branches of an If, which cast its inputs and return the size of its output: nothing in the main graph has its types."""
     node, inputs, constants = parts
     name = next(name for name in node.output if name)
     casts = [helper.make_node("Cast", ["o" + i.name], [i.name], to=i.type.tensor_type.elem_type) for i in inputs]
@@ -214,7 +214,7 @@ def feeds_of(whole, case, how):
 
 
 def numbers(whole, case):
-    """What the engine gives of all inputs, byte by byte; None in the place of what it does not run."""
+    """The engine's outputs for all inputs, as bytes; None for inputs that it does not run."""
     session, out = onnxruntime.InferenceSession(whole.SerializeToString(), OPTIONS), []
     for how in (1, 100, "odd"):
         try:
@@ -260,7 +260,7 @@ def problems(op, case, element, folder, count):
 
 
 def refusal_of_part(part):
-    """One device communicates with nobody, so that no operator of ours is in the part."""
+    """A single device does not communicate, so the rank file has no operator of Tessera."""
     assert all(n.domain != "ai.tessera" for n in part.graph.node)
     kept = [o for o in part.opset_import if o.domain != "ai.tessera"]
     del part.opset_import[:]

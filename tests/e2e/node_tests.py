@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node tests of the onnx package, which nobody here wrote: for each, every axis of every input and output of its first
+"""The node tests of the onnx package, which are independent of this project: for each, every axis of every input and output of its first
 reader or maker cut over several devices, partitioned, run through files and compared with the whole run (random operators by shape).
 A cut that the checker refuses or that is replicated is no failure; a test none of whose cuts runs is listed with its reason.
 

@@ -21,7 +21,7 @@ def tessera(*words):
 
 
 def make(path):
-    """Stage 0 sends 4 MiB to stage 1, which has work of its own with it; and stage 0 has products that need nothing of that."""
+    """Stage 0 sends 4 MiB to stage 1, which computes with it; stage 0 also has products that do not depend on it."""
     nodes = [h.make_node("Mul", ["x", "two"], ["y"], name="make")]
     for stage, first in (("near", "a"), ("far", "b")):
         if stage == "far":

@@ -101,7 +101,7 @@ def split(d):
 
 
 def also_read_whole(d):
-    """Somebody else needs the projection's result as it is: it is made once, and moves."""
+    """Another node reads the projection's result unchanged: it is computed once and transferred."""
     attention(d, "matmul")
     m = onnx.load(d + "/m.onnx")
     m.graph.node.append(node("Relu", ["qkv"], ["z"], name="other"))

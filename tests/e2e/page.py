@@ -40,7 +40,7 @@ def sized(chromium, path, name):
 
 
 def by_keyboard(chromium, path):
-    """Every drawing is one stop of the tab key; arrows go from mark to mark, and the words of each are told."""
+    """Every drawing is one stop of the tab key; arrows go from mark to mark, and each has a label."""
     tab = browser.Tab(chromium, path, 1280)
     groups = tab.run("[...document.querySelectorAll('.marks')].map(g => g.querySelectorAll('[data-tip]').length)")
     assert len(groups) >= 5 and all(groups), groups

@@ -113,7 +113,7 @@ def stages_overlap(d):
 
 
 def outputs_arrive(d):
-    """Outputs of several stages, in the order of the model, whoever makes them."""
+    """Outputs of several stages, in the order of the model, whichever stage computes them."""
     nodes = [h.make_node("Relu", ["x"], ["a"], name="n0"), h.make_node("Neg", ["a"], ["b"], name="n1"), h.make_node("Shape", ["b"], ["c"], name="n2"),
              h.make_node("Concat", ["t", "t"], ["e"], name="n3", axis=0)]
     outs = [h.make_tensor_value_info("c", T.INT64, [2]), h.make_tensor_value_info("b", T.FLOAT, [4, 8]), h.make_tensor_value_info("a", T.FLOAT, [4, 8]),
@@ -233,7 +233,7 @@ def sums_in_unequal_parts(d):
 
 
 def sums_in_unequal_groups(d):
-    """Two groups add up halves of the rows, each in shares of its own; of rows whose number is not known, halves of them cannot be told so."""
+    """Two groups add up halves of the rows, each with different shares. Halves of an unknown number of rows cannot be expressed so."""
     w = onnx.numpy_helper.from_array(np.random.default_rng(9).standard_normal((6, 8)).astype("f4"), "w")
     info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
     rows, columns = "{8,1:0,0,0,1,2,3,3,3}", "{2,4:0,0,0,1,2,2,2,3}"
@@ -269,7 +269,7 @@ def unequal_shares(d):
         np.savez(d + "/in.npz", x=rng.standard_normal((n, 6)).astype("f4"))
         out = json.loads(good("verify", "%s/%s.onnx" % (d, model), "--inputs", d + "/in.npz", "--json"))
         assert out["ok"] and not out["replicated"], (model, n, out)
-    # a sum that is asked for in halves and read in unequal parts is scattered, then moved: nobody ever has all of it
+    # a sum that is asked for in halves and read in unequal parts is scattered, then resharded: no device ever stores all of it
     good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={2,1:0,1}", "--shard", "up:a={1,2:0,1}", "--shard", "relu:a={1,4:0,0,0,1}", "-o", d + "/t.onnx")
     np.savez(d + "/in.npz", x=rng.standard_normal((5, 6)).astype("f4"))
     out = json.loads(good("verify", d + "/t.onnx", "--inputs", d + "/in.npz", "--json"))

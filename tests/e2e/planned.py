@@ -167,7 +167,7 @@ def logits(d, n):
 
 
 def many_kinds(d, n):
-    """A thousand nodes of which no two are alike, each of which simpler ones may replace: memory grows with the model, not with its square (700 MB)."""
+    """A thousand different nodes, each of which may be replaced by simpler ones: memory grows with the model, not with its square (700 MB)."""
     path = os.path.join(d, "m.onnx")
     shapes = [[8, 64 + i] for i in range(1000)]
     save(path, [helper.make_node("Softmax", ["x%d" % i], ["y%d" % i]) for i in range(len(shapes))],

@@ -47,7 +47,7 @@ def check_places(planned, stages, ranks):
 
 
 def follow(planned, devices, dims, doc, objective):
-    """The simulation of what partition makes of the plan agrees: of one run, and of many that follow one another."""
+    """The simulation of the partition agrees with the plan, for one request and for many in a row."""
     rc, text, err = harness.call(TESSERA, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
     assert rc == 0, "simulate: exit %d %s" % (rc, err)
     seen = json.loads(text)
@@ -143,7 +143,7 @@ def by_hand(folder, model):
     assert rc == 0 and json.loads(text)["ok"] and json.loads(text)["recorded"], "verify: exit %d %s %s" % (rc, text, err)
     rc, _, err = harness.call(TESSERA, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err, "another number of stages: exit %d %s" % (rc, err)
-    # Branches may stand in another order than their stages: no ranges, so that is told.
+    # Branches may be in another order than their stages; stages are then no ranges of nodes, which is an error.
     h, one = onnx.helper, [onnx.helper.make_tensor_value_info(k, 1, [4, 4]) for k in "xyz"]
     branches = h.make_model(h.make_graph([h.make_node("Relu", ["x"], ["y"], name="late"), h.make_node("Neg", ["x"], ["z"], name="early")], "g", one[:1], one[1:]), ir_version=11)
     branches.configuration.add(name="hand", num_devices=2)

@@ -115,7 +115,7 @@ def decodes(tessera, decode, folder):
 
 
 def is_planned(tessera, decode, folder):
-    """The planner is told of the cache: it stays cut by heads on the devices of its layer, also in stages, and the partition
+    """The planner knows about the cache: it stays sharded by heads on the devices of its layer, also in stages, and the partition
     finds that in the model."""
     model, cut, parts = (os.path.join(folder, f) for f in ("m.onnx", "planned.onnx", "parts"))
     decoder(model)
@@ -190,7 +190,7 @@ def any_batch(tessera, folder):
 
 
 def size_alone(tessera, folder):
-    """An input of which only the size is read, and known: it is kept cut on devices that rank 0 is none of."""
+    """An input of which only the size is read, and known: it is kept sharded on devices other than rank 0."""
     model, cut, parts, data, result = (os.path.join(folder, f) for f in ("size.onnx", "size_cut.onnx", "size_parts", "size.npz", "size_out.npz"))
     nodes = [helper.make_node("Shape", ["x"], ["s"], name="shape"), helper.make_node("Neg", ["s"], ["y"], name="neg")]
     g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])], [helper.make_tensor_value_info("y", TensorProto.INT64, [1])])

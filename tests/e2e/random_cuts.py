@@ -111,7 +111,7 @@ def make(rng):
         v = step(m, v)
         if rng.random() < 0.2:
             side.append(v)
-    for s in side:  # a second branch that meets the first, or an output of its own
+    for s in side:  # a second branch that joins the first, or is an output
         if m.shape[s] == m.shape[v] and s != v:
             v = m.node("Add", [s, v], m.shape[v])
     outs = [v] + [s for s in side if rng.random() < 0.3 and s != v and s != x]
@@ -202,7 +202,7 @@ def trial(tessera, seed, folder, counts):
     counts["cut"] = counts.get("cut", 0) + (doc.get("cut_nodes", 0) > 0)
     for op, k in doc["collectives"].items():
         counts[op] = counts.get(op, 0) + k
-    if seed % 4 == 0:  # what the files say, by somebody else
+    if seed % 4 == 0:  # an independent reader of the files
         parts = os.path.join(folder, "parts")
         rc, _, err = harness.call(tessera, "partition", cut, "-o", parts, "--force")
         if rc:

@@ -2,7 +2,7 @@
 """Cuts that need more than a smaller node: windows of neighbours (convolutions, slices, concatenations), lookups in a cut table.
 For every case of the rules' proof that has one: every such factor in 2, 3 and 4 parts, and pairs on a mesh, once from inputs that
 are whole everywhere (devices crop) and once from values that lie in pieces (they exchange). The node must have run cut, and equal to
-the whole run; what lies in pieces must not have been brought together.
+the unsharded run; sharded inputs must not have been gathered.
 
 usage: recipes.py TESSERA PRINT_RULE [all]     cases are operators; without `all` a sample of settings and shardings of each"""
 import itertools, json, os, random, sys

@@ -209,7 +209,7 @@ def beside(d):
 
 
 def layers_fold(d):
-    """2,000 nodes on 8 devices: below 1 MB, layers that are cut alike in one line, and every node still found by its name."""
+    """2,000 nodes on 8 devices: below 1 MB, layers with the same sharding in one line, and every node still found by its name."""
     count = layers.save(d + "/m.onnx", 62)
     names = [n.name for n in onnx.load(d + "/m.onnx").graph.node]
     lines = ["--config", "b:8"] + [w for n in onnx.load(d + "/m.onnx").graph.node for w in ("--shard", "%s:%s={8,1,1}" % (n.name, n.output[0])) if n.op_type == "Add" and "up" in n.name]

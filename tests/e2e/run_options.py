@@ -84,7 +84,7 @@ def random_inputs(d):
         assert tessera("run", parts, "--shape", bad)[0] == 2, bad
     assert tessera("run", parts, "--shape", "x:4x15")[0] != 0
     assert "PASS" in good("verify", d + "/cut.onnx", "--shape", "x:7x16")
-    # Inputs that rank 0 does not take in, or of which it has a piece.
+    # Inputs that rank 0 does not read, or of which it reads a shard.
     parts = cut(d, d + "/m.onnx", "c:2", "--shard", "up:x={1,1:1}", "--shard", "up:u={1,1:1}", "--shard", "up:a={1,1:1}",
                 "--stage", "up=0", "--stage", "middle=1", "--stage", "down=1", "--shard", "middle:b={1,1:0}", "--shard", "down:y={1,1:0}")
     assert not any(i.name == "x" for i in onnx.load(parts + "/rank0.onnx").graph.input)
@@ -118,7 +118,7 @@ def apart(command, ranks, env=None):
 
 
 def rank_by_option(d):
-    """Ranks that nobody launched together: each is told its place, and they meet by the path, or by a name."""
+    """Ranks that were started by hand: each gets its rank as an option, and they meet by the path or by a name."""
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     places = [["--rank", r, "--ranks", 2] for r in (1, 0)]
     good("run", parts, "--shape", "x:4x16", "--outputs", d + "/threads.npz")
@@ -135,7 +135,7 @@ def rank_by_option(d):
         said = apart(command, places)
         assert [s[0] for s in said] == [0, 0] and said[1][1] and not said[0][1], (command, said)
     assert "PASS" in said[1][1], said
-    # Who is alone, twice, or of another number is told, and nobody waits longer than --timeout.
+    # A missing rank, a rank given twice and another number of ranks are errors; no rank waits longer than --timeout.
     (rc, _, err), = apart(["run", parts, "--timeout", 0.5], places[:1])
     assert rc == 6 and "rank 0 cannot be reached" in err, (rc, err)
     said = apart(["run", d + "/cut.onnx", "--timeout", 3], [["--rank", 0, "--ranks", 2], ["--rank", 2, "--ranks", 3]])
@@ -161,7 +161,7 @@ def rank_by_option(d):
 
 
 def kept_as_told(d):
-    """An output that is kept lies as the node that makes it says: in pieces, or whole on the devices that it names."""
+    """A kept output has the layout of the node that computes it: sharded, or replicated on the given devices."""
     m = mlp(d + "/m.onnx")
     good("run", m, "--shape", "x:4x16", "--outputs", d + "/whole.npz")
     for spec, wanted in (("{1,2:1,0}", "{1,2:1,0}"), ("{2,1:0,1}", "{2,1:0,1}"), ("{1:1}", "{1,1:1}"), ("{1:0,1}", "{1,1:0,1}"), ("{4,1:0,1,0,1}", None)):
@@ -359,7 +359,7 @@ def alike(d):
 
 def turned_weights(d):
     """Weights on the way of a Transpose that ONNX Runtime moves: it turns them in place, so no session may be given them by name. All are
-    cubes, so that a turned one fits as well; each is read between two Transposes of an input of its own, on two ranks that hold it whole."""
+    cubes, so that a turned one fits as well; each is read between two Transposes of its own input, on two ranks that store all of it."""
     rng = np.random.default_rng(4)
     n, nodes, weights, names = 8, [], [], []
 

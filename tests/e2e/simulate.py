@@ -41,7 +41,7 @@ def chain(path, layers=4, width=256, rows=64):
 
 
 def pooled(path):
-    """Kinds of work that a device may have no speed of its own for: a convolution with as much to move as to compute, a pool."""
+    """Kinds of work for which a device may have no measured speed: a convolution with as much to move as to compute, a pool."""
     f, rng = TensorProto.FLOAT, np.random.default_rng(0)
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="c", group=64, pads=[1] * 4), helper.make_node("MaxPool", ["c"], ["y"], name="p", kernel_shape=[3, 3])]
     weights = [numpy_helper.from_array(rng.standard_normal((64, 1, 3, 3)).astype("f"), "w")]
@@ -117,7 +117,7 @@ def stages(d):
 
 def planned_stages(d):
     """What a plan says of the time between runs holds, with what sending takes both sides; but that it counts what crosses as whole,
-    and pieces that are cut alike in both stages take less. The device that gives the outputs is in the last stage."""
+    and shards with the same layout in both stages take less. The device that gives the outputs is in the last stage."""
     chain(d + "/c.onnx")
     for devices, stages in ((2, 2), (4, 2), (3, 3), (4, 4)):
         plan = doc("plan", d + "/c.onnx", "--devices", devices, "--stages", stages, "--objective", "throughput", "-o", d + "/c%d.onnx" % devices)
@@ -185,7 +185,7 @@ def without_weights(d):
 
 
 def caches(d):
-    """Copies of a block keep their shares of a cache: nobody is brought it, in the plan, in the simulation of one copy, and in a run."""
+    """Copies of a block keep their shares of a cache: it is not transferred in the plan, in the simulation of one copy, and in a run."""
     info = lambda name, *dims: onnx.helper.make_tensor_value_info(name, 1, ["batch", *dims])
     nodes = [onnx.helper.make_node(op, ins, [out]) for op, ins, out in (("MatMul", ["x", "w"], "k"), ("Add", ["past", "k"], "present"), ("Relu", ["k"], "y"))]
     weight = onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w")

@@ -40,7 +40,7 @@ def call(tessera, *words):
 
 
 def run(tessera, folder, m, shards, feeds, devices=2):
-    """(exit code, what was said, outputs)"""
+    """Returns (exit code, messages, outputs)."""
     path, cut, given, made = (os.path.join(folder, n) for n in ("m.onnx", "cut.onnx", "in.npz", "out.npz"))
     onnx.save(m, path)
     np.savez(given, **feeds)

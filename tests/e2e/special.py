@@ -65,7 +65,7 @@ CASES.update({"named_by_numbers_%d" % k: lambda name=name: named_by_numbers(name
 
 
 def without_turns(spec):
-    """A Loop that takes no turn gives results of the sizes that the engine knows, and of 0 where it knows none: parts are told what follows from the model."""
+    """A Loop that takes no turn gives results of the sizes that the engine knows, and of size 0 where it knows none: rank files declare what follows from the model."""
     inner = [node("Relu", ["s"], ["next"]), node("Mul", ["next", "scale"], ["each"], name="scaled"), node("Identity", ["go"], ["on"])]
     body = helper.make_graph(inner, "body", [info("i", T.INT64, []), info("go", T.BOOL, []), info("s", T.FLOAT, ["n", 4])],
                              [info("on", T.BOOL, []), info("next", T.FLOAT, ["n", 4]), info("each", T.FLOAT, ["n", 4])])
@@ -91,7 +91,7 @@ def images_for_one_device():
 
 
 def nothing_reshaped(rows, kept):
-    """Before operator set 14 a 0 in the shape of a Reshape means "as before": what the -1 stands for is 0, while the axis in front is cut and may be empty too."""
+    """Before operator set 14 a 0 in the shape of a Reshape means "as before": the -1 becomes 0, while the axis in front is cut and may be empty too."""
     m = model([node("Compress", ["x", "keep"], ["c"], name="pick", axis=1), node("Reshape", ["c", "shape"], ["y"], name="turn")],
               [info("x", T.FLOAT, ["n", None, 4]), info("keep", T.BOOL, ["m"])], [info("y", T.FLOAT, ["n", 1, None, 1, 4])], [tensor(np.array([0, 1, -1, 1, 4]), "shape")], opset=10)
     return m, 4, {"turn:c": "{2,1,2:0,2,1,3}"}, {"x": f4(rows, 5, 4), "keep": np.array(kept)}, None, {"reader": False}
@@ -325,7 +325,7 @@ def one_to_all():
 
 @case
 def neighbours():
-    """Two convolutions over an image that lies in three stripes, and stays there."""
+    """Two convolutions over an image that is sharded in three stripes, and stays so."""
     m = model([node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1]), node("Conv", ["h", "v"], ["y"], strides=[2, 2], pads=[2, 2, 2, 2], dilations=[2, 2])],
               [info("x", T.FLOAT, ["n", 3, 11, 7])], [info("y", T.FLOAT, ["n", 2, 6, 4])], [tensor(f4(4, 3, 3, 3), "w"), tensor(f4(2, 4, 3, 3), "v")])
     return m, 3, {"h_conv:h": "{1,1,3,1:0,1,2}", "y_conv:h": "{1,1,3,1:0,1,2}"}, {"x": f4(2, 3, 11, 7)}, ["HaloExchange", "Reshard"]
@@ -460,14 +460,14 @@ def constants_of_another_stage():
 
 @case
 def constants_told_to_lie_elsewhere():
-    """One device is told to have the new shape, and both need it."""
+    """One device has the new shape, and both need it."""
     m = model([node("Constant", [], ["s"], name="shape", value=tensor(np.array([4, 6]))), node("Reshape", ["x", "s"], ["h"], name="fold"), node("Relu", ["h"], ["y"])],
               [info("x", T.FLOAT, [24])], [info("y", T.FLOAT, [4, 6])])
     return m, 2, {"shape:s": "{1:1}", "fold:x": "{1:0,1}"}, {"x": f4(24)}, []
 
 
 def sliced_for_a_body(level):
-    """Half of what a DequantizeLinear gives goes into a body: ONNX Runtime would move the DequantizeLinear behind the Slice, and end the process."""
+    """Half of the output of a DequantizeLinear goes into a body: ONNX Runtime would move the DequantizeLinear behind the Slice, and end the process."""
     body = helper.make_graph([node("Round", ["d"], ["r"], name="round"), node("Identity", ["go"], ["on"])], "body",
                              [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, [4, 3])], [info("on", T.BOOL, []), info("r", T.FLOAT, [4, 3])])
     m = model([node("QuantizeLinear", ["x", "scale", "zero"], ["q"]), node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
@@ -491,7 +491,7 @@ CASES.update({"sliced_for_a_choice_level_%d_of_%d" % (level, n): lambda level=le
 
 @case
 def branches_of_unlike_sizes():
-    """One branch gives 10 rows that are cut inside (5 pairs), the other as many as come in: what both give is not cut like that."""
+    """One branch gives 10 rows that are cut inside (5 pairs), the other the number of its input: the common result is not sharded like that."""
     one = helper.make_graph([node("Neg", ["a"], ["t"])], "then", [], [info("t", T.FLOAT, [None, 2])])
     other = helper.make_graph([node("Add", ["b", "w"], ["e"], name="add")], "else", [], [info("e", T.FLOAT, [10, 2])])
     m = model([node("If", ["on"], ["y"], name="if", then_branch=one, else_branch=other)], [info("a", T.FLOAT, ["n", 2]), info("b", T.FLOAT, [10, 2]), info("on", T.BOOL, [])],
@@ -510,7 +510,7 @@ def states_of_open_sizes():
 
 @case
 def rows_of_an_open_attention():
-    """Weights of open sizes do not tell the width of the result, but it has rows: a Scan that stacks what comes by a message must declare them."""
+    """Weights of open sizes do not tell the width of the result, but it has rows: a Scan that stacks a received value must declare them."""
     body = helper.make_graph([node("Add", ["c", "r"], ["e"]), node("Clip", ["c", "", "top"], ["o"], name="clip")], "body", [info("c", T.FLOAT, None), info("r", T.FLOAT, None)],
                              [info("e", T.FLOAT, None), info("o", T.FLOAT, None)])
     m = model([node("Attention", ["x", "w", "b"], ["h"], num_heads=2, domain="com.microsoft"), node("Scan", ["h", "rows"], ["u", "v"], name="scan", body=body, num_scan_inputs=1),
@@ -521,7 +521,7 @@ def rows_of_an_open_attention():
 
 @case
 def directions():
-    """One device runs forwards, the other backwards, each with activations of its own; and each direction on two devices."""
+    """One device runs forwards, the other backwards, each with different activations; and each direction on two devices."""
     weights = [tensor(f4(2, 12, 4), "w"), tensor(f4(2, 12, 3), "r"), tensor(f4(2, 24), "b")]
     names = ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Relu", "Tanh"]
     m = model([node("LSTM", ["x", "w", "r", "b"], ["y", "", "c"], name="both", hidden_size=3, direction="bidirectional", activations=names)],
@@ -538,7 +538,7 @@ def frames():
 
 
 def reshape_of_nothing(shape, rows):
-    """One device has no row, or none has any: 0 in its shape is 0, and what is left over is told."""
+    """One device has no row, or none has any: 0 in its shape is 0, and the remaining size is given."""
     m = model([node("Reshape", ["x", "s"], ["y"], name="fold"), node("Relu", ["y"], ["z"])], [info("x", T.FLOAT, ["n", "m", 4])],
               [info("z", T.FLOAT, [None] * len(shape))], [tensor(np.array(shape), "s")])
     return m, 2, {"fold:x": "{2,1,1:0,1}"}, {"x": f4(rows, 3, 4)}, None, {"reader": False}
@@ -607,7 +607,7 @@ CASES.update({"stacked_%d_along_the_last" % n: lambda n=n: stacked_along_the_las
 
 @case
 def scale_with_a_name():
-    """Nobody knows before the run whether the scale is one for the tensor."""
+    """Only the run knows whether the scale is one for the tensor."""
     m = model([node("QuantizeLinear", ["x", "s", "z"], ["y"], name="q")], [info("x", T.FLOAT, [3, 8]), info("s", T.FLOAT, ["n"]), info("z", T.UINT8, [None])],
               [info("y", T.UINT8, [3, 8])], opset=21)
     return m, 4, {"q:y": "{1,4:0,1,2,3}"}, {"x": f4(3, 8), "s": np.array([0.1], "f4"), "z": np.array([128], "u1")}, None, {"reader": False}
@@ -615,7 +615,7 @@ def scale_with_a_name():
 
 @case
 def more_scales_than_blocks():
-    """The engine does not read what is behind the 12 scales of 6 columns; a part must not take the sixth of 24 for one of its own."""
+    """The engine does not read what is behind the 12 scales of 6 columns; a shard must not use the sixth of 24."""
     m = model([node("MatMulBnb4", ["x", "w", "a"], ["y"], name="mm", domain="com.microsoft", K=32, N=6, block_size=16, quant_type=1)], [info("x", T.FLOAT, [2, 32])],
               [info("y", T.FLOAT, [2, 6])], [tensor(rng.integers(0, 255, 96).astype("u1"), "w"), tensor(f4(24), "a")], imports=[helper.make_opsetid("com.microsoft", 1)])
     return m, 3, {"mm:y": "{1,3:0,1,2}"}, {"x": f4(2, 32)}, None, {"reader": False}

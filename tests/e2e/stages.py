@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline stages: real models in two and three stages, alone and with feed-forward blocks cut over a mesh of its own in
+"""Pipeline stages: real models in two and three stages, alone and with feed-forward blocks sharded over a separate mesh in
 each stage. The answer is the recorded one, nodes lie only on the devices of their stage, weights only where they are used.
 
 usage: stages.py TESSERA MODELS"""

@@ -125,7 +125,7 @@ def check_old(d):
 
 
 def check_any_rank(d):
-    """Texts of which nobody knows how many dimensions they have (a GatherND whose indices are of any length) go from one device to the others."""
+    """Strings with an unknown number of dimensions (a GatherND whose indices are of any length) go from one device to the others."""
     x = np.array(WORDS * 4, dtype=object)[:12].reshape(3, 4)
     nodes = [h.make_node("GatherND", ["x", "i"], ["g"], name="pick"), h.make_node("StringConcat", ["g", "mark"], ["y"], name="join")]
     g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.STRING, [3, 4]), h.make_tensor_value_info("i", T.INT64, ["n", "k"])],

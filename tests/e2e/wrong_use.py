@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong use is told clearly: exit code and message for each.
+"""Wrong use has a clear exit code and message.
 
 usage: wrong_use.py TESSERA MODELS"""
 import json, os, shutil, sys, tempfile

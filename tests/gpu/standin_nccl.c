@@ -84,7 +84,7 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
 {
     if (standin_fails("ncclCommInitRank"))
         return 1;
-    const char *more = getenv("STANDIN_JOINS"); // so many are waited for
+    const char *more = getenv("STANDIN_JOINS"); // number of ranks to wait for
     if (more)
         members = (int)strtol(more, NULL, 10);
     struct group *g = group_of(&id, members);
@@ -100,7 +100,7 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
     return 0;
 }
 
-// As NCCL does, it frees the communicator: whoever enters it now is lost.
+// As NCCL does, it frees the communicator: a rank that enters it now is lost.
 EXPORT int ncclCommAbort(void *comm)
 {
     struct group *g = ((struct comm *)comm)->group;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_device.c - ranks on GPUs (stand-ins, or real ones: GPU=1 in the environment): every way to communicate gives the host's
-// bits, whoever is where, as threads and as processes; and what goes wrong is told to all.
+// bits on any placement, as threads and as processes; and all ranks report a failure.
 #include "gpu/gpu.h"
 #include "transport/transport.h"
 
@@ -86,7 +86,7 @@ static void get(struct rank *r, void *p, void *at, size_t bytes)
     tsr__seat_wait(r->seat, r->stream);
 }
 
-// When the stream is done, nobody else reads the memory either.
+// When the stream is done, no other rank reads the memory either.
 static void drop(struct rank *r, void *at)
 {
     if (!r->seat) {
@@ -438,7 +438,7 @@ static void test_processes(void **state)
 
 // ---- what goes wrong ---------------------------------------------------------------------------
 
-// Rank 1 expects other sizes than rank 0 sends: nobody waits, and both are told, at the latest in the next call.
+// Rank 1 expects other sizes than rank 0 sends: no rank waits, and both report it, at the latest in the next call.
 static void act_other_sizes(struct rank *r)
 {
     char text[64] = {0};
@@ -473,7 +473,7 @@ static void test_sizes_are_compared(void **state)
     (void)state;
     check_other_sizes((struct layout){2, {0, 0}, WAY_AUTO, false});
     check_other_sizes((struct layout){2, {0, -1}, WAY_AUTO, false});
-    if (!getenv("GPU")) // after an abort NCCL has words of its own
+    if (!getenv("GPU")) // after an abort NCCL has other messages
         check_other_sizes((struct layout){2, {0, 0}, WAY_NCCL, false});
 }
 
@@ -573,7 +573,7 @@ static void test_nccl_waits_inside(void **state)
         assert_int_not_equal(ranks[k].status, TSR_OK);
 }
 
-// A rank that fails after the name of a communicator was told ends those that wait for it inside of NCCL, at once.
+// A rank that fails after the name of a communicator was sent ends those that wait for it inside of NCCL, at once.
 static void test_nccl_joins_fail(void **state)
 {
     (void)state;
@@ -609,7 +609,7 @@ static void test_nccl_joins_late(void **state)
     assert_true(first || strstr(ranks[1].why.text, "came within"));
 }
 
-// A kernel of NCCL that never ends is ended, and the run is not taken for right: not even one that nobody communicates after.
+// A kernel of NCCL that never ends is ended, and the run is not taken for right: not even one without later communication.
 static void act_rest(struct rank *r)
 {
     float x[64] = {0};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack in and out: tensors of the host from numpy and back without a copy of what comes in; tensors of a GPU (a library stands in for the
+"""DLPack in and out: tensors of the host from numpy and back without a copy of the inputs; tensors of a GPU (a library replaces the
 driver) read in place by the ranks there, copied for others, refused where no rank of this process could read them; deleters called once.
 
 usage: test_dlpack.py BUILD STANDIN"""
@@ -138,7 +138,7 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on anoth
     given = Given(x)
     got = run(devices, given)
     case("a GPU's tensor, " + name, isinstance(got, np.ndarray) and (got == 2 * x).all() and given.deleted == 1, (got, given.deleted))
-# A copy that fails is told as what it is, and the next run of the same session has its own copy.
+# A copy that fails is reported as such, and the next run of the same session has its own copy.
 model = tessera.load(MODEL)
 model.add_config("c", ["CPU", "CUDA:0"])
 model.shard("add", "y", "{2,1:0,1}")
@@ -200,7 +200,7 @@ with tempfile.TemporaryDirectory() as d:
     onnx.save(MODEL, d + "/model.onnx")
     env = {**os.environ, "TMPDIR": d + "/tmp", "PYTHONPATH": BUILD + "/python"}
     p = subprocess.run([sys.executable, "-c", LAST, d + "/model.onnx"], env=env, capture_output=True, text=True, timeout=60)
-    left = [name for name in os.listdir(d + "/tmp") if name.startswith("tessera")]  # the engine has files of its own there
+    left = [name for name in os.listdir(d + "/tmp") if name.startswith("tessera")]  # the engine has other files there
     case("what is closed last leaves nothing behind", p.returncode == 0 and left == [], (p.stderr, left))
 y = run(["CPU", "CPU"], x)
 case("results go out by DLPack", np.from_dlpack(y).ctypes.data == y.ctypes.data)

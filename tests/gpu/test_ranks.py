@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The command with a library in place of CUDA's driver and NCCL (tests/gpu/standin*): every form of --devices, every way to
-communicate, threads and processes, mixed with the host; what is refused, and what is said."""
+communicate, threads and processes, mixed with the host; what is refused, and the messages."""
 import functools, json, os, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,7 +49,7 @@ def facts(devices, *more, launcher=()):
     return json.loads(p.stdout)["ranks"] if p.returncode == 0 else p.stderr
 
 
-# The stand-in's NCCL knows threads alone: between processes nobody ever comes. That takes 4 s, which pass beside the other cases.
+# The stand-in's NCCL knows threads alone: between processes no rank ever arrives. That takes 4 s, which pass beside the other cases.
 sharded("CUDA:0,CUDA:1")
 waiting = ThreadPoolExecutor(1).submit(facts, "CUDA:0,CUDA:1", "--transport", "shm", "--timeout", "1")
 passes("two GPUs", "cuda:2")

@@ -61,7 +61,7 @@ static void get(struct fixture *f, void *p, const void *device, size_t bytes)
 // ---- folds -------------------------------------------------------------------------------------
 
 // Every bit pattern that is interesting in floats turns up: zeros of both signs, infinities, subnormals, the smallest
-// difference that rounds. NaN is left to a test of its own, because its bits are not the same everywhere.
+// difference that rounds. NaN has another test, because its bits are not the same everywhere.
 static void fill(tsr_dtype type, unsigned char *p, size_t n, unsigned seed)
 {
     static const float odd[] = {0.0F, -0.0F, 1.0F, -1.0F, 3.4e38F, 1e-40F, 65504.0F, 0.33333334F};
@@ -183,7 +183,7 @@ static void test_folds(void **state)
     assert_int_equal(folds, 13 * 4);
 }
 
-// Where one of the elements is NaN the largest and the smallest are NaN, whoever has it; so is the sum.
+// Where one of the elements is NaN the largest and the smallest are NaN, whichever rank has it; so is the sum.
 static void test_nan(void **state)
 {
     struct fixture *f = *state;

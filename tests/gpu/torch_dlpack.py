@@ -82,7 +82,7 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on the h
         same = all(torch.equal(feeds[k], kept[k]) for k in "ab")
         case("%s, %s, torch's memory is as it was" % (name, kind), same)
 
-# In place: a run takes no second copy of what lies on the GPU already. 256 MiB would be seen.
+# In place: a run makes no second copy of a tensor on the GPU. 256 MiB would be seen.
 big = torch.zeros(64 << 20, device="cuda")
 graph = helper.make_graph([helper.make_node("ReduceMax", ["x"], ["y"], "max", keepdims=0)], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [big.numel()])],
                           [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])

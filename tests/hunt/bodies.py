@@ -19,7 +19,7 @@ def depth(s):
 
 
 def grow(s, count, makers=INNER):
-    """Adds about so many nodes by random makers."""
+    """Adds about `count` nodes by random makers."""
     rng = s.maker.rng
     functions, weights = zip(*makers)
     wanted, tries = len(s.nodes) + count, 6 * count
@@ -55,7 +55,7 @@ def result(body, like):
 
 
 def graph_of(body, name, inputs, outputs, open_shapes):
-    """inputs, outputs: names. Shapes of what is carried are told, or left open."""
+    """inputs, outputs: names. Shapes of carried values are declared or left open."""
     def told(n):
         a = body.values[n]
         return info(n, type_number(a), None if open_shapes or a.ndim and body.maker.mode != "static" else a.shape)

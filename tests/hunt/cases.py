@@ -15,7 +15,7 @@ OPSETS = sorted({c["opset"] for _, c in CASES if c["opset"]} | {NEWEST})
 UNSOUND = ("com.microsoft:MoE",)
 BY_NAME = {}
 for _name, _case in CASES:
-    if _name not in prove.RANDOM + UNSOUND:  # cuts of what is drawn at random are tests of their own (tests/e2e/special.py)
+    if _name not in prove.RANDOM + UNSOUND:  # tests/e2e/special.py has shardings of random values
         BY_NAME.setdefault(_name, []).append(_case)
 NAMES = sorted(BY_NAME)
 
@@ -37,7 +37,7 @@ def resized(s, a, sizes):
 
 
 def adapted(s, shape, dtype):
-    """A value of the pool brought into that shape: flat, repeated or cut, folded; None: there is none."""
+    """A value of the pool brought into that shape: flat, repeated or cut, folded; None if there is no such value."""
     n = int(np.prod(shape, dtype=int))
     x = s.pick(lambda a: a.dtype == dtype and a.size)
     if not x or not n or s.maker.opset < 13:

@@ -34,7 +34,7 @@ EXACT = set("""Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseO
  SplitToSequence Squeeze Sub Tile TopK Transpose Trilu Unique Unsqueeze Where Xor CenterCropPad GlobalMaxPool""".split())
 
 
-# Nodes that divide by what is left of their input when its mean is taken off: of something constant that is rounding alone.
+# Nodes that divide by the deviation of their input from its mean: for a constant input that is rounding only.
 STATISTICS = set("""LayerNormalization RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization
  InstanceNormalization GroupNormalization MeanVarianceNormalization LpNormalization EmbedLayerNormalization BatchNormalization""".split())
 

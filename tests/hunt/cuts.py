@@ -203,14 +203,14 @@ def apply(session, path, case, cut):
 
 
 def remember(case, model, cut):
-    """Fills in edits and metadata of what was drawn or planned, so that they can be made smaller."""
+    """Fills in the edits and metadata of a random or planned sharding, so that they can be reduced."""
     edits = []
     for first, value, what in model.annotations():
         if value is None:
             edits.append([first, None, what])
             continue
         shape = case.shapes.get(value)
-        if shape is None:  # a list: the axes that are told are all that is known
+        if shape is None:  # a list: only the given axes are known
             shape = [0] * (1 + max([axis for axis, _ in what[0]], default=0))
         edits.append([first, value, text_of(what, len(shape))])
     cut["edits"], cut["infer"] = edits, None

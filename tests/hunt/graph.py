@@ -43,7 +43,7 @@ def run_model(model, feeds, level=0):
 
 
 def as_declared(model, results):
-    """Whether results have the sizes that the model declares. The engine only warns where they have not; a model of which NonZero is told to give
+    """Whether results have the sizes that the model declares. The engine only warns where they have not; a model whose NonZero is declared to give
     [3, 159] is false for inputs with 163 numbers that are not 0 (a NaN in place of a 0), and no part of 159 can be cut out of 163."""
     for output in model.graph.output:
         kind, a = output.type.tensor_type, results.get(output.name)

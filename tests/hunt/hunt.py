@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hunts for wrong results: random graphs, cut in several ways, judged by Python's ONNX Runtime without optimisation.
+"""Searches for wrong results: random graphs, sharded in several ways, compared with Python's ONNX Runtime without optimization.
 
 usage: hunt.py TESSERA [GRAPHS=n] [SEED=s] [MINUTES=m] [JOBS=k] [CUTS=c] [OUT=folder] [SHRINK=0|1]
 

@@ -54,7 +54,7 @@ def slopes_fit(node, inputs):
 
 
 def batches_agree(node, inputs):
-    """Indices and data have the same leading dimensions; ONNX Runtime takes as many as the indices have."""
+    """Indices and data have the same leading dimensions; ONNX Runtime uses the number that the indices have."""
     n = attribute(node, "batch_dims", 0)
     return inputs[1] is None or inputs[0].shape[:n] == inputs[1].shape[:n]
 
@@ -114,7 +114,7 @@ LAWS["Gather"] = texts_are_single
 LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
 LAWS["GroupNormalization"] = group_scales_fit
-LAWS["Scan"] = states_keep_shape  # of what it gives, too: see below
+LAWS["Scan"] = states_keep_shape  # of its outputs, too: see below
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
 
 
@@ -122,7 +122,7 @@ LAWS_OF_TURNS = {"Loop": turns_agree}  # of a node and the values of all its tur
 
 
 def lawful(node, values):
-    """values: name -> array, at least of what the node reads (of a Scan, also of what it gives); what is not there is not judged."""
+    """values: name -> array, at least of the inputs of the node (of a Scan, also of its outputs); missing values are not checked."""
     law = LAWS.get(node.op_type)
     inputs = [values.get(name) if name else None for name in node.input]
     if node.op_type == "Scan":

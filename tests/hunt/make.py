@@ -20,7 +20,7 @@ FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.
 
 
 def one_size_each(model, arrays):
-    """Whether each name of a size stands for one size in a set of inputs: a set of two is no case (it is refused, `input-mismatch`)."""
+    """Whether each name of a size has one value in a set of inputs: a set of two is no case (it is refused, `input-mismatch`)."""
     sizes = {}
     for i in model.graph.input:
         for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape):
@@ -30,7 +30,7 @@ def one_size_each(model, arrays):
 
 
 class Case:
-    """What is cut and judged. sets: inputs; wanted: results of the whole model for each set; sizes: symbol -> size of each set.
+    """What is sharded and compared. sets: inputs; wanted: results of the whole model for each set; sizes: symbol -> size of each set.
     shapes: of all values, bodies included, for the first set."""
 
     def __init__(self, seed, model, sets, sizes, wanted, maker):
@@ -44,7 +44,7 @@ class Case:
 
 
 def draw_outputs(maker):
-    """Values that nobody reads, and now and then one that is read."""
+    """Values without readers, and sometimes one with readers."""
     main = maker.main
     made = [o for n in main.nodes for o in n.output if o]
     read = set()
@@ -77,7 +77,7 @@ def nodes_lawful(model, nodes, values):
         of_turns = LAWS_OF_TURNS.get(node.op_type)
         has_law = of_turns or any(has_a_law(n) for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
         steps = inside.steps(model, node, values) if has_law else []
-        if has_law and node.op_type == "If" and not steps:  # alone, with sizes that are told, the engine refuses it
+        if has_law and node.op_type == "If" and not steps:  # alone, with declared sizes, the engine refuses it
             return False
         if of_turns and not of_turns(node, steps):
             return False
@@ -141,7 +141,7 @@ def odd_set(maker, feeds, names, model):
 
 
 def same(a, b):
-    """Whether the whole run gives what the nodes gave one by one; else the engine reads what nobody wrote."""
+    """Whether the whole run gives what the nodes gave one by one; else the engine reads uninitialized memory."""
     if isinstance(a, list) or a.dtype.kind != "f":
         return True
     gap = np.abs(a.astype("f8") - b.astype("f8")).max(initial=0)

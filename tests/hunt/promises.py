@@ -126,7 +126,7 @@ def not_promised(model, values):
     return inside.marked(model, model.graph.node, values, open_outputs)
 
 
-# Operators whose results have sizes by what an input holds, and the first such input.
+# Operators whose output sizes depend on the values of an input, and the first such input.
 SIZED_BY = {**dict.fromkeys("NonZero Unique NonMaxSuppression Range ConstantOfShape".split(), 0),
             **dict.fromkeys("Compress Expand Reshape Tile Slice Pad Resize Upsample OneHot TopK".split(), 1)}
 
@@ -177,7 +177,7 @@ TAKEN_OUT = set("Identity Dropout Cast Slice Expand".split())
 def quantised_twice(model, level):
     """What follows from a DequantizeLinear that a QuantizeLinear reads, and that itself reads one: from optimisation level 1 on ONNX Runtime makes one
     quantisation of the two, with a scale of its own, whole models included, if nothing else reads what is between them (docs/numbers.md).
-    A part lacks readers whose results nobody wants, and the mask of a Dropout that nobody wants: then the Dropout is taken out first."""
+    A rank file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is taken out first."""
     makers = {o: n for n in model.graph.node for o in n.output}
 
     def maker(name, op):

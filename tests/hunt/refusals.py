@@ -50,7 +50,7 @@ ENGINE = [
      "it takes a Cast of 4 bits out that a Shape alone reads, and has no Shape of 4 bits"),
 ]
 
-# The same where an If has a constant for its condition: optimisation puts the branch in its place, and then drops a node that only the branch reads,
+# The same where an If has a constant for its condition: optimization replaces it with the branch, and then drops a node that only the branch reads,
 # if constants have taken the place of all its other readers. Seen in whole models too (test_compare.py).
 CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node|Missing Input: |must contain a constructed tensor"
 

@@ -27,7 +27,7 @@ WAIT_S = 120
 
 
 class Candidate:
-    """What make.Case is, from files. `wanted` is computed by the whole model when it is judged."""
+    """What make.Case is, from files. `wanted` is computed by the unsharded model when it is compared."""
 
     def __init__(self, model, sets, cut, shapes):
         self.model, self.sets, self.cut, self.shapes, self.seed = model, sets, cut, shapes, 0
@@ -266,7 +266,7 @@ def bypassed(c):
 
 
 def size_of(c):
-    """What gets smaller; a candidate that is no smaller is not judged."""
+    """The size that must shrink; a candidate that is no smaller is not tried."""
     cut, g = c.cut, c.model.graph
     return (len(g.node), len(cut.get("edits") or []), len(g.output), len(c.sets), cut["level"], cut["transport"] != "threads",
             bool(cut["infer"]), bool(cut.get("metadata")), len(g.input) + len(g.initializer))

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 SUMS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum ReduceL1 ReduceSumSquare ReduceMean AveragePool GlobalAveragePool
  ReduceL2 ReduceLogSum Resize Upsample""".split())
 PRODUCTS = {"ReduceProd", "CumProd"}
-# What a sum is inside of these: its range is that of the squares, or of what the logarithm is taken of.
+# What a sum is inside of these: its range is that of the squares, or of the argument of the logarithm.
 INSIDE = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceL1", "ReduceMean": "ReduceL1"}
 
 

@@ -41,7 +41,7 @@ def lacks(transport, build):
 
 
 def free_port():
-    """A port that nobody listens on now: where the ranks of one run meet."""
+    """A free port, where the ranks of one run meet."""
     with socket.socket() as s:
         s.bind(("localhost", 0))
         return s.getsockname()[1]
@@ -51,7 +51,7 @@ CRASHES = {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.S
 
 
 def is_launchers_code(transport, code, text):
-    """mpirun has codes of its own for a rank that was killed: 128 and the signal, 9 or 15, or 1; not for one that crashed. Open MPI 4.1's may crash itself
+    """mpirun has other exit codes for a rank that was killed: 128 and the signal, 9 or 15, or 1; not for one that crashed. Open MPI 4.1's may crash itself
     when it ends, and says where: in its own orte_finalize. MPICH's may die of SIGPIPE, of a proxy that went before it."""
     if family(transport) not in LAUNCHERS:
         return False
@@ -160,7 +160,7 @@ def send(pid, number):
 
 
 def segments():
-    """Our shared memory that has a name: there should be none. What a killed mpirun leaves of its own is not ours to judge."""
+    """Our shared memory that has a name: there should be none. Segments of a killed mpirun do not count."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("tessera") and os.path.isfile("/dev/shm/" + name)}
 
 

@@ -37,7 +37,7 @@ DEADLINE_S = 20.0   # after the last event a run ends within this, on a machine 
 STARTING_S = 60.0   # and so much later where ranks wait for each other to start (MPI, plain variables): they may be started some time apart
 LONG_ENOUGH_S = 60  # of a whole run, start of the engine included
 IDLE = 0.02         # of a processor: a run that needs less only waits, and another may start beside it (MPICH's ranks wait at full speed)
-WAITING = 12        # times JOBS: so many runs at most, those that wait among them
+WAITING = 12        # times JOBS: most runs at a time, including those that wait
 DELAY_S = TIMEOUT_S * 3 / 8  # a rank that is stopped for less than the timeout is waited for
 LOOK_S = 0.25       # between two looks at whether a run only waits
 PEER, ENGINE = 6, 7
@@ -56,7 +56,7 @@ class Event:
         kinds = ["delay"] if transport == "threads" else ["kill", "kill", "stop", "late", "late", "delay", "delay", "term", "all-delay"]
         self.kind, self.after = dice.choice(kinds), dice.random() * span_s
         self.rank, self.for_s = dice.randrange(ranks), 0.05 + dice.random() * DELAY_S
-        if self.kind == "late":  # it comes back when the others have given it up
+        if self.kind == "late":  # it continues when the others have given it up
             self.for_s += TIMEOUT_S * 1.5
         self.launcher = self.kind in ("kill", "term") and dice.random() < 0.15  # the process that started the ranks
 
@@ -121,13 +121,13 @@ class Run:
         return [pid for pid in machine.below(first) if machine.is_tessera(pid)]
 
     def wait_for_ranks(self):
-        """Until there is somebody to strike: a launcher may take longer than the ranks do."""
+        """Waits until there is a rank to strike: a launcher may take longer than the ranks do."""
         until = time.time() + STARTING_S
         while not self.event.launcher and not self.victims() and machine.is_running(self.started[0].pid) and time.time() < until:
             time.sleep(0.02)
 
     def strike(self):
-        """Does the event; false: there was nobody left to do it to."""
+        """Does the event; false if no rank was left."""
         victims = self.victims()
         target = self.started[0].pid if self.event.launcher else (victims[self.event.rank % len(victims)] if victims else None)
         if target is None or not machine.is_running(target):
@@ -153,7 +153,7 @@ class Run:
             machine.send(pid, signal.SIGCONT)
 
     def wait(self, seconds):
-        """Exit codes and what was said; None where a process did not end in time. Called again, it waits for those alone."""
+        """Exit codes and output; None where a process did not end in time. Called again, it waits for those alone."""
         until = time.time() + seconds
         for p in self.started:
             if p.pid in self.ended:
@@ -171,7 +171,7 @@ class Run:
         return [code for code, _ in ends], "\n".join(said for _, said in ends)
 
     def wait_for_all(self, seconds):
-        """As wait. Where all that is left of the ranks are those that we stopped, nobody waits for them any more: they are woken and must
+        """As wait. Where all that is left of the ranks are those that we stopped, no rank waits for them any more: they are woken and must
         end too. A launcher that does not end although no rank is left is killed: that is no fault of the ranks."""
         codes, text = self.wait(seconds)
         ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
@@ -207,16 +207,16 @@ class Run:
         return machine.with_environment(b"TMPDIR=" + self.temporary.encode())
 
     def verdict(self, turn):
-        """As judged_run; nothing (None) of a run that was given up."""
+        """As compared_run; None for a run that was given up."""
         try:
-            return self.judged_run(turn)
+            return self.compared_run(turn)
         except GivenUp:
             for pid in self.processes():
                 machine.send(pid, signal.SIGKILL)
             self.clean()
             return None, ""
 
-    def judged_run(self, turn):
+    def compared_run(self, turn):
         """(what happened: none, survived, told or short, and why). The turn is ours, and given back as soon as others may work."""
         try:
             self.started = self.start()

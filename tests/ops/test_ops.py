@@ -71,7 +71,7 @@ def chains_keep_their_order(d):
 
 @case
 def unused_and_equal_collectives_run(d):
-    """Two alike, one whose result nobody reads, one of which only the shape is read: all ranks meet in all."""
+    """Two equal collectives, one with an unused result, one of which only the shape is read: all ranks run all of them."""
     nodes = lambda r: [comm("AllReduce", "mine", "a", 0, range(2), F, reduce="sum"), comm("AllReduce", "mine", "b", 1, range(2), F, reduce="sum"),
                        comm("AllReduce", "mine", "unused", 2, range(2), F, reduce="sum"), comm("AllReduce", "mine", "c", 3, range(2), F, reduce="sum"),
                        h.make_node("Shape", ["c"], ["shape"]), h.make_node("Add", ["a", "b"], ["y"])]
@@ -144,7 +144,7 @@ def reduce_scatter(d):
 
 @case
 def reduce_scatter_in_shares(d):
-    """All types and reductions, random shares (some of them 0), units and sizes; every member's part comes back to rank 0 by itself."""
+    """All types and reductions, random shares (some of them 0), units and sizes; every member sends its part to rank 0."""
     rng = np.random.default_rng(6)
     fold = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
     for t in TYPES:

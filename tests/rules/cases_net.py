@@ -74,7 +74,7 @@ def cases(p):
 
     def layers(gates, cell):
         first = recurrent(gates, cell)
-        # Each direction has activations of its own: two lists that differ.
+        # Each direction has other activations.
         names = {1: ["Tanh", "Relu"], 3: ["Sigmoid", "Tanh", "HardSigmoid", "Relu"], 4: ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Relu", "Tanh"]}[gates]
         leaky = recurrent(gates, cell, 2, activations=[x.replace("Relu", "LeakyRelu") for x in names], activation_alpha=[0.3] * len(names))
         inputs = (np.moveaxis(first["inputs"][0], 0, 1),) + first["inputs"][1:4]
@@ -155,7 +155,7 @@ def cases(p):
                     case(floats(7, 4, 3, 8), None, None, None, i32([0, 1, 2, 3], [4, 5, 6, 7]), i32(0, 4, 7), **heads)]
     grouped = dict(num_heads=8, kv_num_heads=4)
     group = [case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), outputs=3, **grouped),
-             # no padding: what stands in the rows behind a sequence's end is whatever the memory held (ONNX Runtime 1.19)
+             # no padding: rows behind a sequence's end are uninitialized (ONNX Runtime 1.19)
              case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
              case(floats(3, 1, 128), floats(3, 1, 64), floats(3, 1, 64), floats(3, 4, 5, 16), floats(3, 4, 5, 16), i32(5, 3, 4), length(6), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
              case(floats(2, 3, 256), None, None, None, None, i32(2, 2), length(3), outputs=3, **grouped),
@@ -187,7 +187,7 @@ def cases(p):
     moe = [experts((5,), activation_type="relu"), experts((2, 3), activation_type="gelu", normalize_routing_weights=1), experts((5,), 2, activation_type="swiglu", swiglu_fusion=1),
            experts((5,), activation_type="silu", bias=False), experts((2, 3), activation_type="silu", normalize_routing_weights=1)]
 
-    odd = experts((5,), activation_type="relu")  # tokens that do not choose the first expert do not see what is none of its numbers
+    odd = experts((5,), activation_type="relu")  # tokens that do not choose the first expert do not see its NaN
     odd["inputs"][1][::2, 0], odd["inputs"][5][0] = -9, np.nan
     moe.append(odd)
 
@@ -269,7 +269,7 @@ def cases(p):
                                 case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(6), floats(6), *weights(6), floats(6), N=6, activation="silu", outputs=2, **nbits)],
         MS + "MatMulNBitsQkv": [case(floats(2, 3, 32), None, floats(32), *weights(8), None, *weights(4), None, *weights(4), Nq=8, Nkv=4, outputs=3, **nbits),
                                 case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(8), floats(8), *weights(4), floats(4), *weights(4), floats(4), Nq=8, Nkv=4, outputs=4, **nbits)],
-        # 32 channels are whole blocks on every CPU; kernels that pack them are at hand where blocks exist.
+        # 32 channels are whole blocks on every CPU; kernels that pack them exist where blocks exist.
         NCHWC + "Conv": [case(blocks, floats(32, 32, 3, 3), floats(32), pads=[1, 1, 1, 1]), case(blocks, floats(32, 32, 1, 1), floats(32), floats(4, 32, 6, 5), activation="Relu")],
         NCHWC + "MaxPool": [case(blocks, kernel_shape=[2, 2], strides=[2, 2])], NCHWC + "AveragePool": [case(blocks, kernel_shape=[3, 2], pads=[1, 0, 1, 0], count_include_pad=1)],
         NCHWC + "GlobalMaxPool": [case(blocks)], NCHWC + "GlobalAveragePool": [case(blocks)], NCHWC + "Upsample": [case(blocks, scales=[1, 1, 2, 3], mode="nearest")],

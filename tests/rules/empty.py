@@ -138,7 +138,7 @@ def work(task):
 def main(printer, *only):
     tasks = list(tasks_of(printer, only))
     results, found, lacking, letters = children.results_of(work, tasks, SECONDS), set(), 0, {}
-    partly_said = {(t.domain, t.op) for t in tasks if not t.some}  # other rows want elements of everything: one letter stands for all
+    partly_said = {(t.domain, t.op) for t in tasks if not t.some}  # other rows want elements of everything: one letter means all
     for task, text in zip(tasks, results):
         letter = (task.domain, task.op, task.name.rstrip("0123456789") if (task.domain, task.op) in partly_said else "*")
         letters.setdefault(letter, []).append(task.some)

@@ -67,7 +67,7 @@ def variants(values, depth, dice):
     groups += [[d for d in dims if own[d[0]][d[1]] == size] for size in sorted({own[i][a] for i, a in dims})]
     groups = [g for k, g in enumerate(groups) if g not in groups[:k]]
     tried, result = set(), []
-    # A 0 stands for all dimensions of a size: of one alone, the engine lets pass what the standard forbids.
+    # All dimensions of a size become 0: for one alone, the engine accepts what the standard forbids.
     changes = [({}, 0)] + [({d: None for d in g}, size) for g in groups for size in (1, -1, 2)]
     changes += [({d: None for d in dims if own[d[0]][d[1]] == size}, 0) for size in {own[i][a] for i, a in dims}]
     for _ in range(depth["ones"] if len(dims) > 1 else 0):

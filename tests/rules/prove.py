@@ -349,7 +349,7 @@ def cut(value, index):
 
 
 def close(a, b, given):
-    """given: largest magnitude of what went in, against which a sum that cancels out is measured."""
+    """given: largest magnitude of the inputs, against which a sum that cancels out is measured."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.dtype.kind not in "fc":

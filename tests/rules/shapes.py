@@ -10,7 +10,7 @@ import onnx
 
 import harness
 
-STEP = 12  # every so many of the node tests
+STEP = 12  # one node test of this number
 
 
 def strip(m):

@@ -102,7 +102,7 @@ static void test_printed(void **state)
     assert_string_equal(tsr__expr_dim(&b->x, declared).symbol, "zz*yy");
 }
 
-// The name "10" is no number: it may have any size, and stands in no text in which it would be read as one.
+// The name "10" is no number: it may have any size, and is not printed where it would be read as one.
 static void test_names_like_numbers(void **state)
 {
     struct bench *b = *state;

@@ -545,7 +545,7 @@ static void test_caches_with_room(void **state)
     assert_false(tsr_cache_has_room(in[1], value)); // another cache's
     assert_false(tsr_cache_has_room(in[0], tsr_node_output(node, 0)));
 
-    // a cache that grows; one that somebody else looks at
+    // a cache that grows; one that another node reads
     tsr_value *pair[] = {in[3], in[4]};
     tsr_node *join = tsr_graph_add_node(b->graph, "", "Concat", "c", pair, 2, &grown, 1);
     assert_false(tsr_cache_has_room(in[3], tsr_node_output(join, 0)));

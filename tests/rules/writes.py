@@ -3,7 +3,7 @@
 """Which of ONNX Runtime's kernels write over what they are given: each case of prove.py is run with its results inside of a graph (those
 that are outputs of it get memory of their own), and its inputs are compared with what they were. The table's rows say the same.
 
-And which kernels read what they have written over: with inputs that other nodes made and sizes that are told, ONNX Runtime lays results over inputs
+And which kernels read what they have written over: with inputs that other nodes made and declared sizes, ONNX Runtime lays results over inputs
 where a kernel allows it. The numbers must be those of the node alone, but for UNSOUND (docs/numbers.md).
 
 Usage: writes.py PRINT_RULE
@@ -31,7 +31,7 @@ def run(model, feeds):
 
 
 def told(info, name, array):
-    """What is said of a value of that type."""
+    """A declaration of a value of that type."""
     return helper.make_tensor_value_info(name, info.type.tensor_type.elem_type if info else helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 

@@ -130,7 +130,7 @@ def a_rank_is_killed(d):
 
 @case
 def the_cable_is_cut(d):
-    """Nobody has died, but nobody is heard: both sides end after the time-out, and say so."""
+    """All ranks live, but the network is cut: both sides end after the time-out, with a message."""
     if why_not():
         return why_not()
     p, _ = big(d, 2)
@@ -197,7 +197,7 @@ def one_interface(d):
 
 
 def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3")):
-    """A server with keys of its own: (process, words of the remote shell), or why there is none."""
+    """Starts a server with new keys: (process, words of the remote shell), or the reason why that is impossible."""
     server = os.environ.get("SSHD") or shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if not server or not shutil.which("ssh") or not shutil.which("ssh-keygen"):
         return None, "no sshd"
@@ -260,7 +260,7 @@ def launch_over_ssh(d):
 
 @case
 def launch_between_hosts(d):
-    """From one host to the other. This host is known by its address and by `localhost`, and the other is told an address that it can reach."""
+    """From one host to the other. This host is known by its address and by `localhost`, and the other gets an address that it can reach."""
     if why_not():
         return why_not()
     p, x = big(d, 2)

@@ -99,7 +99,7 @@ static tsr_status kill_child(long rank)
     return pid > 0 && kill((pid_t)pid, SIGKILL) == 0 ? TSR_OK : TSR_BUG;
 }
 
-// This process's rank, as Open MPI and MPICH say it; 0: nobody does.
+// This process's rank, from the variables of Open MPI and MPICH; 0 without them.
 static long own_rank(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -122,7 +122,7 @@ static void print_clock(void)
     fflush(stdout);
 }
 
-// Words that are no calls of the library; false: it is none of them.
+// Words that are no calls of the library; false if it is another word.
 static bool act(const char *w, const char *value)
 {
     if (strcmp(w, "clock") == 0)

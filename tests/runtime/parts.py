@@ -141,7 +141,7 @@ def main():
 
 
 def own_address():
-    """An address of this host that is not its loopback; None: there is none."""
+    """An address of this host that is not its loopback; None if it has no other."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.connect(("192.0.2.1", 9))  # sends nothing

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts N ranks of a command with plain environment variables, as torchrun does: started.py N [HOSTS] -- COMMAND ...
 
-With HOSTS the ranks are on so many hosts, as far as they can tell: each has a host name of its own. Ends with the first code that is not 0."""
+With HOSTS the ranks see that number of hosts, by different host names. Exits with the first code that is not 0."""
 import os
 import socket
 import subprocess
@@ -11,7 +11,7 @@ import time
 
 
 def is_stopped(p):
-    """Somebody has stopped the process: it cannot end by itself."""
+    """The process is stopped: it cannot end by itself."""
     try:
         with open("/proc/%d/stat" % p.pid) as f:
             return f.read().rpartition(")")[2].split()[0] == "T"
@@ -36,7 +36,7 @@ while any(p.poll() is None for p in ranks):
     code = code or next((p.returncode for p in ranks if p.returncode), 0)
     until = until or (time.time() + 10 if code else None)
     left = [p for p in ranks if p.poll() is None]
-    if code and left and all(map(is_stopped, left)):  # nobody waits for them any more
+    if code and left and all(map(is_stopped, left)):  # no rank waits for them any more
         for p in left:
             p.kill()
     elif until and time.time() > until:  # those that do not notice

@@ -144,7 +144,7 @@ def a_set_for_each_rank(d):
 
 @case
 def a_child_that_dies_ends_the_job(d):
-    """Between runs, or with runs under way: it is named soon, later calls say the same, and nobody is left."""
+    """Between runs, or with runs under way: it is named, later calls report the same, and no process is left."""
     _, parts, x = mlp(3)
     at = "shm:" + partition(d + "/p", parts)
     sets(d, 1, lambda k: {"x": x})
@@ -162,7 +162,7 @@ def a_child_that_dies_ends_the_job(d):
 
 @case
 def a_barrier_collects_what_was_started(d):
-    """Runs that nobody has waited for yet are done when it returns: the results are there at once, and the order stays."""
+    """Runs without a wait call are done when it returns: the results are there at once, and the order stays."""
     _, parts, x = mlp(3)
     at = partition(d + "/p", parts)
     sets(d, 3, lambda k: {"x": x * (k + 1)})

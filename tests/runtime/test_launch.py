@@ -58,7 +58,7 @@ def ranks_know_their_places(d):
 
 @case
 def this_host_by_its_address(d):
-    """Ranks at an address of this host are started directly; others are told an address, not a name that they may not know."""
+    """Ranks at an address of this host are started directly; others get an address, not a name that they may not know."""
     at = lambda q: sorted({l.split(" at ")[1].split()[0] for l in q.stdout.splitlines() if " at " in l})
     q = launch(d, "127.0.0.1:1,127.0.0.2:1", ["sh", "-c", SAY])
     assert q.returncode == 0 and at(q) == ["127.0.0.1"], (q.stdout, q.stderr)

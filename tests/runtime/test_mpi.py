@@ -64,7 +64,7 @@ def nobody_leaves_a_barrier_before_all_have_come(d, launch):
     for before, after in (((), ()), (("start:%s/in.npz" % d,) * 2, ("wait:%s/out.npz" % d,) * 2)):
         rc, text = words(at, launch(3), *before, "late:300", "clock", "barrier", "clock", *after)
         clocks = sorted(int(line.split()[1]) for line in text.splitlines() if line.startswith("clock") and line.split()[1] != "0")
-        # two have come before the last does; whoever had left early would be among the first three
+        # two have come before the last does; a rank that had left early would be among the first three
         assert rc == 0 and len(clocks) == 6 and clocks[2] - clocks[0] >= 500, text
 
 
@@ -317,7 +317,7 @@ def measured(d, launch):
 
 @case
 def launcher_of_another_family(d):
-    """Variables that say Open MPI without its mpirun: MPI starts alone, and that is told."""
+    """Variables that say Open MPI without its mpirun: MPI starts alone, and a message says so."""
     if "openmpi" not in families():
         return "no Open MPI"
     _, parts, x = mlp(2)

@@ -51,7 +51,7 @@ def engine_version(d):
 
 @case
 def engine_given_back_elsewhere(d):
-    """While another thread gives the environment back there is none; a moment later there is."""
+    """While another thread releases the environment it is missing; a moment later it is there."""
     whole, _, x = mlp(1)
     onnx.save(whole, d + "/w.onnx")
     os.environ["REAL_ENGINE"] = engine()
@@ -180,7 +180,7 @@ def usage(d):
 
 @case
 def more_ranks_than_this_host_starts(d):
-    """A manifest must not start any number of threads or processes; whoever trusts it says so by --ranks."""
+    """A manifest must not start any number of threads or processes; --ranks allows it."""
     n = 66
     p = partition(d + "/parts", [model([h.make_node("Relu", ["x"], ["y"])], [value("x", F, [2])], [value("y")]) for _ in range(n)])
     np.savez(d + "/in.npz", x=np.ones(2, "f4"))

@@ -169,7 +169,7 @@ def bench_says(d):
 def memory_is_counted(d):
     """A weight of 32 MiB that every rank has, and a product of 16 MiB: both are in what bench tells, not twice."""
     if harness.SANITIZED:
-        return "a sanitizer has memory of its own"
+        return "a sanitizer needs more memory"
     w = np.random.default_rng(0).standard_normal((2048, 4096)).astype("f")
     m = helper.make_model(helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("ReduceSum", ["h"], ["y"], keepdims=0)], "g",
@@ -214,7 +214,7 @@ def tensors_lie_in_shared_memory(d):
 
 @case
 def keeps_to_cores(d):
-    """Ranks have cores of their own, unless there are too few or nobody wants that."""
+    """Ranks have separate cores, unless there are too few or an option disables that."""
     cores = os.sched_getaffinity(0)
     for n, words in ((2, []), (2, ["--no-pin"]), (len(cores) + 1, [])):
         b = Bench(d + "/%d%s" % (n, "".join(words)), n, seconds=1, words=words)

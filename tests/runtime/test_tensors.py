@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of tensors: numpy's files both ways, ONNX test data, random inputs; damaged files are told, never believed."""
+"""Sets of tensors: numpy's files both ways, ONNX test data, random inputs; damaged files are errors."""
 import io
 import random
 import struct

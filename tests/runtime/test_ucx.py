@@ -144,7 +144,7 @@ def a_stopped_rank_is_named(d):
 
 
 def free_row(n):
-    """The first of n ports in a row that nobody has, below those that the system gives away."""
+    """The first of n consecutive free ports, below those that the system assigns."""
     for _ in range(100):
         first = random.randrange(20000, 32000)
         try:
@@ -272,7 +272,7 @@ def another_count_and_a_rank_twice(d):
 
 @case
 def strangers_do_not_disturb(d):
-    """Whoever connects and says nothing, rubbish, or half an answer: the ranks meet all the same."""
+    """Connections that send nothing, rubbish or half an answer: the ranks meet all the same."""
     port = free_port()
     bad = [b"", b"GET / HTTP/1.0\r\n\r\n", b"TSRM" + b"\xff" * 76, b"TSRM\x01\x00\x00\x00" + b"\x01\0\0\0\x02\0\0\0" + b"\0" * 64, os.urandom(4000)]
     _, parts, x = mlp(2)
@@ -334,7 +334,7 @@ def disturb(port, rng):
 
 @case
 def strangers_at_the_ports_of_ucx(d):
-    """Ranks of one host listen on the loopback alone, secret or not, and nobody else can connect once they talk to each other."""
+    """Ranks of one host listen on the loopback alone, secret or not, and no other process can connect once they talk to each other."""
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
@@ -458,7 +458,7 @@ def a_refusal_without_a_signature_is_not_believed(d):
 
 @case
 def ucx_without_a_network(d):
-    """UCX is told to use what is not there: an error that names UCX's variables, on all ranks, and no waiting."""
+    """UCX_TLS names a missing transport: an error that names UCX's variables, on all ranks, and no waiting."""
     _, parts, x = mlp(2)
     r = ucx(partition(d + "/p", parts), {"x": x}, 2, env={"UCX_TLS": "nothing"})
     assert r.code == STATUS.index("ENGINE") and "ucx-failed" in r.text and "UCX_TLS" in r.text, str(r)

@@ -58,7 +58,7 @@ static const struct agree_case cases[] = {
     {"MatMul", {8, 4}, {4, 6}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL},
     {"Add", {8, 6}, {8, 6}, "{4,1:0,1,0,1}", "{4,1:0,1,0,1}", NULL},
     {"MatMul", {8, 4}, {4, 6}, "{1,4:0,1,0,1}", "{4,1:0,1,0,1}", NULL},
-    // no device has the second shard of A and the second of B; one does, but K is reduced and must be sharded alike
+    // no device has the second shard of A and the second of B; one does, but K is reduced and must have the same sharding
     {"Add",
      {8, 6},
      {8, 6},
@@ -154,7 +154,7 @@ static void formalism(void **state)
     }
 }
 
-// Relu p and q make a and b; the Add of both has no sharding of its own.
+// Relu p and q make a and b; the Add of both has no sharding.
 static void inherited_shardings(void **state)
 {
     (void)state;

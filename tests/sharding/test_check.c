@@ -280,7 +280,7 @@ static void old_version(struct small *s, bool wrong)
 }
 static void removed_config(struct small *s, bool wrong)
 {
-    dim(spec(s, I(0, 99), 2), 0, 2); // devices are not judged without a configuration
+    dim(spec(s, I(0, 99), 2), 0, 2); // devices are not checked without a configuration
     if (!wrong)
         assert_int_equal(tsr_spec_set_devices(tsr_node_sharding_of(s->node, s->x, 0), I(0, 1), 2),
                          TSR_OK);
@@ -613,7 +613,7 @@ static void annotations_of_files(void **state)
     e[0] = entry("c", "x", "y", 0);
     f = file(c, 1, e, 1);
     codes_are(b, &f, "");
-    e[0] = entry("none", "x", NULL, 0); // its devices are not judged
+    e[0] = entry("none", "x", NULL, 0); // its devices are not checked
     f = file(c, 1, e, 1);
     codes_are(b, &f, "config-unknown");
     e[0] = entry(NULL, "x", NULL, 0);
@@ -635,8 +635,8 @@ static void annotations_of_files(void **state)
     e[0] = entry("c", "x", NULL, -1);
     f = file(c, 1, e, 1);
     codes_are(b, &f, "stage-range");
-    e[0] =
-        entry("c", "x", NULL, 0); // no devices declared: the configuration is told, not each device
+    e[0] = entry("c", "x", NULL,
+                 0); // no devices declared: one error for the configuration, not for each device
     f = file(none, 1, e, 1);
     codes_are(b, &f, "config-device-count");
     f = file(NULL, 0, e, 1);
@@ -800,7 +800,7 @@ static void one_node_with_everything_is_linear(void **state)
     const char *out[1] = {"z"};
     tsr_node *n = tsr_graph_add_node(s.graph, "", "Sum", "sum", in, MANY, out, 1);
     for (int i = 0; i < 2000;
-         i++) // the device lists of these are told once: more findings are only counted
+         i++) // the device lists of these are reported once: more findings are only counted
         assert_int_equal(
             tsr_spec_set_devices(tsr_node_add_spec(n, s.config, in[MANY - 1 - i]), I(0), 1),
             TSR_OK);

@@ -16,7 +16,7 @@ static int64_t pick(int64_t below)
 
 enum known { SIZES, RANK, INFERRED, NOTHING, KNOWN_COUNT };
 
-// y = Neg(h), h = Relu(x): h is what is cut, at b. What is known of it is told by x or by itself.
+// y = Neg(h), h = Relu(x): h is sharded, at b. Its size is known from x or from itself.
 struct chain {
     tsr_model *model;
     tsr_node *node;

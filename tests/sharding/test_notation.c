@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_notation.c - the compact notation: what each text means, what wrong texts are told, print
+// test_notation.c - the compact notation: what each text means, errors of wrong texts, print
 // and parse inverse.
 #include "common.h"
 #include "sharding/layouts/internal.h"
@@ -309,7 +309,7 @@ static void lack_of_memory_is_told(void **state)
     }
 }
 
-// One dimension in parts of so many units, each on one device.
+// One dimension in parts of the given numbers of units, each on one device.
 static struct tile_layout *in_units(struct arena *arena, const int64_t *units,
                                     const int64_t *devices, size_t n)
 {

@@ -425,7 +425,7 @@ static void judge_step(const struct lot *l, const struct reshard_step *st, const
         }
 }
 
-// What failed can be seen: with a second argument, every step is told.
+// With a second argument every step is printed.
 static void show(struct lot *l, const struct tile_layout *from, const struct reshard_step *st)
 {
     print_message("%s %s -> %s  shape", tsr__reshard_op_name(st->op),

@@ -456,7 +456,7 @@ static void test_composing_two_axes(void **state)
     infer(t);
     lies(y, y, "{2,2:0,1,2,3}");
     done(t);
-    // nobody has the first of the one and the second of the other
+    // no device has the first of the one and the second of the other
     t = net_new(state, "conf", 4);
     a = input(t, "Input1", 2, I(6, 1));
     b = input(t, "Input2", 2, I(1, 4));
@@ -518,7 +518,7 @@ static void test_products(void **state)
         {"{1,2:0,1}", "{2,1:0,1}", "{1,1:0,1}"},
         {"{2,1:(0,1),(2,3)}", "{1,2:(0,2),(1,3)}", "{2,2:0,1,2,3}"},
         {"{2,2:0,1,2,3}", "{2,1:(0,2),(1,3)}", "{2,1:(0,1),(2,3)}"},
-        {"{1,2:0,1}", "{1,1:0,1}", NULL}, // both reduction axes must be cut alike
+        {"{1,2:0,1}", "{1,1:0,1}", NULL}, // both reduction axes must have the same sharding
         {"{2,1:0,1}", "{1,2:0,1}", NULL}, // no device for two of the four output shards
     };
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(*cases); i++) {

@@ -27,7 +27,7 @@ static struct chain chain_new(void **state, int64_t devices)
     return t;
 }
 
-// One more Relu of what is there; stage -1: none; text NULL: no sharding of its output.
+// Appends a Relu; stage -1: none; text NULL: no sharding of its output.
 static void relu(struct chain *t, int64_t stage, const char *text)
 {
     char name[16];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make dist` leaves, as somebody who gets it finds it: dist.py DIST ROOT. The wheel in an empty environment (which needs a package index for
+"""Uses the results of `make dist` like a recipient: dist.py DIST ROOT. The wheel in an empty environment (which needs a package index for
 numpy and onnxruntime) gives tokens, text from Python and a wrapped model whose ranks are processes; the tarball has the tree; the
 package has what it says. Part of `make distcheck`, which is long."""
 import glob

@@ -17,7 +17,7 @@ def run(words, **more):
 
 
 def prefix(d):
-    """Installed below a folder of its own; the prefix inside it."""
+    """Installs below a new folder; returns it and the prefix inside it."""
     stage = os.path.join(d, "stage")
     run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", stage])
     header = glob.glob(stage + "/**/include/tessera.h", recursive=True)[0]

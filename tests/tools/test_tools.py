@@ -47,7 +47,7 @@ def links(user, name, owner, kind="T"):
 
 
 def unknown_codes(text):
-    """Codes in a text that are none, where io-open is the only one."""
+    """Unknown codes in a text, where io-open is the only known one."""
     lint.breaches.clear()
     lint.print = lambda *_: None
     lint.check_codes("src/wire/x.c", text, {"io_open"})

@@ -24,7 +24,7 @@ class Case:
         self.alone, self.also = alone, set(also)
 
     def folder(self, name):
-        """This output is a folder: an old one is replaced with --force, else there is none."""
+        """This output is a folder: an old one is replaced with --force, otherwise no old one exists."""
         return "." not in name
 
     def has_old(self, name):

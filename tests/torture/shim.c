@@ -298,7 +298,7 @@ FAIL(RESIZE, fd, int, -1, ftruncate, (int fd, off_t n), (fd, n))
 FAIL(RESIZE, fd, int, -1, ftruncate64, (int fd, off64_t n), (fd, n))
 FAIL(STAT, fd, off64_t, -1, lseek64, (int fd, off64_t to, int from), (fd, to, from))
 
-// As the kernel does it: the file is closed even where an error is told.
+// As the kernel does it: the file is closed even after an error.
 int close(int fd)
 {
     REAL(close);

@@ -34,7 +34,7 @@ SHOWN = 3  # of each kind of mistake
 
 
 def evenly(total, most):
-    """At most so many of the numbers 1 .. total, the first and the last among them."""
+    """At most `most` of the numbers 1 .. total, including the first and the last."""
     if total <= most:
         return list(range(1, total + 1))
     return sorted({1 + round(i * (total - 1) / (most - 1)) for i in range(most)})

@@ -371,7 +371,7 @@ static void test_bad_group(void **state)
     struct actor actors[MAX_WORLD];
     world_open(&w, 3, *state, 5);
     world_run(&w, actors, act_bad_group, NULL);
-    for (int k = 0; k < 3; k++) // the others are told what rank 0 did
+    for (int k = 0; k < 3; k++) // the others report what rank 0 did
         assert_true(actors[k].status == TSR_INVALID &&
                     strstr(actors[k].why.text, "rank 0 is not in"));
     world_close(&w);
@@ -520,7 +520,7 @@ static void test_stopped(void **state)
     world_close(&w);
 }
 
-// Every send and receive can fail; the others are told.
+// Every send and receive can fail; the other ranks report it.
 static void act_fault(struct actor *a)
 {
     static float x[MAX_WORLD][20000];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_gifts.c - what ranks leave for rank 0 beside the calls: it arrives whole and in order, and where a send, a receive or an
-// allocation on its way fails, both sides are told and nobody waits for ever.
+// allocation on its way fails, both sides report it and none waits forever.
 #include "world.h"
 
 #include <stdlib.h>
@@ -138,7 +138,7 @@ static int fail_each(const char *kind, enum fault_kind what, int rank)
         world_open(&w, 2, kind, 5);
         world_run(&w, actors, act, &f);
         bool good = actors[0].status == TSR_OK && actors[1].status == TSR_OK;
-        if (!good) { // whoever is at fault is told, and has a reason; the other may have been done before
+        if (!good) { // the rank at fault has an error with a reason; the other may have been done before
             assert_int_not_equal(actors[rank].status, TSR_OK);
             assert_true(actors[rank].why.text[0] != 0);
             assert_int_not_equal(actors[0].status, TSR_DIFFERENT);

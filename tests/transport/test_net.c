@@ -128,7 +128,7 @@ static tsr_status note_meeting(struct endpoint *endpoint, const struct comm_call
     return TSR_OK;
 }
 
-// A rank that has sent all and ended: that it has is known before what it sent is here.
+// A rank sends everything and ends: its end is seen before the data arrive.
 static void test_last_words(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void test_last_words(void **state)
     world_close(&w);
 }
 
-// Barriers of many ranks, each of which takes its steps without the others: in every step whoever is in a group comes to it.
+// Barriers of many ranks, each of which takes its steps without the others: every member of a group takes part in its step.
 static void test_large_barrier(void **state)
 {
     (void)state;

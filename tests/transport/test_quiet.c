@@ -8,7 +8,7 @@
 #define RANKS 3
 #define PART  ((size_t)24 << 20) // under way for some time, also inside a host
 
-// UCX loses a few small blocks of its own for each send that is never taken. The sanitizer asks for what it may pass over.
+// UCX loses a few small blocks for each send that is never taken. The sanitizer asks for what it may pass over.
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

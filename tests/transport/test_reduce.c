@@ -132,7 +132,7 @@ static uint64_t next_bits(uint64_t *seed)
     return *seed >> 60 ? u : ~(uint64_t)0 << (u & 63); // now and then what is infinite or no number
 }
 
-// Sign and payload of a NaN are nobody's promise: CPUs and their emulators differ in them.
+// Sign and payload of a NaN are not specified: CPUs and their emulators differ in them.
 static bool is_nan_at(tsr_dtype t, const char *p)
 {
     uint16_t half;

@@ -278,7 +278,7 @@ static void *join_ucx(void *data)
     return NULL;
 }
 
-// The ranks meet, so they are opened by a thread each; each job has a name of its own.
+// The ranks meet, so they are opened by a thread each; each job has another name.
 static void open_ucx(struct world *w, int n, double timeout_s)
 {
     static int jobs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_collectives.c - walks the table of collectives: each row has names of its own, a price, kernels, a place in
+// test_collectives.c - walks the table of collectives: each row has names, a predicted time, kernels, a place in
 // the simulation and a line in docs/formats.md that says what it says.
 #include "collective/collective.h"
 #include "ops/internal.h"
@@ -185,7 +185,7 @@ static void is_simulated(void **state)
 
 // ---- the documents -----------------------------------------------------------------------------
 
-// The row of the documents' table that begins with that operator; false: there is none.
+// The row of the documents' table that begins with that operator; false if there is no such row.
 static bool documented(const char *op, char *line, int bytes)
 {
     char start[64];
