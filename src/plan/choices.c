@@ -127,14 +127,13 @@ static void say(struct choice_list *list, const tsr_plan_summary *summary)
     struct str text_list = list_text(&list->arena, summary->tried, summary->n_tried);
     const char *what = "of up to %d devices %zu are best";
     if (list->best->shared_by)
-        what = "on %d devices %zu ranks, more of them on faster ones, are best";
+        what = "on %d devices %zu ranks are best, with more ranks on faster devices";
     else if (summary->devices == 1)
         what = "of up to %d devices %zu is best";
     struct str text =
         tsr__arena_printf(&list->arena, what, list->options->topology->n, summary->devices);
-    tsr__diag(list->session, DIAG_plan_count, NULL, "give --devices a number to have it otherwise",
-              STR_FMT "; predicted time by their number: " STR_FMT, STR_ARG(text),
-              STR_ARG(text_list));
+    tsr__diag(list->session, DIAG_plan_count, NULL, "set the number with --devices N",
+              STR_FMT "; predicted times: " STR_FMT, STR_ARG(text), STR_ARG(text_list));
 }
 
 // The caller's seconds are divided evenly. The best choice is planned again, so that its shardings,

@@ -177,7 +177,7 @@ static const json_t *member(struct document *document, const json_t *object, con
         return NULL;
     }
     if (json_typeof(value) != type) {
-        wrong(document, key, "has another type than a plan's");
+        wrong(document, key, "has the wrong type");
         return NULL;
     }
     return value;
@@ -191,7 +191,7 @@ static const char *text_of(struct document *document, const json_t *value)
     if (json_is_string(value))
         text = (struct str){json_string_value(value), json_string_length(value)};
     if (memchr(text.p, 0, text.n) || memchr(text.p, '\n', text.n))
-        wrong(document, "edits", "holds a text of several lines");
+        wrong(document, "edits", "contains a line break");
     const char *copy = tsr__arena_str(document->arena, text).p;
     return copy ? copy : "";
 }
@@ -203,11 +203,11 @@ static tsr_status check_node(struct document *document, size_t i)
     const json_t *index = member(document, n, "index", JSON_INTEGER);
     const json_t *edits = member(document, n, "edits", JSON_ARRAY);
     if (index && json_integer_value(index) != (json_int_t)i)
-        wrong(document, "index", "is not the node's place");
+        wrong(document, "index", "is not the index of the node");
     (void)member(document, n, "name", JSON_STRING);
     for (size_t k = 0; k < json_array_size(edits); k++)
         if (!json_is_string(json_array_get(edits, k)))
-            wrong(document, "edits", "has an entry that is no text");
+            wrong(document, "edits", "has an entry that is not a string");
     if (document->failed)
         return TSR_MALFORMED;
     return TSR_OK;
@@ -221,7 +221,7 @@ static tsr_status check_document(struct document *document)
         wrong(document, "kind", "is not \"" PLAN_KIND "\"");
     const json_t *version = member(document, document->root, "version", JSON_INTEGER);
     if (version && json_integer_value(version) != PLAN_VERSION)
-        wrong(document, "version", "is not one that is known here");
+        wrong(document, "version", "is not supported");
     (void)member(document, document->root, "declares", JSON_STRING);
     document->nodes = member(document, document->root, "nodes", JSON_ARRAY);
     if (document->failed)
@@ -252,7 +252,7 @@ static tsr_status open_document(struct document *document, tsr_session *session,
     if (st != TSR_OK)
         return st;
     if (!json_is_object(document->root))
-        return wrong(document, "document", "is no JSON object");
+        return wrong(document, "document", "is not a JSON object");
     return check_document(document);
 }
 
@@ -327,7 +327,7 @@ static void read_collectives(struct document *document, tsr_plan_side *out)
     {
         int64_t n = json_is_integer(count) ? (int64_t)json_integer_value(count) : -1;
         if (n < 0 || out->n_collectives == PLAN_MAX_LISTED_OP) {
-            wrong(document, "collectives", "has an entry that is no count, or too many");
+            wrong(document, "collectives", "has an invalid count, or too many entries");
             return;
         }
         const char *name = tsr__arena_str(document->arena, str_of(op)).p;

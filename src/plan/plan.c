@@ -34,8 +34,8 @@ static tsr_status check_limits(tsr_session *session, const tsr_plan_options *opt
 {
     if (options->memory >= 0 && options->seconds >= 0)
         return TSR_OK;
-    tsr__diag(session, DIAG_argument_invalid, NULL, "give what is there, or 0 for the usual",
-              "memory and seconds of a plan are numbers from 0 on");
+    tsr__diag(session, DIAG_argument_invalid, NULL, "give values from 0 on; 0 means the default",
+              "memory and seconds of a plan must not be negative");
     return TSR_INVALID;
 }
 
@@ -53,9 +53,8 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 // The solver computes in 64 bits and returns TSR_INVALID on overflow.
 static void say_too_large(tsr_session *session)
 {
-    tsr__diag(session, DIAG_argument_invalid, NULL,
-              "give smaller sizes to the dimensions (--dim), as runs will have them",
-              "with these sizes times or bytes of the plan are too large to be counted");
+    tsr__diag(session, DIAG_argument_invalid, NULL, "give smaller sizes with --dim",
+              "predicted times or bytes overflow with these sizes");
 }
 
 tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)

@@ -35,7 +35,8 @@ static tsr_status read_topology(struct planner *planner, const tsr_plan_options 
     if (planner->machine.n < 1 || planner->machine.n > most) {
         tsr__diag(planner->session, DIAG_plan_devices, NULL,
                   "plan for fewer devices, or for hosts: hosts:1250x8",
-                  "%lld devices; plans are made for 1 to %d", (long long)planner->machine.n, most);
+                  "%lld devices are not supported; the limit is 1 to %d",
+                  (long long)planner->machine.n, most);
         return TSR_UNSUPPORTED;
     }
     if (options->topology)
@@ -50,7 +51,7 @@ static tsr_status refuse_config(struct planner *planner, const tsr_config *confi
     struct place at = PLACE_NONE;
     at.configuration = str_of(tsr_config_name(config));
     tsr__diag(planner->session, DIAG_plan_config, &at,
-              "name another configuration, which is then made", "%s", why);
+              "give the name of a new configuration (--config)", "%s", why);
     return TSR_INVALID;
 }
 
@@ -109,7 +110,7 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
     if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
         if (name || planner->hand_staged)
             return refuse_config(planner, planner->config,
-                                 "its nodes have shardings, which stages do not keep");
+                                 "its nodes have shardings, which planning stages would discard");
         planner->config = NULL;
         return TSR_OK;
     }
@@ -137,7 +138,8 @@ static tsr_status read_model(struct request *request, size_t m)
     if (st != TSR_OK)
         return st;
     if (m > 0 && planner->hand_staged)
-        return refuse_config(planner, planner->config, "stages by hand are the first model's");
+        return refuse_config(planner, planner->config,
+                             "only the first model may have stages already");
     planner->memory.may_exceed =
         planner->machine.topology->memory_assumed && options->memory == 0 && request->models.n == 1;
     if (m == 0 && planner->config &&
@@ -167,7 +169,8 @@ static tsr_status open_request(struct request *request, tsr_model *model,
     }
     if (options->with == model) {
         tsr__diag(budget->session, DIAG_plan_with, NULL,
-                  "load the other model on its own in the same session", "the two models are one");
+                  "load the second model separately in the same session",
+                  "both models are the same object");
         return TSR_INVALID;
     }
     tsr_status st = read_topology(&request->planners[0], options);

@@ -23,8 +23,8 @@ static tsr_status time_of(struct planner *planner, const struct connecting *conn
     for (int i = 0; i < reshard->n_steps; i++)
         fits = fits && is_on(planner, reshard->steps[i].layout);
     if (!fits) {
-        tsr__diag(planner->session, DIAG_sharding_misfit, NULL, "name devices of the topology",
-                  "the topology has %lld devices, and the sharding names others",
+        tsr__diag(planner->session, DIAG_sharding_misfit, NULL, "use devices of the topology",
+                  "the sharding names a device that the topology (%lld devices) does not have",
                   (long long)planner->machine.n);
         return TSR_INVALID;
     }

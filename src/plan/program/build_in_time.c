@@ -95,7 +95,7 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
 void tsr__build_report_narrow(const struct planner *planner)
 {
     tsr__diag(planner->session, DIAG_plan_narrow, NULL, "give it more time (--time S)",
-              "there was no time to price all ways to run the nodes: each has its first few");
+              "not all candidates were evaluated in time: each node has its first few");
 }
 
 void tsr__build_settle(const struct planner *planner, struct program_result *result)

@@ -104,8 +104,8 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
         struct place at = PLACE_NONE;
         at.node = str_of(name);
         tsr__diag(planner->session, DIAG_plan_node, &at,
-                  "name a node, one of its outputs, or #index",
-                  "no node of that name is needed for an output of the model");
+                  "give a node name, one of its outputs, or #index",
+                  "no node with that name contributes to an output of the model");
         return TSR_INVALID;
     }
     size_t k = node->strategy->at.n; // candidates

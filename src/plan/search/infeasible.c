@@ -48,11 +48,11 @@ static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan
     return TSR_OK;
 }
 
-// "; most of them for "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
+// "; largest values: "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
 static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
 {
     struct str text = STR("");
-    const char *before = "; most of them for ";
+    const char *before = "; largest values: ";
     for (size_t i = 0; i < summary->n_binding; i++) {
         struct str size = bytes_text(&planner->arena, summary->binding[i].bytes);
         text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
@@ -71,8 +71,7 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
 static const char *time_help(const struct planner *planner)
 {
     if (planner->pace.late)
-        return "give it more time (--time S), or plan for fewer devices: a block of them, of which "
-               "copies run side by side";
+        return "give it more time (--time S), or plan for fewer devices and run several copies";
     return "give it more time, more memory or more devices";
 }
 
@@ -86,7 +85,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.told)
-        sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
+        sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
     if (!summary->needs_bytes)
         return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
     if (!devices)
@@ -107,8 +106,8 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 static const char *which_device(const struct planner *planner)
 {
     if (planner->memory.n_classes > 1)
-        return "the smallest device";
-    return "each device";
+        return "on the smallest device";
+    return "per device";
 }
 
 // memory: of the smallest device.
@@ -118,14 +117,15 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
     struct str what = binding_text(planner, out);
     struct str hint = help_text(planner, out, memory);
     struct str have = bytes_text(&planner->arena, memory);
-    struct str need = STR("what would do was not found in time");
+    struct str need = STR("the needed memory was not found in time");
     struct str bytes = bytes_text(&planner->arena, out->needs_bytes);
     if (out->needs_bytes > 0)
-        need = tsr__arena_printf(&planner->arena, STR_FMT " would do", STR_ARG(bytes));
+        need = tsr__arena_printf(&planner->arena, STR_FMT " %s is needed", STR_ARG(bytes),
+                                 which_device(planner));
     if (!what.p || !hint.p || !have.p || !need.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-              "no plan fits into " STR_FMT " on %s; " STR_FMT STR_FMT, STR_ARG(have),
+              "no plan fits in " STR_FMT " %s; " STR_FMT STR_FMT, STR_ARG(have),
               which_device(planner), STR_ARG(need), STR_ARG(what));
     return TSR_INFEASIBLE;
 }
@@ -137,26 +137,26 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
     struct str have = bytes_text(&planner->arena, memory);
     struct str need = STR("");
     if (out->needs_bytes > 0)
-        need = tsr__arena_printf(&planner->arena, ", and " STR_FMT " would do",
-                                 STR_ARG(bytes_text(&planner->arena, out->needs_bytes)));
+        need = tsr__arena_printf(&planner->arena, "; " STR_FMT " %s is enough",
+                                 STR_ARG(bytes_text(&planner->arena, out->needs_bytes)),
+                                 which_device(planner));
     if (!hint.p || !have.p || !need.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
-              "no plan that fits into " STR_FMT
-              " on %s was found in time; there may be one all the same" STR_FMT,
+              "no plan that fits in " STR_FMT " %s was found in time; one may exist" STR_FMT,
               STR_ARG(have), which_device(planner), STR_ARG(need));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;
 }
 
-// "; 12 GiB on each would do", or that it is unknown.
+// "; 12 GiB per device is needed", or that it is unknown.
 static struct str need_text(struct planner *planner, int64_t needs)
 {
     if (needs <= 0)
-        return STR("; what would do was not found in time");
+        return STR("; the needed memory was not found in time");
     struct str need = bytes_text(&planner->arena, needs);
-    return tsr__arena_printf(&planner->arena, "; " STR_FMT " on each would do", STR_ARG(need));
+    return tsr__arena_printf(&planner->arena, "; " STR_FMT " per device is needed", STR_ARG(need));
 }
 
 // For plans in stages and of two models.
@@ -173,10 +173,10 @@ tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool pr
         return TSR_NOMEM;
     if (proved)
         tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-                  "no %s fits into the memory of the devices" STR_FMT, what, STR_ARG(need));
+                  "no %s fits in the memory of the devices" STR_FMT, what, STR_ARG(need));
     else
         tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
-                  "no %s was found in time that fits into the memory of the devices" STR_FMT, what,
+                  "no %s that fits in the memory of the devices was found in time" STR_FMT, what,
                   STR_ARG(need));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
@@ -196,9 +196,9 @@ tsr_status tsr__plan_warn_memory(struct planner *planner)
     if (!need.p || !have.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_memory, NULL,
-              "say what your devices have with --memory: a plan then keeps to it",
-              "this plan needs " STR_FMT " on the fullest device; nothing was found that fits into "
-              "the " STR_FMT " that a device is taken to have",
+              "give the memory of your devices with --memory: plans then stay within it",
+              "this plan needs " STR_FMT " on the fullest device; nothing was found that fits in "
+              "the assumed " STR_FMT " per device",
               STR_ARG(need), STR_ARG(have));
     return TSR_OK;
 }

@@ -193,17 +193,18 @@ static tsr_status search_sets(struct found_plan *found, const tsr_plan_options *
 
 static tsr_status refuse_unlike(const struct planner *planner)
 {
-    tsr__diag(planner->session, DIAG_plan_devices, NULL,
-              "plan for devices that are alike, with no shardings, stages or exports",
-              "%lld devices that cannot be planned as blocks that do the same",
-              (long long)planner->machine.n);
+    tsr__diag(
+        planner->session, DIAG_plan_devices, NULL,
+        "use devices of the same kind, without kept shardings, stages, --explain or --export-lp",
+        "%lld devices are too many to plan without copies of a device set",
+        (long long)planner->machine.n);
     return TSR_UNSUPPORTED;
 }
 
 static tsr_status refuse_small(const struct planner *planner)
 {
     tsr__diag(planner->session, DIAG_plan_devices, NULL, "give the devices more memory",
-              "%lld devices, and no block of at most 64 of them has memory for the model",
+              "the model fits on no set of at most 64 of the %lld devices",
               (long long)planner->machine.n);
     return TSR_INFEASIBLE;
 }

@@ -87,8 +87,8 @@ tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
     if (!list_numbers(staging))
         return TSR_NOMEM;
     if (asked > 0 && asked != (int64_t)staging->n_hand)
-        return refuse(staging, NULL, "leave --stages out, or take the nodes' stages away",
-                      "nodes have another number of stages already than was asked for");
+        return refuse(staging, NULL, "omit --stages, or remove the stages of the nodes",
+                      "the number of stages that nodes already have differs from --stages");
     struct stage_window *windows =
         ARENA_ARRAY(&staging->planner->arena, struct stage_window, staging->n_hand + 1);
     if (!windows)
@@ -101,8 +101,8 @@ tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
     for (size_t k = 0; k + 1 < staging->n_hand; k++)
         if (windows[k].low > windows[k].high)
             return refuse(staging, staging->planner->nodes[windows[k].high].node,
-                          "bring the nodes into the order of their stages",
-                          "this node stands before one of an earlier stage");
+                          "reorder the nodes, or change their stages",
+                          "this node comes before a node of an earlier stage");
     staging->windows = windows;
     return TSR_OK;
 }

@@ -143,9 +143,9 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
     if (stages <= most)
         return TSR_OK;
     tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
-              "ask for fewer stages, or for auto",
-              "%lld stages; on %lld devices this model can have %lld", (long long)stages,
-              (long long)staging->planner->machine.n, (long long)most);
+              "use fewer stages, or --stages auto",
+              "%lld stages are not possible; on %lld devices this model can have up to %lld",
+              (long long)stages, (long long)staging->planner->machine.n, (long long)most);
     return TSR_INVALID;
 }
 

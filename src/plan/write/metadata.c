@@ -79,7 +79,7 @@ static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
     if (topology->n == tsr_config_devices(config))
         return TSR_OK;
     tsr__diag(tsr_model_session(model), DIAG_topology_misfit, &at,
-              "give a topology of as many devices as the configuration has",
+              "use a topology with the configuration's number of devices",
               "the topology has %d device%s, configuration '%s' has %lld", topology->n,
               topology->n == 1 ? "" : "s", tsr_config_name(config),
               (long long)tsr_config_devices(config));
@@ -135,7 +135,7 @@ static tsr_status find_only(struct arena *arena, tsr_model *model, const char **
         return TSR_NOMEM;
     if (n <= 1)
         return TSR_OK;
-    tsr__diag(tsr_model_session(model), DIAG_plan_config, NULL, "name the configuration",
+    tsr__diag(tsr_model_session(model), DIAG_plan_config, NULL, "choose one with --config",
               "%zu configurations of this model have a topology", n);
     return TSR_INVALID;
 }
