@@ -3,7 +3,7 @@
 // to this program): 100,000 nodes as an exporter writes them, without stored shapes. Both have the
 // model in memory and write the results into it. CPU time, best of several rounds, alternating with
 // the peer. Prints one line: name, ours, peer, ratio, goal, ok or short.
-#include "tessera_graph.h"
+#include "tessera_cli.h"
 #include "help.h"
 
 #include <libgen.h>

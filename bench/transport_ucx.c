@@ -75,7 +75,7 @@ static void be_rank(int rank, int ranks, const char *plugins, const char *meet, 
     for (int i = 0; i < ranks; i++)
         group[i] = i;
     if (tsr__ucx_open(session, &options, &endpoint) != TSR_OK)
-        die(tsr_finding_at(session, 0).message);
+        die(tsr_finding_value(session, 0).message);
     for (size_t k = 0; k < SIZES; k++) {
         float *in = numbers(sizes[k]), *out = numbers(sizes[k]);
         us[k] = 1e30;

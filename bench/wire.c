@@ -7,7 +7,7 @@
 // opening and saving in wall time. Memory is the process's peak. Prints one line per figure: name,
 // ours, peer, ratio, goal, ok or short.
 #include "wire_models.h"
-#include "tessera_graph.h"
+#include "tessera_cli.h"
 #include "help.h"
 
 #include <fcntl.h>
@@ -191,7 +191,7 @@ static double do_load_annotated(const char *path, int round)
     for (tsr_node *n = tsr_graph_first(tsr_model_graph(m)); n && round == 0; n = tsr_node_next(n)) {
         tsr_node_config *nc = tsr_node_config_count(n) == 1 ? tsr_node_config_at(n, 0) : NULL;
         tsr_value *v = tsr_node_output(n, 0);
-        if (!nc || !c || tsr_node_config_config(nc) != c || !tsr_node_sharding_of(n, v, 0) ||
+        if (!nc || !c || tsr_node_config_target(nc) != c || !tsr_node_sharding_of(n, v, 0) ||
             tsr_spec_value(tsr_node_sharding_of(n, v, 0)) != v)
             die("resolving annotations");
     }

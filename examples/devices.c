@@ -28,10 +28,15 @@ static void put_inputs(tsr_session *s, tsr_tensors *in)
                             table));
 }
 
-static void print_parts(const tsr_partition_summary *p)
+static void print_parts(tsr_session *s, const tsr_partition_result *result)
 {
-    for (size_t i = 0; i < p->n_collectives; i++)
-        printf("%s: %zu\n", p->collectives[i].op, p->collectives[i].count);
+    tsr_partition_facts facts = TSR_PARTITION_FACTS_INIT;
+    must(s, tsr_partition_result_about(result, &facts));
+    for (size_t i = 0; i < facts.n_collectives; i++) {
+        tsr_collective_count counted = TSR_COLLECTIVE_COUNT_INIT;
+        must(s, tsr_partition_result_collective(result, i, &counted));
+        printf("%s: %zu\n", counted.op, counted.count);
+    }
 }
 
 static double largest_difference(const tsr_tensors *a, const tsr_tensors *b)
@@ -62,9 +67,10 @@ int main(int argc, char **argv)
     must(s, tsr_model_save(model, path));
 
     tsr_partition_options cut = {.size = sizeof cut, .force = true};
-    tsr_partition_summary parts = {.size = sizeof parts};
+    tsr_partition_result *parts;
     must(s, tsr_partition(model, folder, &cut, &parts));
-    print_parts(&parts);
+    print_parts(s, parts);
+    tsr_partition_result_free(parts);
 
     tsr_run_options run = {.size = sizeof run, .ort_ops = argv[1]};
     run.map_devices = stand_ins;

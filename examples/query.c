@@ -26,7 +26,7 @@ int main(void)
 
     for (size_t i = 0; i < tsr_node_config_count(m.node); i++) {
         const tsr_node_config *entry = tsr_node_config_at(m.node, i);
-        printf("configuration: %s\n", tsr_config_name(tsr_node_config_config(entry)));
+        printf("configuration: %s\n", tsr_config_name(tsr_node_config_target(entry)));
         for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++)
             print_spec(tsr_node_config_spec(entry, k));
     }

@@ -13,12 +13,12 @@ static tsr_status plan_and_partition(tsr_session *s, const char *path, int ranks
                                      const char *folder)
 {
     tsr_model *model;
-    tsr_plan_options plan = {.size = sizeof plan, .devices = ranks};
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_options plan = TSR_PLAN_OPTIONS_INIT;
+    plan.devices = ranks;
     tsr_status st = tsr_model_load(s, path, &model);
     if (st != TSR_OK)
         return st;
-    st = tsr_plan(model, &plan, &summary);
+    st = tsr_plan(model, &plan, NULL);
     if (st == TSR_OK)
         st = tsr_partition(model, folder, NULL, NULL);
     tsr_model_free(model);
@@ -56,6 +56,19 @@ static void run(tsr_session *s, const tsr_run_options *options, char **argv, boo
     tsr_tensors_free(in);
 }
 
+static tsr_transport transport_named(const char *name)
+{
+    static const struct {
+        const char *name;
+        tsr_transport transport;
+    } known[] = {
+        {"shm", TSR_TRANSPORT_SHM}, {"mpi", TSR_TRANSPORT_MPI}, {"ucx", TSR_TRANSPORT_UCX}};
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strcmp(name, known[i].name) == 0)
+            return known[i].transport;
+    return TSR_TRANSPORT_THREADS;
+}
+
 int main(int argc, char **argv)
 {
     tsr_process_group *group;
@@ -67,7 +80,7 @@ int main(int argc, char **argv)
         options.ranks = (int)strtol(argv[6], NULL, 10);
     }
     if (argc > 7)
-        options.transport = argv[7];
+        options.transport = transport_named(argv[7]);
     options.meet = argv[2]; // the folder identifies jobs that are started by hand
     tsr_session *s = tsr_session_new(NULL);
     must(s, tsr_process_group_join(s, &options, &group));

@@ -14,7 +14,9 @@ int main(void)
     printf("configurations: %zu, annotations: %zu\n", tsr_model_config_count(m.model),
            tsr_node_config_count(m.node));
     must(m.session, tsr_check(m.model, NULL));
-    printf("the checker says: %s\n", tsr_finding_at(m.session, 0).code);
+    tsr_finding finding = TSR_FINDING_INIT;
+    must(m.session, tsr_finding_at(m.session, 0, &finding));
+    printf("the checker says: %s\n", finding.code);
 
     must(m.session, tsr_model_add_config(m.model, "conf0", 2, NULL, 0, &conf));
     must(m.session, tsr_model_remove_config_named(m.model, "conf0", true));

@@ -30,9 +30,9 @@ int main(void)
     printf("value resolved: %s\n",
            yes(tsr_spec_value(tsr_node_config_spec(first, 0)) == tsr_node_input(n, 0)));
     printf("configuration resolved: %s\n",
-           yes(tsr_node_config_config(second) == tsr_model_find_config(restored, "other")));
-    printf("stand-in: %s with %lld devices\n", tsr_config_name(tsr_node_config_config(first)),
-           (long long)tsr_config_devices(tsr_node_config_config(first)));
+           yes(tsr_node_config_target(second) == tsr_model_find_config(restored, "other")));
+    printf("stand-in: %s with %lld devices\n", tsr_config_name(tsr_node_config_target(first)),
+           (long long)tsr_config_devices(tsr_node_config_target(first)));
 
     tsr_model_free(restored);
     tsr_bytes_free(m.session, bytes, size);

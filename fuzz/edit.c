@@ -4,7 +4,7 @@
 // Input: number of edits k, k times three bytes (what, which, with), the model. After the edits
 // every use is linked once, every producer has its output, and the saved bytes load to a model with
 // the same nodes and names.
-#include "tessera_graph.h"
+#include "tessera_cli.h"
 
 #include <stdio.h>
 #include <stdlib.h>

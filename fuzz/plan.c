@@ -15,11 +15,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         o.memory = (int64_t)data[1] << 8;
     tsr_status status = tsr_model_load_bytes(s, data + 2, n - 2, &m);
     if (status == TSR_OK && tsr_model_config_count(m) == 0) {
-        status = tsr_plan(m, &o, &x);
+        status = tsr_plan_into(m, &o, &x);
         if (status == TSR_OK) {
             MUST(x.cost >= 0 && x.gap >= 0);
             size_t errors = tsr_finding_total(s, TSR_ERROR);
-            MUST(tsr_check(m, x.config) == TSR_OK && tsr_finding_total(s, TSR_ERROR) == errors);
+            MUST(tsr_check_config(m, x.config) == TSR_OK &&
+                 tsr_finding_total(s, TSR_ERROR) == errors);
         }
     }
     tsr_model_free(m);

@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         tsr__bundle_close(&b);
     }
     if (status == TSR_OK) {
-        tsr_simulation x = {.size = sizeof x};
+        tsr_simulation_summary x = {.size = sizeof x};
         status = tsr_simulate_folder(s, folder, NULL, &x);
     }
     tsr__arena_free(&a);

@@ -171,7 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         good(s, &a, body, m, tsr__hash64(body.p, body.n, data[0]));
     } else {
         MUST(st == TSR_MALFORMED && tsr_finding_count(s) == 1);
-        MUST(tsr_finding_at(s, 0).offset < body.n);
+        MUST(tsr_finding_value(s, 0).offset < body.n);
     }
     struct place at = PLACE_NONE;
     struct wire_external e;

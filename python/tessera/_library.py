@@ -98,7 +98,7 @@ def _free_handle(handle: int) -> None:
 
 
 def _findings(handle: int) -> List[Finding]:
-    return [Finding._of(library.tsr_finding_at(handle, i)) for i in range(library.tsr_finding_count(handle))]
+    return [Finding._of(read(_api.tsr_finding, library.tsr_finding_at, handle, i)) for i in range(library.tsr_finding_count(handle))]
 
 
 def _check(handle: int, status: int) -> None:
@@ -315,6 +315,25 @@ def options_of(kind: Any, **fields: Any) -> Any:
     for name, value in fields.items():
         setattr(options, name, value)
     return options
+
+
+def read(kind: Any, function: Callable[..., int], *arguments: Any) -> Any:
+    """The struct that a function of the library fills; its last parameter."""
+    out = options_of(kind)
+    if function(*arguments, ctypes.byref(out)) != _api.TSR_OK:
+        raise IndexError("%s%r" % (function.__name__, arguments))
+    return out
+
+
+def enum_of(prefix: str, name: Optional[str]) -> int:
+    """The library's number of a name in an enumeration: TSR_LAYOUT_, "wrapped"; 0 for None, the default; -1, which the library
+    refuses, for an unknown name."""
+    known = {key[len(prefix):].lower(): value for key, value in vars(_api).items() if key.startswith(prefix)}
+    return 0 if name is None else int(known.get(name, -1))
+
+
+def transport_of(name: Optional[str]) -> int:
+    return enum_of("TSR_TRANSPORT_", name)
 
 
 def text_array(texts: Any) -> Any:

@@ -115,7 +115,7 @@ def generate(folder: Union[str, os.PathLike], prompt: Union[str, Sequence[int]],
     if not 0 <= max_tokens < 1 << 63:
         raise ValueError("max_tokens: a number from 0 on, not %d" % max_tokens)
     fields = dict(max_tokens=operator.index(max_tokens) or _api.TSR_NO_TOKENS, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                  run=run_options(transport, devices=devices))
+                  run=ctypes.pointer(run_options(transport, devices=devices)))
     if not isinstance(prompt, str):
         return _tokens(path, _check_ids(prompt), fields, given)
     tokenizer = tokenizer_of(path)

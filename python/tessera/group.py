@@ -7,7 +7,7 @@ import os
 from typing import Any, Optional
 
 from . import _api
-from ._library import FOLDER, Session, library, options_of
+from ._library import FOLDER, Session, library, options_of, transport_of
 
 
 class Group:
@@ -30,7 +30,7 @@ class Group:
             raise ValueError("rank %r is not one of %r ranks" % (rank, ranks))
         self.session = Session()
         self._handle = ctypes.c_void_p()
-        self.options = options_of(_api.tsr_run_options, transport=transport.encode() if transport else None, rank=rank or 0, ranks=ranks or 0,
+        self.options = options_of(_api.tsr_run_options, transport=transport_of(transport), rank=rank or 0, ranks=ranks or 0,
                                   meet=meet.encode(), timeout_s=float(timeout), plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None)
         try:
             self._do(lambda: library.tsr_process_group_join(self.session.handle, ctypes.byref(self.options), ctypes.byref(self._handle)))

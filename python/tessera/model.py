@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Union
 
 from . import _api
-from ._library import Session, library, options_of, sizes_array, text_array
+from ._library import Session, enum_of, library, options_of, read, sizes_array, text_array, transport_of
 from .errors import Finding, Infeasible, TesseraError
 
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -97,13 +97,22 @@ def _value(handle: Any) -> Value:
     return Value(_text(library.tsr_value_name(handle)), "tensor(%s)" % _text(library.tsr_dtype_name(library.tsr_value_dtype(handle))), dims)
 
 
-def counts_of(summary: Any) -> Dict[str, int]:
-    return {_text(summary.collectives[i].op): summary.collectives[i].count for i in range(summary.n_collectives)}
+def counts_of(count: int, function: Callable[..., int], result: Any) -> Dict[str, int]:
+    """Communications by operator, of a plan's or a partition's result."""
+    found = [read(_api.tsr_collective_count, function, result, i) for i in range(count)]
+    return {_text(c.op): c.count for c in found}
 
 
-def partition_of(summary: Any) -> Partition:
-    replicated = [(_text(r.node), _text(r.op), _text(r.reason)) for r in summary.replicated[:summary.n_replicated]]
-    return Partition(summary.devices, summary.nodes, summary.cut_nodes, counts_of(summary), summary.weight_bytes[:summary.devices], replicated)
+def partition_counts(result: Any) -> Dict[str, int]:
+    facts = read(_api.tsr_partition_facts, library.tsr_partition_result_about, result)
+    return counts_of(facts.n_collectives, library.tsr_partition_result_collective, result)
+
+
+def partition_of(result: Any) -> Partition:
+    facts = read(_api.tsr_partition_facts, library.tsr_partition_result_about, result)
+    found = [read(_api.tsr_replicated, library.tsr_partition_result_replicated, result, i) for i in range(facts.n_replicated)]
+    replicated = [(_text(r.node), _text(r.op), _text(r.reason)) for r in found]
+    return Partition(facts.devices, facts.nodes, facts.cut_nodes, partition_counts(result), facts.weight_bytes[:facts.devices], replicated)
 
 
 def _model_of(session: Session, folder: str) -> str:
@@ -161,7 +170,7 @@ class Model:
         s, out = self.session, ctypes.byref(self._handle)
         if isinstance(source, (str, os.PathLike)):
             self._path = os.fspath(source)
-            if library.tsr_folder_is(os.fsencode(self._path)):
+            if library.tsr_is_genai_folder(os.fsencode(self._path)):
                 self._folder, self._path = self._path, _model_of(s, self._path)
             s.status(library.tsr_model_load(s.handle, os.fsencode(self._path), out))
             return
@@ -270,10 +279,8 @@ class Model:
         if propagate and formalism:
             raise ValueError("propagate and formalism contradict each other: give one")
         name = self._config.encode() if self._config else None
-        if formalism:
-            self.session.do(lambda: self.session.status(library.tsr_infer_formalism(self._handle, name)))
-        else:
-            self.session.do(lambda: self.session.status(library.tsr_infer_opts(self._handle, name, propagate)))
+        options = options_of(_api.tsr_infer_options, config=name, propagate=propagate, formalism=formalism)
+        self.session.do(lambda: self.session.status(library.tsr_infer(self._handle, ctypes.byref(options))))
 
     # ---- plan, cut, save
 
@@ -303,16 +310,20 @@ class Model:
             raise ValueError("time: seconds, more than 0, not %r" % (time,))
         if time is not None:
             fields["seconds"] = time
-        summary = options_of(_api.tsr_plan_summary)
-        status = library.tsr_plan(self._handle, ctypes.byref(options_of(_api.tsr_plan_options, **fields)), ctypes.byref(summary))
+        result = ctypes.c_void_p()
+        status = library.tsr_plan(self._handle, ctypes.byref(options_of(_api.tsr_plan_options, **fields)), ctypes.byref(result))
         library.tsr_session_cancel(self.session.handle, False)
         try:
             self.session.status(status)
+            plan = plan_of(result)
         except Infeasible as error:
-            error.needs_bytes, error.fits_devices = summary.needs_bytes, summary.fits_devices
+            facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
+            error.needs_bytes, error.fits_devices = facts.needs_bytes, facts.fits_devices
             raise
-        self._config = _text(summary.config)
-        return plan_of(summary)
+        finally:
+            library.tsr_plan_result_free(result)
+        self._config = plan.configuration
+        return plan
 
     def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
                   layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False) -> Partition:
@@ -333,11 +344,18 @@ class Model:
         self.session.status(library.tsr_folder_open(self.session.handle, os.fsencode(self._folder), ctypes.byref(handle)))
         try:
             options = options_of(_api.tsr_folder_options, devices=devices, force=force)
-            summary = options_of(_api.tsr_partition_summary)
-            self.session.status(library.tsr_folder_partition(handle, os.fsencode(out), ctypes.byref(options), ctypes.byref(summary)))
-            return partition_of(summary)
+            result = ctypes.c_void_p()
+            self.session.status(library.tsr_folder_partition(handle, os.fsencode(out), ctypes.byref(options), ctypes.byref(result)))
+            return self._partitioned(result)
         finally:
             library.tsr_folder_free(handle)
+
+    @staticmethod
+    def _partitioned(result: Any) -> Partition:
+        try:
+            return partition_of(result)
+        finally:
+            library.tsr_partition_result_free(result)
 
     def _devices(self) -> int:
         """Of the configuration that was planned or added last."""
@@ -352,11 +370,11 @@ class Model:
         cut = text_array(list(keep_cut))
         name = self._config.encode() if self._config else None
         options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut),
-                             layout=layout.encode() if layout else None, weights=weights.encode() if weights else None,
-                             transport=transport.encode() if transport else None)
-        summary = options_of(_api.tsr_partition_summary)
-        self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(summary)))
-        return partition_of(summary)
+                             layout=enum_of("TSR_LAYOUT_", layout), weights=enum_of("TSR_WEIGHTS_", weights),
+                             transport=transport_of(transport))
+        result = ctypes.c_void_p()
+        self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(result)))
+        return self._partitioned(result)
 
     def save(self, path: Union[str, os.PathLike]) -> None:
         """Writes the model; what was not changed keeps its bytes."""
@@ -382,10 +400,12 @@ class Model:
         return onnx_ir.serde.deserialize_model(self.to_onnx())
 
 
-def plan_of(summary: Any) -> Plan:
-    picoseconds = summary.latency if summary.n_stages else summary.cost
-    return Plan(summary.devices, summary.optimal, summary.gap, picoseconds / 1e9, summary.one_device / 1e9, list(summary.memory[:summary.devices]),
-                _text(summary.config), summary.nodes, summary.cut_nodes, counts_of(summary), summary.n_stages)
+def plan_of(result: Any) -> Plan:
+    facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
+    picoseconds = facts.latency if facts.n_stages else facts.cost
+    counts = counts_of(facts.n_collectives, library.tsr_plan_result_collective, result)
+    return Plan(facts.devices, facts.optimal, facts.gap, picoseconds / 1e9, facts.one_device / 1e9, list(facts.memory[:facts.devices]),
+                _text(facts.config), facts.nodes, facts.cut_nodes, counts, facts.n_stages)
 
 
 def _serialized(source: Any) -> bytes:

@@ -10,10 +10,10 @@ import threading
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _api
-from ._library import FOLDER, Session, TemporaryFolder, did_you_mean, library, options_of, text_array
+from ._library import FOLDER, Session, TemporaryFolder, did_you_mean, library, options_of, read, text_array, transport_of
 from .errors import Finding, TesseraError
 from .group import Group
-from .model import Model, Value, check_devices, is_count, load, topology_of
+from .model import Model, Value, check_devices, is_count, load, plan_of, topology_of
 from .tensors import Tensors, check_places
 
 TRANSPORTS = ("threads", "shm", "mpi", "ucx")
@@ -28,7 +28,7 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
     if map_devices is not None and not isinstance(map_devices, Mapping):
         raise TypeError("map_devices: devices by name, such as {'NPU:0': 'CPU'}, not %s" % type(map_devices).__name__)
     pairs = text_array(["%s=%s" % pair for pair in (map_devices or {}).items()])
-    return options_of(_api.tsr_run_options, transport=transport.encode() if transport else None, threads=threads or 0, map_devices=pairs,
+    return options_of(_api.tsr_run_options, transport=transport_of(transport), threads=threads or 0, map_devices=pairs,
                       n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None, work=os.fsencode(tempfile.gettempdir()),
                       plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None,
                       most_ranks=0 if devices is None else -1)  # a number of devices that the caller chose is not bounded
@@ -291,8 +291,7 @@ def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:
     manifest = ctypes.c_void_p()
     session.status(library.tsr_manifest_open(session.handle, os.fsencode(folder), ctypes.byref(manifest)))
     try:
-        facts = options_of(_api.tsr_manifest_facts)
-        library.tsr_manifest_about(manifest, ctypes.byref(facts))
+        facts = read(_api.tsr_manifest_facts, library.tsr_manifest_about, manifest)
         return {"inputs": [_port(library.tsr_manifest_input, manifest, i) for i in range(facts.n_inputs)],
                 "outputs": [_port(library.tsr_manifest_output, manifest, i) for i in range(facts.n_outputs)]}
     finally:
@@ -300,8 +299,7 @@ def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:
 
 
 def _port(get: Any, manifest: Any, index: int) -> Value:
-    port = options_of(_api.tsr_manifest_port)
-    get(manifest, index, ctypes.byref(port))
+    port = read(_api.tsr_manifest_port, get, manifest, index)
     sizes: List[Union[int, str, None]] = []
     for dim in port.dims[:port.rank] if port.rank > 0 else []:
         sizes.append(dim.value if dim.value >= 0 else dim.symbol.decode() or None if dim.symbol else None)
@@ -312,13 +310,13 @@ def plan_for(model: Model, devices: Union[int, str, None], feeds: Mapping[str, A
     """Plans a model, in its session, for the sizes of these inputs."""
     session = model.session
     topology = None if isinstance(devices, int) else topology_of(session, str(devices))
-    inputs = Tensors(session)
+    inputs, result = Tensors(session), ctypes.c_void_p()
     try:
         inputs.put_all(feeds)
         options = options_of(_api.tsr_plan_options, devices=devices if isinstance(devices, int) else 0, topology=topology)
-        summary = options_of(_api.tsr_plan_summary)
-        session.status(library.tsr_plan_for(model._handle, ctypes.byref(options), inputs.handle, ctypes.byref(summary)))
-        model._config = summary.config.decode()
+        session.status(library.tsr_plan_for_inputs(model._handle, ctypes.byref(options), inputs.handle, ctypes.byref(result)))
+        model._config = plan_of(result).configuration
     finally:
+        library.tsr_plan_result_free(result)
         inputs.free()
         library.tsr_topology_free(topology)

@@ -10,11 +10,13 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 import numpy as np
 
 from . import _api
-from ._library import Session, TemporaryFolder, library, options_of, sizes_array
+from ._library import Session, TemporaryFolder, library, options_of, read, sizes_array
 from .errors import Different
-from .model import Model, Plan, check_devices, counts_of, load, plan_of, topology_of
+from .model import Model, Plan, check_devices, load, partition_counts, plan_of, topology_of
 from .session import run_options
 from .tensors import array_of
+
+NO_TRIAL = ctypes.c_size_t(-1).value  # TSR_NO_TRIAL
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,13 @@ def _text(value: Optional[bytes]) -> str:
     return (value or b"").decode(errors="replace")
 
 
-def _differences(result: Any) -> List[Difference]:
-    return [Difference(_text(d.name), d.max_abs, d.max_rel, d.ok) for d in result.outputs[:result.n_outputs]]
+def _differences(result: Any, trial: int, count: int) -> List[Difference]:
+    found = [read(_api.tsr_difference, library.tsr_verify_result_output, result, trial, i) for i in range(count)]
+    return [Difference(_text(d.name), d.max_abs, d.max_rel, d.ok) for d in found]
 
 
-def _first(first: Any) -> Optional[First]:
+def _first(result: Any, trial: int) -> Optional[First]:
+    first = read(_api.tsr_first_difference, library.tsr_verify_result_first, result, trial)
     return First(_text(first.value), _text(first.node), _text(first.op), first.rank, first.max_rel) if first.value else None
 
 
@@ -115,29 +119,33 @@ def _verify(session: Session, folder: str, path: str, inputs: Optional[str], dev
     session.open_engine()
     plan = options_of(_api.tsr_plan_options, devices=count, topology=topology)
     options = options_of(_api.tsr_verify_options, inputs=os.fsencode(inputs) if inputs else None, work=os.fsencode(folder), random=random, seed=seed,
-                         run=run_options(transport, devices=devices), allow_unsharded=allow_unsharded)
+                         run=ctypes.pointer(run_options(transport, devices=devices)), allow_unsharded=allow_unsharded)
     if random:
         options.devices = count or library.tsr_topology_devices(topology)
     elif devices is not None:
         options.plan = ctypes.pointer(plan)
-    result = options_of(_api.tsr_verify_result)
+    result = ctypes.c_void_p()
     try:
         status = library.tsr_verify(session.handle, os.fsencode(path), ctypes.byref(options), ctypes.byref(result))
-        if status != _api.TSR_DIFFERENT and not result.n_trials:
+        if not result:
             session.status(status)
         return _verification(result)
     finally:
+        library.tsr_verify_result_free(result)
         library.tsr_topology_free(topology)
 
 
 def _verification(result: Any) -> Verification:
-    trials = result.trials[:result.n_trials]
-    failed = [t for t in trials if not t.ok]
-    first = failed[0].first if failed else result.first
-    recorded = {1: True, 0: False}.get(result.recorded)
-    outputs = _differences(result) or [d for t in trials for d in _differences(t)]
-    return Verification(result.ok, outputs, counts_of(result.partition), result.partition.nodes, result.partition.cut_nodes, len(trials), len(failed),
-                        _first(first), recorded, result.forced, {_text(d.name): d.size for d in result.sizes[:result.n_sizes]})
+    facts = read(_api.tsr_verify_facts, library.tsr_verify_result_about, result)
+    trials = [read(_api.tsr_verify_trial, library.tsr_verify_result_trial, result, i) for i in range(facts.n_trials)]
+    failed = [i for i, trial in enumerate(trials) if not trial.ok]
+    outputs = _differences(result, NO_TRIAL, facts.n_outputs) or [d for i, t in enumerate(trials) for d in _differences(result, i, t.n_outputs)]
+    partition = library.tsr_verify_result_partition(result, NO_TRIAL)
+    nodes = read(_api.tsr_partition_facts, library.tsr_partition_result_about, partition)
+    recorded = {1: True, 0: False}.get(facts.recorded)
+    return Verification(facts.ok, outputs, partition_counts(partition), nodes.nodes, nodes.cut_nodes, len(trials), len(failed),
+                        _first(result, failed[0] if failed else NO_TRIAL), recorded, facts.forced,
+                        {_text(d.name): d.size for d in facts.sizes[:facts.n_sizes]})
 
 
 def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[str, int]]) -> "tuple[Model, Optional[Plan]]":
@@ -149,7 +157,7 @@ def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[st
 def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int, one_device: bool = False) -> Any:
     sizes = sizes_array(dims)
     options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, one_device=one_device, config=own._config.encode() if own._config else None)
-    found = options_of(_api.tsr_simulation)
+    found = ctypes.c_void_p()
     own.session.status(library.tsr_simulate(own._handle, ctypes.byref(options), ctypes.byref(found)))
     return found
 
@@ -157,8 +165,16 @@ def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int, one_de
 def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None, requests: int = 1) -> Simulation:
     """What a run would take on devices that need not be there: planned for them first, or as the model is annotated."""
     own, _ = _prepared(model, devices, dims)
-    found = own.session.do(lambda: _simulated(own, dims, requests))
-    return Simulation(found.devices, found.seconds, found.first, found.period, found.requests)
+
+    def work() -> Simulation:
+        found = _simulated(own, dims, requests)
+        try:
+            facts = read(_api.tsr_simulation_facts, library.tsr_simulation_about, found)
+            return Simulation(facts.devices, facts.seconds, facts.first, facts.period, facts.requests)
+        finally:
+            library.tsr_simulation_free(found)
+
+    return own.session.do(work)
 
 
 def report(model: Any, path: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None) -> None:
@@ -166,16 +182,17 @@ def report(model: Any, path: Union[str, os.PathLike], *, devices: Union[int, str
     own, _ = _prepared(model, devices, dims)
 
     def work() -> None:
-        topology = ctypes.c_void_p()
+        topology, found = ctypes.c_void_p(), None
         own.session.status(library.tsr_model_topology(own._handle, own._config.encode() if own._config else None, ctypes.byref(topology)))
         try:
             found = _simulated(own, dims, 1, one_device=True)
             sizes = sizes_array(dims)
             title = own._path and os.path.basename(own._path).encode()
             options = options_of(_api.tsr_report_options, title=title, config=own._config.encode() if own._config else None, topology=topology,
-                                 simulation=ctypes.pointer(found), sizes=sizes, n_sizes=len(sizes))
+                                 simulation=found, sizes=sizes, n_sizes=len(sizes))
             own.session.status(library.tsr_report(own._handle, ctypes.byref(options), os.fsencode(path)))
         finally:
+            library.tsr_simulation_free(found)
             library.tsr_topology_free(topology)
 
     own.session.do(work)

@@ -4,6 +4,7 @@
 // X is [batch, seq] and the input is [4, 128]: batch=4 and seq=128 are added to the sizes, unless
 // the caller has said otherwise. It stands here because `plan` knows no tensors with values.
 #include "api/api.h"
+#include "plan/plan.h"
 #include "runtime/runtime.h"
 #include "tensors/tensors.h"
 
@@ -53,17 +54,18 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
 }
 
 // Sizes of the options are added first, and the first of a name wins: the inputs tell only what the caller did not.
-tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
-                        const tsr_tensors *inputs, tsr_plan_summary *summary)
+tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
+                             const tsr_tensors *inputs, tsr_plan_summary *summary)
 {
     if (!options)
         return tsr__missing(tsr_model_session(model), "options");
     struct arena arena;
-    tsr_plan_options plan_options = {.size = sizeof plan_options};
+    tsr_plan_options plan_options;
     tsr_status st = tsr__tensors_owned(tsr_model_session(model), inputs);
+    if (st == TSR_OK)
+        st = OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds);
     if (st != TSR_OK)
         return st;
-    memcpy(&plan_options, options, size_min(options->size, sizeof plan_options));
     tsr__arena_init(&arena, tsr_model_session(model));
     struct sizes sizes = {.arena = &arena};
     for (size_t i = 0; i < plan_options.n_sizes; i++)
@@ -74,7 +76,15 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
     if (arena.failed)
         st = TSR_NOMEM;
     else
-        st = tsr_plan(model, &plan_options, summary);
+        st = tsr_plan_into(model, &plan_options, summary);
     tsr__arena_free(&arena);
     return st;
+}
+
+tsr_status tsr_plan_for_inputs(tsr_model *model, const tsr_plan_options *options,
+                               const tsr_tensors *inputs, tsr_plan_result **out)
+{
+    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_status st = tsr_plan_for_into(model, options, inputs, &summary);
+    return tsr__plan_result(tsr_model_session(model), st, &summary, out);
 }

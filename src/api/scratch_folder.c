@@ -37,9 +37,7 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
 {
     tsr_session *session = tsr_model_session(model);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
-    const char *own = NULL;
-    if (options && options->size >= sizeof *options)
-        own = options->work;
+    const char *own = options ? options->work : NULL;
     int rank;
     char path[SCRATCH_PATH] = "";
     bool launched = tsr__run_launched(session, options, &rank);
@@ -50,7 +48,7 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
     if (rank == 0) {
         st = tsr__scratch_open(session, arena, work ? work : own, at);
         if (st == TSR_OK)
-            st = tsr_partition(model, at->parts, &cut, summary);
+            st = tsr_partition_into(model, at->parts, &cut, summary);
     }
     if (!launched || st != TSR_OK)
         return st; // the others see rank 0 end

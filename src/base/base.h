@@ -526,6 +526,44 @@ enum result {
     RESULT_COUNT
 };
 
+// ---- structs of callers, results of the library (sized.c) ----
+
+// Size of a struct whose last field was `field` in its first version.
+#define SIZE_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+
+// Copies the options of a caller, whose header may be older or newer, and sets the size to `bytes`. given NULL: all
+// zero. TSR_INVALID: the size is smaller than `first`, that of the first version.
+tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, const void *given,
+                             size_t first) TSR_MUST_USE;
+#define OPTIONS_READ(session, options, given, last)                                                \
+    tsr__options_read(session, options, sizeof *(options), given,                                  \
+                      SIZE_UP_TO(__typeof__(*(options)), last))
+// Checks a struct for a result before any work is done; TSR_INVALID: it is NULL or too small.
+tsr_status tsr__result_check(tsr_session *session, const void *out, size_t first) TSR_MUST_USE;
+#define RESULT_CHECK(session, out, last)                                                           \
+    tsr__result_check(session, out, SIZE_UP_TO(__typeof__(*(out)), last))
+// Writes as many bytes of a result as the caller's struct has. Its size stays.
+void tsr__result_write(void *out, const void *result, size_t bytes);
+
+// A list whose elements callers read by index.
+struct sized_list {
+    const void *at;
+    size_t n, bytes, first; // bytes of an element, in this version and in the first
+};
+#define SIZED_LIST(list, n, last)                                                                  \
+    (&(struct sized_list){list, n, sizeof *(list), SIZE_UP_TO(__typeof__(*(list)), last)})
+tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list, size_t i,
+                             void *out) TSR_MUST_USE;
+
+// How every handle of a result starts. All that it points to is in its memory.
+struct result_head {
+    tsr_session *session;
+    struct arena *memory;
+};
+// Makes a handle of `bytes` that takes over what the session keeps for that kind of result. NULL: out of memory.
+void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes);
+void tsr__result_free(void *result); // NULL is fine
+
 struct tsr_session {
     tsr_alloc_fn alloc_fn;
     void *alloc_data;

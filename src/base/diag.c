@@ -145,7 +145,7 @@ tsr_status tsr__missing(tsr_session *session, const char *parameter)
 bool tsr__diag_has(const tsr_session *session, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(session); i++)
-        if (strcmp(tsr_finding_at(session, i).code, code) == 0)
+        if (strcmp(tsr_finding_value(session, i).code, code) == 0)
             return true;
     return false;
 }
@@ -206,16 +206,29 @@ static const char *plain(struct str text)
 
 size_t tsr_finding_count(const tsr_session *session)
 {
+    if (!session)
+        return 0;
     return session->diags.n;
 }
 
 size_t tsr_finding_total(const tsr_session *session, tsr_severity severity)
 {
+    if (!session)
+        return 0;
     return (unsigned)severity < TSR_SEVERITY_COUNT ? session->counts[severity] : 0;
 }
 
+tsr_status tsr_finding_at(const tsr_session *session, size_t i, tsr_finding *out)
+{
+    if (!session || !out || i >= session->diags.n || out->size < SIZE_UP_TO(tsr_finding, rank))
+        return TSR_INVALID;
+    tsr_finding finding = tsr_finding_value(session, i);
+    tsr__result_write(out, &finding, sizeof finding);
+    return TSR_OK;
+}
+
 // Unknown texts are "" and unknown numbers -1, so that callers can print them.
-tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
+tsr_finding tsr_finding_value(const tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)
         return (tsr_finding){.code = "",
@@ -255,6 +268,8 @@ tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
 // Invalidates the texts of all diagnostics.
 void tsr_finding_clear(tsr_session *session)
 {
+    if (!session)
+        return;
     tsr__arena_free(&session->diag_arena);
     session->diags.at = session->first_diags;
     session->diags.n = 0;
@@ -391,6 +406,8 @@ static void render(struct text *text, const struct diag_record *record)
 // Rendered at the first call and kept. Without memory: the severity and title of the code.
 const char *tsr_finding_text(tsr_session *session, size_t i)
 {
+    if (!session)
+        return NULL;
     if (i >= session->diags.n)
         return "";
     if (session->diags.at[i].rendered)

@@ -10,7 +10,9 @@
 tsr_session *tsr_session_new(const tsr_session_options *options)
 {
     tsr_session_options given = {0};
-    if (options) // a caller built with an older header has a shorter struct
+    if (options && options->size < SIZE_UP_TO(tsr_session_options, progress_data))
+        return NULL;
+    if (options)
         memcpy(&given, options, size_min(options->size, sizeof given));
     tsr_alloc_fn alloc = tsr__default_alloc;
     if (given.alloc)
@@ -65,6 +67,8 @@ void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64
 // Work in progress checks the flag between its steps.
 void tsr_session_cancel(tsr_session *session, bool on)
 {
+    if (!session)
+        return;
     atomic_store_explicit(&session->cancelled, on, memory_order_relaxed);
 }
 

@@ -12,6 +12,8 @@ struct tsr_manifest {
 
 tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manifest **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!out)
         return tsr__missing(session, "out");
     if (!folder)
@@ -42,11 +44,12 @@ void tsr_manifest_free(tsr_manifest *manifest)
     tsr__free(session, manifest, sizeof *manifest);
 }
 
-void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
+tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
 {
     const struct manifest *from = &manifest->manifest;
-    if (!out)
-        return;
+    tsr_status st = RESULT_CHECK(manifest->session, out, plan);
+    if (st != TSR_OK)
+        return st;
     tsr_manifest_facts facts = {
         .ranks = (int)from->n_ranks,
         .n_inputs = from->n_inputs,
@@ -58,36 +61,37 @@ void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
         .configuration = from->configuration,
         .plan = from->plan,
     };
-    facts.size = out->size && out->size < sizeof facts ? out->size : sizeof facts;
-    memcpy(out, &facts, facts.size);
+    tsr__result_write(out, &facts, sizeof facts);
+    return TSR_OK;
 }
 
-// False past the last port. `kept` is set only if the layout is sharded.
-static bool get_port(const struct manifest_port *ports, size_t n, size_t i, tsr_manifest_port *out)
+// A port is kept sharded only if its layout shards it: ranks may also hold the full tensor.
+static tsr_status get_port(tsr_session *session, const struct manifest_port *ports, size_t n,
+                           size_t i, tsr_manifest_port *out)
 {
-    if (!out || i >= n)
-        return false;
-    const struct manifest_port *manifest_port = &ports[i];
-    tsr_manifest_port port = {.name = manifest_port->name,
-                              .type = manifest_port->type,
-                              .rank = manifest_port->rank,
-                              .dims = manifest_port->dims,
-                              .sharding = manifest_port->sharding,
-                              .kept = manifest_port->kept &&
-                                      !tsr__layout_is_whole(manifest_port->kept)};
-    port.size = out->size && out->size < sizeof port ? out->size : sizeof port;
-    memcpy(out, &port, port.size);
-    return true;
+    const struct manifest_port *from = i < n ? &ports[i] : NULL;
+    tsr_manifest_port port = {0};
+    if (from)
+        port = (tsr_manifest_port){.name = from->name,
+                                   .type = from->type,
+                                   .rank = from->rank,
+                                   .dims = from->dims,
+                                   .sharding = from->sharding,
+                                   .kept = from->kept && !tsr__layout_is_whole(from->kept)};
+    // The list has this port only: index 0 if there is one, else past its end.
+    return tsr__element_read(session, SIZED_LIST(&port, from ? 1 : 0, kept), 0, out);
 }
 
-bool tsr_manifest_input(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out)
+tsr_status tsr_manifest_input(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out)
 {
-    return get_port(manifest->manifest.inputs, manifest->manifest.n_inputs, i, out);
+    return get_port(manifest->session, manifest->manifest.inputs, manifest->manifest.n_inputs, i,
+                    out);
 }
 
-bool tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out)
+tsr_status tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out)
 {
-    return get_port(manifest->manifest.outputs, manifest->manifest.n_outputs, i, out);
+    return get_port(manifest->session, manifest->manifest.outputs, manifest->manifest.n_outputs, i,
+                    out);
 }
 
 bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,

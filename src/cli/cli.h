@@ -49,7 +49,9 @@ enum option_kind {
     OPTION_INT,        // int from min to max
     OPTION_INT64,
     OPTION_UINT64,
-    OPTION_BYTES // int64_t: 8GiB
+    OPTION_BYTES,   // int64_t: 8GiB
+    OPTION_ENUM,    // an enumerator: the position of the value among the choices
+    OPTION_ANY_ENUM // the same; a value that is no choice becomes -1, which the library refuses
 };
 enum option_target {
     OPTION_OWN, // the struct that the command passes to cli_fill
@@ -67,7 +69,7 @@ struct option {
     enum option_target target;
     size_t offset;              // of the member in the target
     int64_t min, max;           // integers; max 0: no limit
-    const char *const *choices; // texts: the allowed ones, ends with NULL; NULL: any
+    const char *const *choices; // texts and enumerators: the allowed ones, ends with NULL
 };
 #define END_OF_OPTIONS                                                                             \
     {                                                                                              \
@@ -82,6 +84,14 @@ struct option {
     .kind = (how), .target = (where), .offset = offsetof(type, member)
 #define INTO(type, member)       INTO_AS(OPTION_OWN, type, member, OPTION_KIND_OF(type, member))
 #define INTO_BYTES(type, member) INTO_AS(OPTION_OWN, type, member, OPTION_BYTES)
+#define INTO_ENUM(type, member)  INTO_AS(OPTION_OWN, type, member, OPTION_ANY_ENUM)
+#define TRANSPORTS                                                                                 \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        "", "threads", "shm", "mpi", "ucx", NULL                                                   \
+    }
+#define INTO_RUN_TRANSPORT                                                                         \
+    INTO_AS(OPTION_RUN, tsr_run_options, transport, OPTION_ANY_ENUM), .choices = TRANSPORTS
 #define INTO_RUN(member)                                                                           \
     INTO_AS(OPTION_RUN, tsr_run_options, member, OPTION_KIND_OF(tsr_run_options, member))
 #define INTO_PLAN(member)                                                                          \
@@ -176,7 +186,7 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
 #define RUN_OPTIONS                                                                                \
     {"--transport", "NAME",                                                                        \
      "threads, shm (processes), mpi or ucx (default: as the launcher needs, else threads)",        \
-     INTO_RUN(transport)},                                                                         \
+     INTO_RUN_TRANSPORT},                                                                          \
     MEETING_OPTIONS,                                                                               \
     {"--threads", "N", "threads per rank (default: cores / ranks on this host, at least 1)",       \
      INTO_RUN(threads), .min = 1, .max = 4096},                                                    \
@@ -191,7 +201,8 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
     {"--tf32", NULL, "use TF32 on GPUs: faster, relative error about 1e-3", INTO_RUN(tf32)},       \
     {"--deterministic", NULL, "bitwise reproducible results", INTO_RUN(deterministic)},            \
     {"--gpu-way", "NAME", "communication between GPUs: auto, own, nccl, host (default auto)",      \
-     INTO_RUN(gpu_way), .choices = (const char *const[]){"auto", "own", "nccl", "host", NULL}},    \
+     INTO_AS(OPTION_RUN, tsr_run_options, gpu_transport, OPTION_ENUM),                             \
+     .choices = (const char *const[]){"auto", "own", "nccl", "host", NULL}},                       \
     {"--gpu-memory", "SIZE",                                                                       \
      "memory limit of the engine on each rank's GPU (default: its share of the free memory)",      \
      INTO_AS(OPTION_RUN, tsr_run_options, gpu_memory, OPTION_BYTES)},                              \

@@ -202,6 +202,8 @@ tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                            const char **version)
 {
+    if (!session)
+        return TSR_INVALID;
     struct engine *engine = tsr__engine_state(session);
     if (!engine)
         return TSR_NOMEM;

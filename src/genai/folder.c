@@ -28,7 +28,7 @@ static bool is_file(const char *folder, const char *name)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-bool tsr_folder_is(const char *path)
+bool tsr_is_genai_folder(const char *path)
 {
     if (is_file(path, GENAI_CONFIG))
         return true;
@@ -266,6 +266,8 @@ void tsr_folder_free(tsr_folder *folder)
 // A folder with genai_config.json is onnxruntime-genai's, any other one Optimum's: the keys differ.
 tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!path)
         return tsr__missing(session, "path");
     if (!out)

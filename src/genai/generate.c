@@ -20,7 +20,8 @@
 struct tsr_generator {
     tsr_folder *folder;
     tsr_session *session;
-    tsr_generate_options options;
+    tsr_generate_options options; // without `run`
+    tsr_run_options run;
     struct temporary *work; // folder of the rank files; NULL: the model is not sharded
     int64_t devices;        // ranks; 1: not sharded
     tsr_job *job;
@@ -62,8 +63,8 @@ static const char **state_texts(tsr_generator *generator)
 static tsr_status open_unsharded(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
-    tsr_status st = tsr_job_open_model(generator->session, folder->model_path,
-                                       &generator->options.run, &generator->job);
+    tsr_status st = tsr_job_open_model(generator->session, folder->model_path, &generator->run,
+                                       &generator->job);
     for (size_t i = 0; i < folder->caches.n; i++) {
         if (st != TSR_OK)
             return st;
@@ -79,7 +80,7 @@ static tsr_status partition_planned(tsr_model *model, const char *parts,
 {
     tsr_session *session = tsr_model_session(model);
     struct diag_mark mark = tsr__diag_mark(session);
-    tsr_status st = tsr_partition(model, parts, options, NULL);
+    tsr_status st = tsr_partition_into(model, parts, options, NULL);
     tsr__diag_back(session, &mark, true);
     return st;
 }
@@ -102,7 +103,7 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
     tsr_status st = tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes);
     if (st != TSR_OK)
         return st;
-    st = tsr_plan(model, &plan, &planned);
+    st = tsr_plan_into(model, &plan, &planned);
     if (st != TSR_OK)
         return st;
     partition.config = planned.config;
@@ -131,7 +132,7 @@ static tsr_status open_sharded(tsr_generator *generator)
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
-    st = tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
+    st = tsr_job_open(generator->session, parts, &generator->run, &generator->job);
     // The ranks have loaded their files: remove them, so that a killed process leaves nothing.
     tsr__temporary_remove(generator->work);
     generator->work = NULL;
@@ -456,14 +457,14 @@ static tsr_status take_devices(tsr_generator *generator)
     if (!own->topology)
         return TSR_OK;
     generator->devices = tsr_topology_devices(own->topology);
-    own->run.device = NULL;
+    generator->run.device = NULL;
     if (generator->devices > 1)
         return TSR_OK;
     const char *name = tsr_topology_device_at(own->topology, 0)->name;
     if (!name || !name[0])
         return TSR_OK;
-    own->run.device = tsr__arena_printf(&generator->folder->arena, "%s", name).p;
-    if (!own->run.device)
+    generator->run.device = tsr__arena_printf(&generator->folder->arena, "%s", name).p;
+    if (!generator->run.device)
         return TSR_NOMEM;
     return TSR_OK;
 }
@@ -478,15 +479,18 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
         return TSR_NOMEM;
     *generator = (tsr_generator){.folder = folder, .session = folder->session};
     tsr_generate_options *own = &generator->options;
-    if (options)
-        memcpy(own, options, size_min(options->size, sizeof *own));
-    own->run.size = sizeof own->run;
+    tsr_status st = OPTIONS_READ(folder->session, own, options, topology);
+    if (st == TSR_OK)
+        st = OPTIONS_READ(folder->session, &generator->run, own->run, most_ranks);
+    own->run = NULL;
+    if (st != TSR_OK)
+        goto close_generator;
     if (own->temperature == 0 && (own->top_k > 0 || own->top_p > 0))
         own->temperature = 1; // top_k and top_p need sampling
     // Decided by the library: it knows which caches are fixed buffers.
-    own->run.states_in_place = caches_have_room(folder);
+    generator->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
-    tsr_status st = take_devices(generator);
+    st = take_devices(generator);
     if (st != TSR_OK)
         goto close_generator;
     if (generator->devices > 1)
@@ -539,7 +543,7 @@ static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
     return TSR_OK;
 }
 
-// The result is filled even if the run failed. A new prompt starts with new caches.
+// A new prompt starts with new caches.
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {
@@ -548,17 +552,17 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
                                  .one_device = generator->one_device,
                                  .devices = generator->devices};
     tsr_status st = check_tokens(generator->folder, ids, n);
+    if (st == TSR_OK && result)
+        st = RESULT_CHECK(generator->session, result, devices);
     if (st != TSR_OK)
         return st;
     generator->past = 0;
     generator->cache_room = 0;
-    if (generator->options.run.states_in_place)
+    if (generator->run.states_in_place)
         generator->cache_room = (int64_t)n + most_tokens(generator, n);
     st = generate(generator, ids, n, take, data, &found);
-    if (result) {
-        found.size = result->size;
-        memcpy(result, &found, size_min(result->size, sizeof found));
-    }
+    if (st == TSR_OK && result)
+        tsr__result_write(result, &found, sizeof found);
     return st;
 }
 
@@ -574,7 +578,7 @@ tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
     if (st != TSR_OK)
         return st;
     st = tsr_generator_run(generator, ids, n, take, data, result);
-    if (st == TSR_OK && generator->options.run.trace)
+    if (st == TSR_OK && generator->run.trace)
         st = tsr_job_trace(generator->job);
     tsr_generator_close(generator);
     return st;

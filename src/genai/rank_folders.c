@@ -160,7 +160,7 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     struct diag_mark mark = tsr__diag_mark(folder->session);
     tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
     if (st == TSR_OK)
-        st = tsr_plan(model, &options, &planned);
+        st = tsr_plan_into(model, &options, &planned);
     tsr_model_free(model);
     tsr__diag_back(folder->session, &mark, false);
     if (st != TSR_OK)
@@ -199,7 +199,7 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
     struct diag_mark mark = tsr__diag_mark(folder->session);
     st = add_config(folder, model, tsr_topology_devices(choice));
     if (st == TSR_OK)
-        st = tsr_plan(model, &options, &planned);
+        st = tsr_plan_into(model, &options, &planned);
     tsr_model_free(model);
     if (st == TSR_OK)
         *cost = planned.cost;
@@ -253,7 +253,7 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
     st = decode_sizes(folder, &plan);
     if (st != TSR_OK)
         return st;
-    st = tsr_plan(model, &plan, &planned);
+    st = tsr_plan_into(model, &plan, &planned);
     if (st != TSR_OK)
         return st;
     st = list_ports(folder, model, &options);
@@ -261,15 +261,12 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
         return st;
     if (machine->ranks < 2)
         options.n_keep_cut = 0;
-    // The caller's struct may be an older, shorter one.
     tsr_partition_summary found = {.size = sizeof found};
-    st = tsr_partition(model, parts, &options, &found);
+    st = tsr_partition_into(model, parts, &options, &found);
     found.predicted = planned.cost;
     found.one_device = machine->alone;
-    if (st == TSR_OK && summary) {
-        found.size = summary->size;
-        memcpy(summary, &found, size_min(found.size, sizeof found));
-    }
+    if (st == TSR_OK && summary)
+        *summary = found;
     return st;
 }
 
@@ -539,22 +536,25 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
 }
 
 // On failure nothing of OUT is left.
-tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
-                                const tsr_folder_options *options, tsr_partition_summary *summary)
+tsr_status tsr_folder_partition_into(tsr_folder *folder, const char *out,
+                                     const tsr_folder_options *options,
+                                     tsr_partition_summary *summary)
 {
     if (!out)
         return tsr__missing(folder->session, "out");
     if (!options)
         return tsr__missing(folder->session, "options");
-    tsr_folder_options given = {.size = sizeof given};
-    memcpy(&given, options, size_min(options->size, sizeof given));
+    tsr_folder_options given;
+    tsr_status st = OPTIONS_READ(folder->session, &given, options, topology);
+    if (st != TSR_OK)
+        return st;
     struct machine machine = {.ranks = given.devices, .topology = given.topology};
     int64_t least = given.devices; // least number of heads
     if (given.topology) {
         machine.ranks = tsr_topology_devices(given.topology);
         least = tsr_topology_devices(tsr_topology_choice(given.topology, 0));
     }
-    tsr_status st = check_heads(folder, least);
+    st = check_heads(folder, least);
     if (st != TSR_OK)
         return st;
     struct rank_folders folders = {.folder = folder, .arena = &folder->arena};
@@ -566,4 +566,14 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
         st = tsr__outfolder_commit(&folders.out);
     tsr__outfolder_abort(&folders.out);
     return st;
+}
+
+tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
+                                const tsr_folder_options *options, tsr_partition_result **result)
+{
+    tsr_partition_summary summary = {.size = sizeof summary};
+    tsr_status st = tsr_folder_partition_into(folder, out, options, &summary);
+    if (st != TSR_OK || !result)
+        return st;
+    return tsr_partition_result_make(folder->session, &summary, result);
 }

@@ -302,7 +302,7 @@ tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
     return model_status(node->graph->model);
 }
 
-tsr_config *tsr_node_config_config(const tsr_node_config *nc)
+tsr_config *tsr_node_config_target(const tsr_node_config *nc)
 {
     return nc->config;
 }

@@ -93,6 +93,8 @@ static tsr_status finish_load(tsr_model *model, tsr_model **out)
 // The path is stored in the store, which lives as long as the folder of the file may be needed.
 tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!path)
         return tsr__missing(session, "path");
     if (!out)
@@ -124,6 +126,8 @@ free_model:
 // path external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!bytes && n)
         return tsr__missing(session, "bytes");
     if (!out)
@@ -139,6 +143,8 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!out)
         return tsr__missing(session, "out");
     tsr_model *model = tsr__model_make(session);

@@ -67,6 +67,8 @@ static tsr_status find(tsr_session *session, const char *text, const char *drive
 tsr_status tsr_topology_find(tsr_session *session, const char *text, const char *driver,
                              const char *nccl, tsr_topology **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!text)
         return tsr__missing(session, "text");
     if (!out)

@@ -92,7 +92,7 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
         snprintf(why->text, sizeof why->text, "rank %d is out of memory", number);
     else
         snprintf(why->text, sizeof why->text, "rank %d: %s", number,
-                 tsr_finding_at(model->session, 0).message);
+                 tsr_finding_value(model->session, 0).message);
 }
 
 // An engine without the operator, or whose provider has no kernel for it: the sample says nothing, and the rest counts.
@@ -372,7 +372,7 @@ static void level(struct measured *measured)
         keep_larger(&best.bandwidth, &other->bandwidth, 1);
         keep_larger(best.rates, other->rates, TSR_RATE_COUNT);
         keep_larger(best.moves, other->moves, TSR_MOVE_COUNT);
-        keep_larger(best.near, other->near, TSR_MOVE_COUNT);
+        keep_larger(best.cached, other->cached, TSR_MOVE_COUNT);
         if (other->overhead < best.overhead)
             best.overhead = other->overhead;
     }
@@ -620,7 +620,7 @@ static tsr_status read_options(struct measuring *measuring, const tsr_measure_op
 {
     tsr_measure_options options = {.size = sizeof options};
     if (given)
-        memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+        options = *given;
     tsr_status st = tsr__run_options(measuring->session, options.run, &measuring->run);
     if (st != TSR_OK)
         return st;

@@ -129,7 +129,7 @@ static double *place_of(const struct sample *sample, tsr_topology_device *device
     case AS_MOVE:
         return &device->moves[sample->index];
     case AS_NEAR:
-        return &device->near[sample->index];
+        return &device->cached[sample->index];
     default:
         return NULL;
     }

@@ -326,7 +326,7 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     struct str folder = tsr__arena_printf(&of->arena, "%s%d", of->scratch.parts, number);
     if (!folder.p)
         return TSR_NOMEM;
-    tsr_status st = tsr_partition(model, folder.p, &cut, NULL);
+    tsr_status st = tsr_partition_into(model, folder.p, &cut, NULL);
     if (st != TSR_OK)
         return st;
     st = time_runs(round, folder.p);
@@ -376,7 +376,7 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
         plan.topology = slow;
     }
     if (st == TSR_OK)
-        st = tsr_plan_for(model, &plan, of->inputs, &summary);
+        st = tsr_plan_for_into(model, &plan, of->inputs, &summary);
     tsr_topology_free(slow);
     return st;
 }
@@ -478,8 +478,7 @@ static void prepare(struct modelled *of, const tsr_measure_options *options)
 {
     of->run = (tsr_run_options){.size = sizeof of->run};
     if (options->run)
-        memcpy(&of->run, options->run, size_min(options->run->size, sizeof of->run));
-    of->run.size = sizeof of->run;
+        of->run = *options->run;
     of->run.device = NULL;
     of->seconds = USUAL_SECONDS;
     if (options->seconds > 0)

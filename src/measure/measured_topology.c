@@ -118,16 +118,30 @@ static bool measures_waits(tsr_session *session, const tsr_measure_options *opti
     return !tsr__run_launched(session, options->run, &rank);
 }
 
+// Copies the options of a caller, those of the run included.
+static tsr_status read_options(tsr_session *session, const tsr_measure_options *given,
+                               tsr_measure_options *own, tsr_run_options *run)
+{
+    tsr_status st = OPTIONS_READ(session, own, given, inputs);
+    if (st != TSR_OK || !own->run)
+        return st;
+    st = OPTIONS_READ(session, run, own->run, most_ranks);
+    own->run = run;
+    return st;
+}
+
 // Its ranks are those of this host that run the model; prices of its nodes are then as they were seen.
-tsr_status tsr_topology_see(tsr_topology *topology, const tsr_measure_options *options)
+tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_options *options)
 {
     tsr_session *session = topology->session;
-    tsr_measure_options own = {.size = sizeof own};
-    if (options)
-        memcpy(&own, options, size_min(options->size, sizeof own));
+    tsr_measure_options own;
+    tsr_run_options run;
+    tsr_status st = read_options(session, options, &own, &run);
+    if (st != TSR_OK)
+        return st;
     if (!own.model)
         return tsr__missing(session, "model");
-    tsr_status st = refuse_launched(session, &own);
+    st = refuse_launched(session, &own);
     if (st != TSR_OK)
         return st;
     if (topology->n <= MEASURE_RANKS)
@@ -141,15 +155,17 @@ tsr_status tsr_topology_see(tsr_topology *topology, const tsr_measure_options *o
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
 {
-    tsr_measure_options own = {.size = sizeof own};
+    if (!session)
+        return TSR_INVALID;
+    tsr_measure_options own;
+    tsr_run_options run;
     const char *names[MEASURE_RANKS] = {NULL};
     tsr_topology *topology = NULL, *named = NULL;
     if (!out)
         return tsr__missing(session, "out");
-    if (options)
-        memcpy(&own, options, size_min(options->size, sizeof own));
-    own.size = sizeof own;
-    tsr_status st = refuse_launched(session, &own);
+    tsr_status st = read_options(session, options, &own, &run);
+    if (st == TSR_OK)
+        st = refuse_launched(session, &own);
     if (st != TSR_OK)
         return st;
     struct measured *measured = tsr__alloc(session, sizeof *measured);

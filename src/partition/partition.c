@@ -169,44 +169,34 @@ static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_conf
 
 // ---- options about files -----------------------------------------------------------------------
 
-static tsr_status refuse_option(const struct request *request, const char *hint, const char *format,
-                                const char *value)
+static tsr_status refuse_option(const struct request *request, const char *hint,
+                                const char *message)
 {
     struct place at = PLACE_NONE;
-    tsr__diag(request->session, DIAG_partition_layout, &at, hint, format, value);
+    tsr__diag(request->session, DIAG_partition_layout, &at, hint, "%s", message);
     return TSR_UNSUPPORTED;
 }
 
-// The transport of a wrapped model's node. Other folders get a transport when they are run.
-static tsr_status choose_transport(const struct request *request, struct draft *draft)
-{
-    const char *transport = request->options.transport;
-    if (!request->options.layout)
-        return refuse_option(request, "use --layout wrapped, or give the transport to tessera run",
-                             "a transport can only be stored with --layout wrapped%s", "");
-    draft->processes = strcmp(transport, "shm") == 0;
-    if (draft->processes || strcmp(transport, "threads") == 0)
-        return TSR_OK;
-    return refuse_option(request, "threads or shm",
-                         "a wrapped partition cannot use the transport '%s'", transport);
-}
-
-// Reads the options about files; unknown formats and layouts are refused.
+// Reads the options about files. Only a wrapped model has a transport: other folders get one when
+// they are run.
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
-    draft->as_safetensors = options->weights && strcmp(options->weights, "safetensors") == 0;
-    if (options->weights && !draft->as_safetensors && strcmp(options->weights, "data") != 0)
-        return refuse_option(request, "data or safetensors", "unknown format of weights '%s'",
-                             options->weights);
-    tsr_status st = options->transport ? choose_transport(request, draft) : TSR_OK;
-    if (st != TSR_OK || !options->layout)
-        return st;
-    draft->wrapped = strcmp(options->layout, "wrapped") == 0;
-    if (draft->wrapped)
-        return TSR_OK;
-    return refuse_option(request, "use wrapped, or genai for a generation folder",
-                         "unknown layout '%s'", options->layout);
+    draft->as_safetensors = options->weights == TSR_WEIGHTS_SAFETENSORS;
+    draft->wrapped = options->layout == TSR_LAYOUT_WRAPPED;
+    draft->processes = options->transport == TSR_TRANSPORT_SHM;
+    if ((unsigned)options->weights > TSR_WEIGHTS_SAFETENSORS)
+        return refuse_option(request, "data or safetensors", "unknown format of weights");
+    if ((unsigned)options->layout > TSR_LAYOUT_WRAPPED)
+        return refuse_option(request, "use wrapped, or genai for a generation folder",
+                             "unknown layout");
+    if (options->transport != TSR_TRANSPORT_DEFAULT && !draft->wrapped)
+        return refuse_option(request, "use --layout wrapped, or give the transport to tessera run",
+                             "a transport can only be stored with --layout wrapped");
+    if ((unsigned)options->transport > TSR_TRANSPORT_SHM)
+        return refuse_option(request, "threads or shm",
+                             "a wrapped partition cannot use this transport");
+    return TSR_OK;
 }
 
 // ---- building and writing ----------------------------------------------------------------------
@@ -332,14 +322,14 @@ static tsr_status partition(struct request *request, struct draft draft)
     return st;
 }
 
-// Callers built against an older header pass fewer options; the missing ones are zero.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options, bool undigested,
                           tsr_partition_summary *summary)
 {
     struct request request = {.model = model, .folder = folder, .summary = summary};
-    if (options)
-        memcpy(&request.options, options, size_min(options->size, sizeof(request.options)));
+    tsr_status st = OPTIONS_READ(tsr_model_session(model), &request.options, options, transport);
+    if (st != TSR_OK)
+        return st;
     if (!folder && !request.options.dry_run)
         return tsr__missing(tsr_model_session(model), "folder");
     return partition(&request, (struct draft){.undigested = undigested});
@@ -352,8 +342,8 @@ tsr_status tsr__partition_look(tsr_model *model, const char *config,
     return partition(&request, (struct draft){.look = look});
 }
 
-tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,
-                         tsr_partition_summary *summary)
+tsr_status tsr_partition_into(tsr_model *model, const char *folder,
+                              const tsr_partition_options *options, tsr_partition_summary *summary)
 {
     return tsr__partition(model, folder, options, false, summary);
 }

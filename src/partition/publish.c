@@ -162,7 +162,7 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
         for (size_t i = 0; i < manifest->n_collectives; i++)
             n += strcmp(manifest->collectives[i].op, op) == 0;
         if (n)
-            counts[summary->n_collectives++] = (tsr_collective_count){op, n};
+            counts[summary->n_collectives++] = (tsr_collective_count){.op = op, .count = n};
     }
     qsort(counts, summary->n_collectives, sizeof *counts, by_op);
     summary->collectives = counts;
@@ -176,9 +176,10 @@ static void list_replicated(struct arena *arena, const struct manifest *manifest
     if (!list)
         return;
     for (size_t i = 0; i < manifest->n_replicated; i++)
-        list[i] = (tsr_replicated){tsr__arena_str(arena, str_of(manifest->replicated[i].node)).p,
-                                   tsr__arena_str(arena, str_of(manifest->replicated[i].op)).p,
-                                   tsr__arena_str(arena, str_of(manifest->replicated[i].reason)).p};
+        list[i] = (tsr_replicated){
+            .node = tsr__arena_str(arena, str_of(manifest->replicated[i].node)).p,
+            .op = tsr__arena_str(arena, str_of(manifest->replicated[i].op)).p,
+            .reason = tsr__arena_str(arena, str_of(manifest->replicated[i].reason)).p};
     summary->replicated = list;
     summary->n_replicated = manifest->n_replicated;
 }
@@ -240,10 +241,6 @@ tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *pa
         summary.cut_nodes += is_cut(&asked->nodes[i]);
     if (arena->failed)
         return TSR_NOMEM;
-    size_t n = sizeof(summary);
-    if (out->size && out->size < n) // callers of an older header
-        n = out->size;
-    summary.size = n;
-    memcpy(out, &summary, n);
+    *out = summary;
     return TSR_OK;
 }

@@ -331,7 +331,7 @@ static void read_collectives(struct document *document, tsr_plan_side *out)
             return;
         }
         const char *name = tsr__arena_str(document->arena, str_of(op)).p;
-        list[out->n_collectives++] = (tsr_collective_count){name, (size_t)n};
+        list[out->n_collectives++] = (tsr_collective_count){.op = name, .count = (size_t)n};
     }
 }
 

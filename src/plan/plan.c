@@ -21,9 +21,10 @@
 
 tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options *options)
 {
-    tsr_plan_options given = {.size = sizeof given};
-    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
-    tsr_status status = tsr__topology_owned(session, given.topology);
+    tsr_plan_options given;
+    tsr_status status = OPTIONS_READ(session, &given, options, seconds);
+    if (status == TSR_OK)
+        status = tsr__topology_owned(session, given.topology);
     if (status != TSR_OK || !given.with)
         return status;
     return tsr__same_session(session, tsr_model_session(given.with), "other model");
@@ -57,18 +58,18 @@ static void say_too_large(tsr_session *session)
               "predicted times or bytes overflow with these sizes");
 }
 
-tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
+tsr_status tsr_plan_into(tsr_model *model, const tsr_plan_options *options,
+                         tsr_plan_summary *summary)
 {
     if (!options)
         return tsr__missing(tsr_model_session(model), "options");
-    tsr_plan_options plan_options = {.size = sizeof plan_options};
+    tsr_plan_options plan_options;
     tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
-    tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
+    tsr_status st = OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds);
+    if (st == TSR_OK)
+        st = tsr__plan_options_owned(tsr_model_session(model), &plan_options);
     if (st != TSR_OK)
         return st;
-    memcpy(&plan_options, options,
-           options->size < sizeof plan_options ? options->size : sizeof plan_options);
-    plan_options.size = sizeof plan_options;
     struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
     st = check_limits(tsr_model_session(model), &plan_options);
     if (st == TSR_OK)
@@ -79,12 +80,7 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
     st = tsr__plan_choices(model, &plan_options, &plan_summary);
     if (st == TSR_INVALID && tsr_model_session(model)->counts[TSR_ERROR] == mark.counts[TSR_ERROR])
         say_too_large(tsr_model_session(model));
-    if (summary && (st == TSR_OK || st == TSR_INFEASIBLE)) {
-        size_t n = sizeof plan_summary;
-        if (summary->size && summary->size < n)
-            n = summary->size;
-        plan_summary.size = n;
-        memcpy(summary, &plan_summary, n);
-    }
+    if (summary && (st == TSR_OK || st == TSR_INFEASIBLE))
+        *summary = plan_summary;
     return st;
 }

@@ -56,8 +56,11 @@ int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copie
 // Bytes of a value; unknown sizes count as 1.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
-// TSR_OK if the handles in the options belong to the session; else a diagnostic is added. The
-// options of an older caller may be shorter.
+// Makes the handle of a plan that ended with `st` from what the session keeps of it. Without `out`,
+// and with a status other than TSR_OK and TSR_INFEASIBLE, it only returns `st`. (plan_result.c)
+tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_summary *summary,
+                            tsr_plan_result **out) TSR_MUST_USE;
+// TSR_OK if the handles in the options belong to the session; else a diagnostic is added.
 tsr_status tsr__plan_options_owned(tsr_session *session,
                                    const tsr_plan_options *options) TSR_MUST_USE;
 

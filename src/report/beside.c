@@ -26,7 +26,7 @@ static void write_number(struct page *page, double v)
 }
 
 // Bytes over all links in one run.
-static double carried(const tsr_simulation *simulation)
+static double carried(const tsr_simulation_summary *simulation)
 {
     double sum = 0;
     for (size_t i = 0; i < simulation->n_comms; i++)
@@ -61,7 +61,7 @@ static void figure_row(struct page *page, const struct figure *figure)
 // Less is better, except for the speedup; the number of devices is neutral.
 static void write_figures(struct page *page, const struct page *other)
 {
-    const tsr_simulation *ours = page->simulation, *theirs = other->simulation;
+    const tsr_simulation_summary *ours = page->simulation, *theirs = other->simulation;
     struct verdict a = tsr__verdict_of(page), b = tsr__verdict_of(other);
     const struct figure figures[] = {
         {"devices", write_number, {(double)ours->devices, (double)theirs->devices}, 0},

@@ -204,7 +204,7 @@ void tsr__chart_memory(struct page *page)
 // Time of each device by kind; parts below 1 in 2000 are not visible and left out.
 void tsr__chart_time(struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     double all = simulation->seconds > 0 ? simulation->seconds : 1;
     tsr__html_legend(page);
     PUT(page, "<div class=\"bars marks\">\n");

@@ -11,7 +11,7 @@
 // Microseconds of each node in the first request on its slowest device, by node name.
 static bool longest_times(struct page *page, struct map *times)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     tsr__map_init(times, page->arena, 256);
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];

@@ -40,7 +40,7 @@ struct page {
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same below
     const tsr_plan_summary *plan;
-    const tsr_simulation *simulation;
+    const tsr_simulation_summary *simulation;
     const char *command;
     const tsr_report_side *beside;
     const tsr_dim_size *sizes;

@@ -66,7 +66,7 @@ static void write_measured(struct page *page)
 // The simulated spans, and below them those of the trace, each on its own scale.
 static void write_timeline(struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     struct lane_span *list = ARENA_ARRAY(page->arena, struct lane_span, simulation->n_spans + 1);
     if (!list)
         return;

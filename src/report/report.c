@@ -61,15 +61,15 @@ static const tsr_json_field device_fields[] = {
     {JSON_END},
 };
 static const tsr_json_field simulation_fields[] = {
-    {JSON_FIELD(tsr_simulation, "requests", requests)},
-    {JSON_FIELD(tsr_simulation, "seconds", seconds)},
-    {JSON_FIELD(tsr_simulation, "first_s", first)},
-    {JSON_FIELD(tsr_simulation, "period_s", period)},
-    {JSON_RECORDS(tsr_simulation, "timeline", device, devices, device_fields)},
+    {JSON_FIELD(tsr_simulation_summary, "requests", requests)},
+    {JSON_FIELD(tsr_simulation_summary, "seconds", seconds)},
+    {JSON_FIELD(tsr_simulation_summary, "first_s", first)},
+    {JSON_FIELD(tsr_simulation_summary, "period_s", period)},
+    {JSON_RECORDS(tsr_simulation_summary, "timeline", device, devices, device_fields)},
     {JSON_END},
 };
 
-static void add_communication(tsr_json *json, const tsr_simulation *simulation)
+static void add_communication(tsr_json *json, const tsr_simulation_summary *simulation)
 {
     int64_t bytes = 0;
     for (size_t i = 0; i < simulation->n_comms; i++)
@@ -134,7 +134,7 @@ free_data:
 static void find_stages(struct page *page)
 {
     struct map known;
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     bool any = false;
     if (!page->config || !simulation)
         return;
@@ -169,7 +169,7 @@ static void find_stages(struct page *page)
 static bool has_errors(const tsr_session *session, size_t from)
 {
     for (size_t i = from; i < tsr_finding_count(session); i++)
-        if (tsr_finding_at(session, i).severity == TSR_ERROR)
+        if (tsr_finding_value(session, i).severity == TSR_ERROR)
             return true;
     return false;
 }
@@ -192,9 +192,9 @@ static tsr_status fill_in(struct page *page)
     if (status != TSR_OK)
         goto forget_findings;
     // tsr_infer needs valid shardings.
-    status = tsr_check(page->sized, config);
+    status = tsr_check_config(page->sized, config);
     if (status == TSR_OK && !has_errors(page->session, kept))
-        status = tsr_infer(page->sized, config);
+        status = tsr_infer_config(page->sized, config);
 forget_findings:
     tsr__diag_back(page->session, &before, false);
     if (status == TSR_NOMEM)
@@ -219,7 +219,7 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
 }
 
 // The other plan has its own session, to which its topology belongs.
-static tsr_status owned(tsr_session *session, const tsr_report_options *options)
+static tsr_status owned(tsr_session *session, const tsr_report_input *options)
 {
     tsr_status status = tsr__topology_owned(session, options->topology);
     const tsr_report_side *side = options->beside;
@@ -230,16 +230,16 @@ static tsr_status owned(tsr_session *session, const tsr_report_options *options)
     return tsr__same_session(session, side->topology->session, "topology of the other side");
 }
 
-tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
+tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *options, const char *path)
 {
     if (!path)
         return tsr__missing(tsr_model_session(model), "path");
-    tsr_report_options given = {.size = sizeof given};
+    tsr_report_input given = {.size = sizeof given};
     struct arena arena;
     struct text text;
     tsr_session *session = tsr_model_session(model);
     if (options)
-        memcpy(&given, options, size_min(options->size, sizeof given));
+        given = *options;
     tsr_status st = owned(session, &given);
     if (st == TSR_OK)
         st = tsr__check_dims(&model, 1, given.sizes, given.n_sizes);
@@ -278,4 +278,24 @@ free_all:
     tsr__text_free(&text);
     tsr__arena_free(&arena);
     return st;
+}
+
+tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
+{
+    tsr_report_options given;
+    tsr_status st = OPTIONS_READ(tsr_model_session(model), &given, options, command);
+    if (st != TSR_OK)
+        return st;
+    tsr_report_input input = {.size = sizeof input,
+                              .title = given.title,
+                              .config = given.config,
+                              .topology = given.topology,
+                              .plan = given.plan ? &given.plan->summary : NULL,
+                              .simulation = given.simulation ? &given.simulation->summary : NULL,
+                              .trace = given.trace,
+                              .sizes = given.sizes,
+                              .n_sizes = given.n_sizes,
+                              .memory = given.memory,
+                              .command = given.command};
+    return tsr_report_into(model, &input, path);
 }

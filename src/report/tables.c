@@ -76,7 +76,7 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
 // trace.
 static void sum_up(struct page *page, struct sums *sums)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     const struct measured *measured = &page->measured;
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];
@@ -336,7 +336,7 @@ void tsr__table_findings(struct page *page)
                                  "id=\"found\"><thead><tr><th>severity<th>code<th>where<th>message"
                                  "</tr></thead><tbody>\n"));
     for (size_t i = 0; i < n; i++) {
-        tsr_finding finding = tsr_finding_at(page->session, i);
+        tsr_finding finding = tsr_finding_value(page->session, i);
         tsr__text_printf(page->out,
                          "<tr><td class=\"sev %s\">%s<td><code>%s</code><td class=\"name\">",
                          names[finding.severity], names[finding.severity], finding.code);

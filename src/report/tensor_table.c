@@ -59,7 +59,7 @@ struct reader {
 // Compares by name: the page may show a copy of the model.
 static bool is_shown(const struct page *page, const tsr_node_config *entry)
 {
-    const tsr_config *config = tsr_node_config_config(entry);
+    const tsr_config *config = tsr_node_config_target(entry);
     return config && page->config &&
            strcmp(tsr_config_name(config), tsr_config_name(page->config)) == 0;
 }
@@ -149,7 +149,7 @@ static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *
         int64_t *start = numbers + 2 * i * rank, *stop = start + rank;
         memcpy(start, boxes[i].start, rank * sizeof *start);
         memcpy(stop, boxes[i].stop, rank * sizeof *stop);
-        kept[i] = (tsr_box){boxes[i].device, start, stop};
+        kept[i] = (tsr_box){.device = boxes[i].device, .start = start, .stop = stop};
     }
     layout->boxes = kept;
     layout->n = n;

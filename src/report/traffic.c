@@ -101,7 +101,7 @@ static struct traffic_row *row_of(struct page *page, struct map *seen,
 // Bytes are counted once per link that carries them.
 static void write_sum(struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     int64_t carried = 0;
     for (size_t i = 0; i < simulation->n_comms; i++)
         carried += simulation->comms[i].carried;
@@ -121,7 +121,7 @@ static void write_sum(struct page *page)
 // Rows by time, longest first.
 void tsr__table_communication(struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     struct map seen;
     VEC(struct traffic_row *) rows = {0};
     if (!simulation->n_comms) {
@@ -167,7 +167,7 @@ void tsr__table_communication(struct page *page)
 // ---- links -------------------------------------------------------------------------------------
 
 // NULL: the link carries nothing.
-static const tsr_simulated_link *link_between(const tsr_simulation *simulation, int from, int to)
+static const tsr_simulated_link *link_between(const tsr_simulation_summary *simulation, int from, int to)
 {
     for (size_t i = 0; i < simulation->n_links; i++)
         if (simulation->links[i].from == from && simulation->links[i].to == to)
@@ -186,7 +186,7 @@ static void write_load(struct page *page, const tsr_simulated_link *link)
 // Senders are rows, receivers columns; busier links are darker, from 10 % on.
 static void write_matrix(struct page *page, double fullest)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     int n = (int)simulation->devices;
     tsr__text_printf(page->out,
                      "<div class=\"matrix marks\" style=\"--n:%d\" role=\"group\" "
@@ -248,7 +248,7 @@ static void write_busiest(struct page *page, double fullest)
 // A matrix for few devices, bars for more; nothing if no link is used.
 void tsr__chart_links(struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     const tsr_simulated_link *most = NULL;
     for (size_t i = 0; i < simulation->n_links; i++)
         if (!most || simulation->links[i].seconds > most->seconds)

@@ -25,7 +25,7 @@ int64_t tsr__device_limit(const struct page *page, size_t device)
 // Finds the device that is fullest relative to its limit or, without limits, that uses the most.
 static void check_memory(const struct page *page, struct verdict *verdict)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     double worst = -1;
     bool narrow = false;
     for (size_t i = 0; i < simulation->devices; i++) {
@@ -54,7 +54,7 @@ static void check_memory(const struct page *page, struct verdict *verdict)
 }
 
 // Means over all devices. The largest share is the bottleneck.
-static void sum_shares(const tsr_simulation *simulation, struct verdict *verdict)
+static void sum_shares(const tsr_simulation_summary *simulation, struct verdict *verdict)
 {
     double all = simulation->seconds * (double)simulation->devices;
     for (size_t i = 0; i < simulation->devices; i++) {
@@ -86,7 +86,7 @@ static void sum_shares(const tsr_simulation *simulation, struct verdict *verdict
 // Speedup of one run or, with several requests, of the interval between runs.
 struct verdict tsr__verdict_of(const struct page *page)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     struct verdict verdict = {.bound = ""};
     if (!simulation || !simulation->devices)
         return verdict;
@@ -147,7 +147,7 @@ static void write_speed(struct page *page, const struct verdict *verdict)
 // of communications with that operator.
 static const char *largest_operator(const struct page *page, tsr_span_kind kind, size_t *count)
 {
-    const tsr_simulation *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = page->simulation;
     struct map sums;
     const char *best = NULL;
     double most = 0;

@@ -114,8 +114,7 @@ tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size
         st = declare_graph(shapes, tsr_model_graph(model), &sum);
     if (st != TSR_OK || !summary)
         goto free_arena;
-    sum.size = summary->size;
-    memcpy(summary, &sum, size_min(summary->size, sizeof(sum)));
+    tsr__result_write(summary, &sum, sizeof(sum));
 free_arena:
     tsr__arena_free(&arena);
     return st;
@@ -125,6 +124,8 @@ tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                       tsr_shapes_summary *summary)
 {
     tsr_status st = tsr__check_dims(&model, 1, sizes, n);
+    if (st == TSR_OK && summary)
+        st = RESULT_CHECK(tsr_model_session(model), summary, fixed);
     if (st != TSR_OK)
         return st;
     return tsr__shapes_declare(model, sizes, n, summary);

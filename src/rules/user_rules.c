@@ -180,12 +180,16 @@ static tsr_status add_rows(tsr_session *session, const char *file, struct str te
 
 tsr_status tsr_rules_add(tsr_session *session, const char *rows)
 {
+    if (!session)
+        return TSR_INVALID;
     return add_rows(session, "", str_of(rows));
 }
 
 // The file's text is not needed any more: rows hold copies.
 tsr_status tsr_rules_read(tsr_session *session, const char *path)
 {
+    if (!session)
+        return TSR_INVALID;
     struct arena scratch;
     struct str text;
     tsr__arena_init(&scratch, session);

@@ -476,8 +476,7 @@ tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_optio
     tsr_bench_result bench_result = {.size = sizeof bench_result};
     struct bench_work work = {path, inputs, seconds, &bench_result};
     tsr_status st = bench(session, options, &work);
-    size_t size = result->size < sizeof bench_result ? result->size : sizeof bench_result;
-    bench_result.size = result->size;
-    memcpy(result, &bench_result, size);
+    if (st == TSR_OK)
+        *result = bench_result;
     return st;
 }

@@ -107,8 +107,7 @@ tsr_status tsr__gpu_place(struct rank *rank)
     if (rank->options->timeout_s > 0) // as long as four ranks without a sign of life
         options.join_s = 4 * rank->options->timeout_s;
     options.watch_s = 2 * options.join_s;
-    if (rank->options->gpu_way)
-        tsr__way_of(rank->options->gpu_way, &options.way);
+    options.way = (enum comm_way)rank->options->gpu_transport;
     struct endpoint *endpoint = NULL;
     if (tsr__device_open(rank->session, rank->endpoint, &options, &endpoint, &why) != TSR_OK)
         return no_place(rank, &why);

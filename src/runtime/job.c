@@ -63,6 +63,8 @@ close_job:
 tsr_status tsr_job_open_model(tsr_session *session, const char *path,
                               const tsr_run_options *options, tsr_job **out)
 {
+    if (!session)
+        return TSR_INVALID;
     return open_as(session, path, options, &tsr__job_whole, false, out);
 }
 
@@ -81,6 +83,8 @@ tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
 tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
                         tsr_job **out)
 {
+    if (!session)
+        return TSR_INVALID;
     return tsr__job_open(session, folder, options, true, out);
 }
 

@@ -24,8 +24,8 @@ static tsr_status tell_others(tsr_job *job, tsr_status status)
     const char *file = "", *message = tsr_status_text(status);
     // The last finding is the cause of this failure; earlier ones may be warnings, or from before.
     if (n) {
-        file = tsr_finding_at(job->session, n - 1).file;
-        message = tsr_finding_at(job->session, n - 1).message;
+        file = tsr_finding_value(job->session, n - 1).file;
+        message = tsr_finding_value(job->session, n - 1).message;
     }
     snprintf(text, sizeof text, "rank %d failed: %s %s", job->endpoint->rank, file, message);
     tsr__comm_fail(job->endpoint, status, text);

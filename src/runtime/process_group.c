@@ -53,6 +53,8 @@ static tsr_process_group *new_group(tsr_session *session, struct endpoint *endpo
 tsr_status tsr_process_group_join(tsr_session *session, const tsr_run_options *options,
                                   tsr_process_group **out)
 {
+    if (!session)
+        return TSR_INVALID;
     tsr_run_options run_options;
     struct endpoint *endpoint = NULL;
     if (!out)

@@ -391,7 +391,7 @@ static void tell_failure(struct rank *rank)
         return;
     const char *message = tsr_status_text(rank->status);
     if (tsr_finding_count(rank->session))
-        message = tsr_finding_at(rank->session, 0).message;
+        message = tsr_finding_value(rank->session, 0).message;
     snprintf(text, sizeof text, "rank %d failed: %s", rank->endpoint->rank, message);
     tsr__comm_fail(rank->endpoint, rank->status, text);
 }

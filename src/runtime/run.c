@@ -29,7 +29,7 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     if (st != TSR_OK)
         return st;
     if (work->whole) {
-        options.transport = "threads"; // the child does not start another
+        options.transport = TSR_TRANSPORT_THREADS; // the child does not start another
         st = tsr_run_model(session, work->path, &options, work->inputs, outputs);
     } else {
         st = tsr_run(session, work->path, &options, work->inputs, outputs);
@@ -144,6 +144,8 @@ static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_te
 tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!path)
         return tsr__missing(session, "path");
     tsr_run_options run_options;
@@ -172,6 +174,8 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
 tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                    const tsr_tensors *inputs, tsr_tensors *outputs)
 {
+    if (!session)
+        return TSR_INVALID;
     tsr_run_options run_options;
     tsr_job *job = NULL;
     tsr_status st = check_call(session, options, inputs, outputs, &run_options);

@@ -38,11 +38,9 @@ static tsr_status check_place(tsr_session *session, const tsr_run_options *optio
     return TSR_USAGE;
 }
 
-// Asked by callers before any run, with a struct of any version: fields beyond its size are not
-// read.
 bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
 {
-    bool told = options && options->size >= offsetof(tsr_run_options, meet) && options->ranks > 0;
+    bool told = options && options->ranks > 0;
     if (!told)
         return tsr_launcher(rank, ranks, NULL);
     if (rank)
@@ -52,15 +50,14 @@ bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
     return true;
 }
 
-// Callers may have been built with an older, shorter struct.
 // given NULL: the defaults, all zero. *out is filled in every case; after a failure it must not be
 // used.
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out)
 {
-    memset(out, 0, sizeof *out);
-    if (given)
-        memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
+    tsr_status st = OPTIONS_READ(session, out, given, most_ranks);
+    if (st != TSR_OK)
+        return st;
     if (out->in_flight < 0 || out->in_flight > RUN_SLOTS) {
         tsr__diag(session, DIAG_run_options, NULL, "1 to 16 runs may be under way at a time",
                   "options of the run are out of range");
@@ -80,10 +77,9 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                   out->port);
         return TSR_USAGE;
     }
-    enum comm_way way;
-    if (out->gpu_way && !tsr__way_of(out->gpu_way, &way)) {
+    if ((unsigned)out->gpu_transport >= WAY_COUNT) {
         tsr__diag(session, DIAG_run_options, NULL, "auto, own, nccl or host",
-                  "GPUs do not communicate by '%s'", out->gpu_way);
+                  "there is no GPU transport %d", (int)out->gpu_transport);
         return TSR_USAGE;
     }
     return TSR_OK;

@@ -53,7 +53,7 @@ static bool serve_run(tsr_session *session, tsr_job *job, int fd)
 static tsr_status open_ranks(tsr_session *session, const char *folder, const char *engine,
                              tsr_job **out)
 {
-    tsr_run_options options = {.size = sizeof options, .transport = "shm"};
+    tsr_run_options options = {.size = sizeof options, .transport = TSR_TRANSPORT_SHM};
     const char *library = NULL;
     if (engine[0])
         library = engine;

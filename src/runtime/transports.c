@@ -24,6 +24,7 @@ static const struct transport_row {
     enum need need;              // to join the other ranks
     const char *absent, *remedy; // what is said where that is missing
 } transports[] = {
+    // in the order of tsr_transport, from 1 on
     {.name = "threads", .threads = true},
     {.name = "shm",
      .starts_ranks = true,
@@ -43,16 +44,22 @@ static const struct transport_row {
 };
 static const struct transport_row whatever_fits = {.name = NULL};
 
-// NULL: there is no transport of that name.
-// No name: the row that has no wishes; what is taken then depends on who started the process.
-static const struct transport_row *row_of(const char *name)
+// NULL: there is no such transport. The default is the row without requirements: what is taken then depends on who
+// started the process.
+static const struct transport_row *row_of(tsr_transport transport)
 {
-    if (!name)
+    if (transport == TSR_TRANSPORT_DEFAULT)
         return &whatever_fits;
-    for (size_t i = 0; i < TSR_COUNT(transports); i++)
+    size_t i = (size_t)transport - 1;
+    return i < TSR_COUNT(transports) ? &transports[i] : NULL;
+}
+
+int tsr_transport_named(const char *name)
+{
+    for (size_t i = 0; name && i < TSR_COUNT(transports); i++)
         if (strcmp(transports[i].name, name) == 0)
-            return &transports[i];
-    return NULL;
+            return (int)i + 1;
+    return name ? -1 : TSR_TRANSPORT_DEFAULT;
 }
 
 // *family: of the launcher, where there is one.

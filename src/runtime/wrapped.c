@@ -77,7 +77,7 @@ static OrtStatus *failed(struct wrapped *wrapped, tsr_status status)
     char text[ERROR_TEXT];
     size_t at = (size_t)snprintf(text, sizeof text, "Tessera: %s", tsr_status_text(status));
     for (size_t i = 0; i < tsr_finding_count(wrapped->session); i++) {
-        if (tsr_finding_at(wrapped->session, i).severity != TSR_ERROR || at >= sizeof text)
+        if (tsr_finding_value(wrapped->session, i).severity != TSR_ERROR || at >= sizeof text)
             continue;
         int added =
             snprintf(text + at, sizeof text - at, "\n%s", tsr_finding_text(wrapped->session, i));
@@ -131,7 +131,7 @@ static void find_engine(const OrtApiBase *base, char *out, size_t n)
 
 static tsr_status start_ranks(struct wrapped *wrapped, const char *path)
 {
-    tsr_run_options options = {.size = sizeof options, .transport = "threads"};
+    tsr_run_options options = {.size = sizeof options, .transport = TSR_TRANSPORT_THREADS};
     char engine[PATH_MAX];
     if (!wrapped->processes)
         return tsr_job_open(wrapped->session, path, &options, &wrapped->job);

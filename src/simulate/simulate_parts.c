@@ -257,7 +257,7 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
     moves.flops = computes.bandwidth = 1e30;
     memset(moves.rates, 0, sizeof moves.rates);
     memset(computes.moves, 0, sizeof computes.moves);
-    memset(computes.near, 0, sizeof computes.near);
+    memset(computes.cached, 0, sizeof computes.cached);
     task->overhead = int64_min(overhead, task->ps);
     task->moves = tsr__price_node(scratch, node, shapes, NULL, &moves).ps >
                   tsr__price_node(scratch, node, shapes, NULL, &computes).ps;

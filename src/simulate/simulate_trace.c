@@ -61,7 +61,7 @@ static void put_flow(struct text *text, const tsr_span *span, bool first)
 }
 
 // One process for each device, its spans, and arrows between the spans of one communication; `seen` knows which began.
-static void put_all(struct text *text, const tsr_simulation *simulation, struct map *seen,
+static void put_all(struct text *text, const tsr_simulation_summary *simulation, struct map *seen,
                     struct arena *arena)
 {
     for (size_t i = 0; i < simulation->devices; i++)
@@ -89,7 +89,7 @@ static void put_all(struct text *text, const tsr_simulation *simulation, struct 
 
 // The text is complete in memory before the file is opened; a file that cannot be finished is taken away
 // again.
-tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simulation,
+tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation_summary *simulation,
                                 const char *path)
 {
     if (!simulation)

@@ -38,7 +38,7 @@ struct run {
     const tsr_dim_size *given_sizes; // before those of one copy took their place
     size_t n_given_sizes;
     int64_t devices; // of the configuration, of which one copy may be simulated
-    tsr_simulation *out;
+    tsr_simulation_summary *out;
 };
 
 // ---- time --------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 // while it neither computes, communicates nor waits for a partner.
 static tsr_status sum_up(struct run *run)
 {
-    tsr_simulation *simulation = run->out;
+    tsr_simulation_summary *simulation = run->out;
     int requests = simulation->requests;
     for (int i = 0; i < requests; i++)
         if (run->ends[i] > simulation->seconds)
@@ -409,39 +409,33 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- start and end -----------------------------------------------------------------------------
 
-// Options of an older caller are shorter: what they lack is zero. Results of the simulation before
-// are gone from here on.
+// Results of the simulation before are gone from here on.
 static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
-                        tsr_simulation *out)
+                        tsr_simulation_summary *out)
 {
     *run = (struct run){.options = {.size = sizeof run->options}, .out = out};
-    if (given)
-        memcpy(&run->options, given, size_min(given->size, sizeof run->options));
-    tsr_status st = tsr__topology_owned(session, run->options.topology);
+    tsr_status st = OPTIONS_READ(session, &run->options, given, one_device);
+    if (st == TSR_OK)
+        st = tsr__topology_owned(session, run->options.topology);
     if (st != TSR_OK)
         return st;
     run->kept = &session->results[RESULT_SIMULATION];
     tsr__arena_free(run->kept);
     run->sim = (struct sim){.session = session, .arena = run->kept};
-    *out = (tsr_simulation){.size = sizeof *out,
-                            .requests = run->options.requests > 0 ? run->options.requests : 1};
+    *out = (tsr_simulation_summary){
+        .size = sizeof *out, .requests = run->options.requests > 0 ? run->options.requests : 1};
     if (out->requests <= SIM_MAX_REQUESTS)
         return TSR_OK;
     tsr__diag(session, DIAG_run_options, NULL, "at most 100000", "too many requests to simulate");
     return TSR_USAGE;
 }
 
-// given is written on success only, and no further than its size says.
-static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
+// given is written on success only.
+static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *given)
 {
     tsr_topology_free(run->own);
-    if (st == TSR_OK) {
-        size_t n = sizeof *run->out;
-        if (given->size)
-            n = size_min(given->size, n);
-        run->out->size = n;
-        memcpy(given, run->out, n);
-    }
+    if (st == TSR_OK)
+        *given = *run->out;
     return st;
 }
 
@@ -588,12 +582,13 @@ free_all:
 
 // The model stays as it is: everything happens in a copy. Remarks about the copy are dropped,
 // errors stay.
-tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation *out)
+tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *options,
+                             tsr_simulation_summary *out)
 {
     if (!out)
         return tsr__missing(tsr_model_session(model), "out");
     struct run run;
-    tsr_simulation result;
+    tsr_simulation_summary result;
     tsr_model *copy = NULL;
     tsr_session *session = tsr_model_session(model);
     struct diag_mark before = tsr__diag_mark(session);
@@ -612,7 +607,7 @@ tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, t
 // Every part is loaded before the first is looked at, since a collective is known only when all its
 // members are. The models are freed in every case.
 tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
-                               const tsr_simulate_options *options, tsr_simulation *out)
+                               const tsr_simulate_options *options, tsr_simulation_summary *out)
 {
     if (!out)
         return tsr__missing(session, "out");
@@ -621,7 +616,7 @@ tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
     struct run run;
     struct bundle bundle;
     struct arena arena;
-    tsr_simulation result;
+    tsr_simulation_summary result;
     tsr_status st = begin(&run, session, options, &result);
     tsr__arena_init(&arena, session);
     if (st == TSR_OK)

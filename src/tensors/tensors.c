@@ -15,6 +15,8 @@
 
 tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!out)
         return tsr__missing(session, "out");
     tsr_tensors *tensors = tsr__alloc(session, sizeof *tensors);

@@ -413,6 +413,8 @@ static tsr_status parse(tsr_session *session, struct str t, tsr_topology **out)
 
 tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!text)
         return tsr__missing(session, "text");
     if (!out)

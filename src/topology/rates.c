@@ -49,7 +49,7 @@ void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
 {
     add_speeds(json, "rates", names, device->rates, TSR_RATE_COUNT);
     add_speeds(json, "moves", move_names, device->moves, TSR_MOVE_COUNT);
-    add_speeds(json, "near", move_names, device->near, TSR_MOVE_COUNT);
+    add_speeds(json, "near", move_names, device->cached, TSR_MOVE_COUNT);
 }
 
 // A member of a device: its keys and the rates that they set.
@@ -111,7 +111,7 @@ bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char 
          "\"rates\" has a rate that is not a number > 0"},
         {"moves", move_names, out->moves, TSR_MOVE_COUNT, NULL, "\"moves\" is not an object",
          "\"moves\" has a key that is " MOVES, "\"moves\" has a rate that is not a number > 0"},
-        {"near", move_names, out->near, TSR_MOVE_COUNT, NULL, "\"near\" is not an object",
+        {"near", move_names, out->cached, TSR_MOVE_COUNT, NULL, "\"near\" is not an object",
          "\"near\" has a key that is " MOVES, "\"near\" has a rate that is not a number > 0"}};
     for (size_t i = 0; i < TSR_COUNT(all); i++)
         if (!read_speeds(device, &all[i], what))

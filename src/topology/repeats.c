@@ -14,7 +14,7 @@ bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device 
            a->overhead == b->overhead && a->queued == b->queued &&
            memcmp(a->rates, b->rates, sizeof a->rates) == 0 &&
            memcmp(a->moves, b->moves, sizeof a->moves) == 0 &&
-           memcmp(a->near, b->near, sizeof a->near) == 0;
+           memcmp(a->cached, b->cached, sizeof a->cached) == 0;
 }
 
 // The sort order of links, for bisection.

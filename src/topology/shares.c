@@ -56,7 +56,7 @@ static tsr_topology_device part_of(const tsr_topology_device *device, int ranks)
         part.rates[i] /= ranks;
     for (int i = 0; i < TSR_MOVE_COUNT; i++) {
         part.moves[i] /= ranks;
-        part.near[i] /= ranks;
+        part.cached[i] /= ranks;
     }
     return part;
 }

@@ -97,6 +97,19 @@ int tsr_topology_devices(const tsr_topology *topology)
     return topology->n;
 }
 
+tsr_status tsr_topology_device_facts(const tsr_topology *topology, int i, tsr_device_facts *out)
+{
+    const tsr_topology_device *from = tsr_topology_device_at(topology, i);
+    tsr_device_facts facts = {0};
+    if (from)
+        facts = (tsr_device_facts){.name = from->name,
+                                   .memory = from->memory,
+                                   .flops = from->flops,
+                                   .bandwidth = from->bandwidth,
+                                   .overhead = from->overhead};
+    return tsr__element_read(topology->session, SIZED_LIST(&facts, from ? 1 : 0, overhead), 0, out);
+}
+
 const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device)
 {
     if (device >= 0 && device < topology->n)
@@ -140,7 +153,7 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
     at->queued = at->queued || topology_device->queued;
     bool rates = take_speeds(at->rates, topology_device->rates, TSR_RATE_COUNT);
     bool moves = take_speeds(at->moves, topology_device->moves, TSR_MOVE_COUNT);
-    bool near = take_speeds(at->near, topology_device->near, TSR_MOVE_COUNT);
+    bool near = take_speeds(at->cached, topology_device->cached, TSR_MOVE_COUNT);
     if (rates || moves || near || topology_device->queued || topology_device->name ||
         topology_device->memory > 0 || topology_device->flops > 0 ||
         topology_device->bandwidth > 0 || topology_device->overhead > 0)

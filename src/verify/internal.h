@@ -63,6 +63,6 @@ void tsr__verify_saturation(struct work *work);
 // Where cut and whole agree once all values are given out (`whole`: those of the whole model): says that the engine makes the difference.
 void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole);
 // trials.c: random shardings, one after the other.
-tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result) TSR_MUST_USE;
+tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result) TSR_MUST_USE;
 
 #endif

@@ -62,7 +62,7 @@ static tsr_status cut_values(struct work *work, tsr_model *model, const char *co
     run.trace = NULL;
     tsr_status st = give_out(model);
     if (st == TSR_OK)
-        st = tsr_partition(model, work->scratch.parts, &cut, NULL);
+        st = tsr_partition_into(model, work->scratch.parts, &cut, NULL);
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &run, work->inputs, out);
     tsr__folder_remove(work->scratch.parts);

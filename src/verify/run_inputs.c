@@ -164,7 +164,7 @@ static bool is_bounded(struct loading *loading)
 // Runs the unsharded model in this process, on the CPU. Its diagnostics are discarded.
 static tsr_status try_run(struct loading *loading)
 {
-    tsr_run_options run = {.size = sizeof run, .transport = "threads"};
+    tsr_run_options run = {.size = sizeof run, .transport = TSR_TRANSPORT_THREADS};
     run.ort_ops = loading->run->ort_ops;
     run.work = loading->run->work;
     run.threads = loading->run->threads;

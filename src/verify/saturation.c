@@ -47,7 +47,7 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
     static const int64_t dims[2] = {ROWS, INNER};
     uint8_t largest[ROWS * INNER];
     memset(largest, 255, sizeof(largest));
-    tsr_run_options options = {.size = sizeof(options), .transport = "threads"};
+    tsr_run_options options = {.size = sizeof(options), .transport = TSR_TRANSPORT_THREADS};
     tsr_tensors *in = NULL, *got = NULL;
     tsr_status st = tsr_tensors_new(session, &in);
     if (st == TSR_OK)

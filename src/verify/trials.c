@@ -133,14 +133,14 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 static const char *refusal(const struct work *work, const struct diag_mark *mark)
 {
     for (size_t i = mark->n; i < tsr_finding_count(work->session); i++) {
-        tsr_finding finding = tsr_finding_at(work->session, i);
+        tsr_finding finding = tsr_finding_value(work->session, i);
         if (finding.severity == TSR_ERROR)
             return tsr__arena_str(work->results, str_of(finding.message)).p;
     }
     return tsr_status_text(TSR_UNSUPPORTED);
 }
 
-static void sum_up(tsr_verify_result *result, const tsr_trial *trial)
+static void sum_up(tsr_verify_summary *result, const tsr_trial *trial)
 {
     result->ok = result->ok && trial->ok;
     if (trial->recorded >= 0 && result->recorded != 0) // one that differs is enough
@@ -177,7 +177,7 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
 
 // A trial that fails does not stop the others: the first failure is returned at the end. If all
 // trials are refused, so is the verification.
-tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
+tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
 {
     struct trials trials = {.work = work};
     tsr_status first = TSR_OK, st = choose_config(&trials);

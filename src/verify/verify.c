@@ -65,9 +65,9 @@ static bool divides_work(const tsr_plan_summary *plan)
 }
 
 // Plans the model for its inputs. Where the plan shards nothing, the model is loaded again and planned to shard what it can.
-static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_result *result)
+static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
-    tsr_status st = tsr_plan_for(work->model, work->options->plan, work->inputs, plan);
+    tsr_status st = tsr_plan_for_into(work->model, work->options->plan, work->inputs, plan);
     result->assumed = plan->assumed;
     if (st != TSR_OK || divides_work(plan))
         return st;
@@ -87,7 +87,7 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_veri
 }
 
 // The sharding that the model has, or that of a plan that is made first. Other ranks run what rank 0 shards.
-static tsr_status verify_own(struct work *work, tsr_verify_result *result)
+static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
 {
     struct outcome out = {.recorded = -1};
     tsr_plan_summary plan = {.size = sizeof(plan), .config = work->options->config};
@@ -122,15 +122,14 @@ static void close_all(struct work *work)
 // What the run is asked for, with what a verification needs besides.
 static tsr_run_options run_options(const tsr_verify_options *options)
 {
-    tsr_run_options run = options->run;
-    run.size = sizeof(run);
+    tsr_run_options run = *options->run;
     if (!run.work)
         run.work = options->work;
     // Cut and whole are fused differently, and 8-bit arithmetic would be all one sees.
     run.float_products = true;
     if (!run.transport && run.ranks == 0)
-        run.transport = "threads"; // one process compares, whoever started it
-    if (strcmp(run.transport ? run.transport : "", "threads") != 0)
+        run.transport = TSR_TRANSPORT_THREADS; // one process compares, whoever started it
+    if (run.transport != TSR_TRANSPORT_THREADS)
         tsr_run_place(&run, &run.rank, &run.ranks); // a launcher's rank is one like any other
     return run;
 }
@@ -150,7 +149,7 @@ static bool engine_lacks(const struct work *work)
     return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;
 }
 
-static tsr_status verify_opened(struct work *work, tsr_verify_result *found)
+static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
 {
     tsr_status st = TSR_OK;
     if (work->run.ranks > 0)
@@ -174,29 +173,32 @@ static tsr_status verify_opened(struct work *work, tsr_verify_result *found)
 }
 
 // The result is filled if there is one: the model was compared, or at least one trial was made.
-tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_options *options,
-                      tsr_verify_result *result)
+tsr_status tsr_verify_into(tsr_session *session, const char *model,
+                           const tsr_verify_options *options, tsr_verify_summary *result)
 {
-    tsr_verify_options given = {.size = sizeof(given)};
-    if (options)
-        memcpy(&given, options, size_min(options->size, sizeof(given)));
-    tsr_status st = check_owners(session, &given);
+    if (!session)
+        return TSR_INVALID;
+    tsr_verify_options given;
+    tsr_run_options run;
+    tsr_status st = OPTIONS_READ(session, &given, options, allow_unsharded);
+    if (st == TSR_OK)
+        st = OPTIONS_READ(session, &run, given.run, most_ranks);
+    given.run = &run;
+    if (st == TSR_OK)
+        st = check_owners(session, &given);
     if (st != TSR_OK)
         return st;
-    if (given.run.tf32 && given.tolerance == 0)
+    if (run.tf32 && given.tolerance == 0)
         given.tolerance = TF32_TOLERANCE;
     struct work work = {.session = session, .path = model, .options = &given};
     work.run = run_options(&given);
     work.results = &session->results[RESULT_VERIFY];
     tsr__arena_free(work.results);
     tsr__arena_init(&work.arena, session);
-    tsr_verify_result found = {.size = sizeof(found), .recorded = -1};
+    tsr_verify_summary found = {.size = sizeof(found), .recorded = -1};
     st = verify_opened(&work, &found);
     close_all(&work);
-    if (result && (st == TSR_OK || st == TSR_DIFFERENT || found.n_trials)) {
-        if (result->size)
-            found.size = size_min(result->size, sizeof(found));
-        memcpy(result, &found, found.size);
-    }
+    if (result && (st == TSR_OK || st == TSR_DIFFERENT || found.n_trials))
+        *result = found;
     return st;
 }

@@ -265,7 +265,7 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
     if (apart && rank > 0)
         return help_rank_0(work);
     out->partition.size = sizeof(out->partition);
-    tsr_status st = tsr_partition(model, work->scratch.parts, &cut, &out->partition);
+    tsr_status st = tsr_partition_into(model, work->scratch.parts, &cut, &out->partition);
     if (st != TSR_OK) {
         tsr__folder_remove(work->scratch.parts);
         return st;
@@ -275,7 +275,7 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
     if (st != TSR_DIFFERENT)
         return st;
     if (apart)
-        work->run.transport = "threads"; // the others have ended
+        work->run.transport = TSR_TRANSPORT_THREADS; // the others have ended
     out->ok = tsr__verify_self(work, out->partition.devices, out->outputs, out->n_outputs);
     if (out->ok)
         return TSR_OK;

@@ -100,7 +100,7 @@ static inline size_t findings(const struct bench *b, const char *code)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_finding_count(b->s); i++)
-        n += !code || strcmp(tsr_finding_at(b->s, i).code, code) == 0;
+        n += !code || strcmp(tsr_finding_value(b->s, i).code, code) == 0;
     return n;
 }
 
@@ -109,8 +109,8 @@ static inline void refused(struct bench *b, tsr_status st, const char *code)
 {
     assert_int_equal(st, TSR_INVALID);
     assert_int_equal(findings(b, NULL), 1);
-    assert_string_equal(tsr_finding_at(b->s, 0).code, code);
-    assert_true(tsr_finding_at(b->s, 0).message[0] != 0);
+    assert_string_equal(tsr_finding_value(b->s, 0).code, code);
+    assert_true(tsr_finding_value(b->s, 0).message[0] != 0);
     tsr_finding_clear(b->s);
 }
 
@@ -118,7 +118,7 @@ static inline void refused(struct bench *b, tsr_status st, const char *code)
 static inline size_t check_errors(struct bench *b, tsr_model *m)
 {
     tsr_finding_clear(b->s);
-    assert_int_equal(tsr_check(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
     return tsr_finding_total(b->s, TSR_ERROR);
 }
 

@@ -4,7 +4,7 @@
 The headers in its folder are read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
 handle: a text, options, a list, a result. That one is NULL, and the others are something that the call can do without being
 right: handles of a small model, "x", 1, zeroed structs. Each call is made in a process of its own, which must end by
-itself. A NULL handle stays a programming error, as the header says.
+itself. A NULL handle other than a session stays a programming error, as the header says.
 """
 import ctypes
 import glob
@@ -26,7 +26,7 @@ SECONDS = 60
 NO_HANDLE = 9
 PATH = re.compile(r"char \*(path|folder|file|out|set)\b")
 PLAIN = {"tsr_severity"}  # a number
-NEED_AN_ENGINE = {"tsr_job", "tsr_generator", "tsr_process_group"}  # what a rank may be given is tested where there are ranks
+NEED_AN_ENGINE = {"tsr_verify_result", "tsr_job", "tsr_generator", "tsr_process_group"}  # what a rank may be given is tested where there are ranks
 
 
 def read(text):
@@ -61,7 +61,15 @@ class World:
         self.call("tsr_model_set_metadata", model, b"key", b"value")
         self.call("tsr_pieces_new", session, b"{2:0,1}", 1, 1, (ctypes.c_int64 * 1)(4), None, ctypes.byref(pieces))
         self.call("tsr_partition", model, os.path.join(scratch, "parts").encode(), None, None)
+        ports = ctypes.create_string_buffer((1024).to_bytes(8, "little") + (2).to_bytes(8, "little"), 1024)  # a size, and 2 devices
+        plan, parts, simulation, tiling = (ctypes.c_void_p() for _ in range(4))
+        self.call("tsr_partition", model, os.path.join(scratch, "again").encode(), None, ctypes.byref(parts))
+        self.call("tsr_simulate", model, None, ctypes.byref(simulation))
+        self.call("tsr_tiling_new", session, b"{2:0,1}", 1, (ctypes.c_int64 * 1)(4), ctypes.c_int64(0), ctypes.byref(tiling))
+        other = self.made("tsr_model_load", session, os.path.join(folder, "model.onnx").encode())
+        self.call("tsr_plan", other, ports, ctypes.byref(plan))
         self.handles = {
+            "tsr_plan_result": plan, "tsr_partition_result": parts, "tsr_simulation": simulation, "tsr_tiling": tiling,
             "tsr_session": session, "tsr_model": model, "tsr_graph": graph, "tsr_node": node, "tsr_value": value, "tsr_config": config,
             "tsr_spec": spec, "tsr_pieces": pieces, "tsr_tensors": self.made("tsr_tensors_new", session), "tsr_json": self.call("tsr_json_new", session),
             "tsr_attr": self.call("tsr_node_find_attr", node, b"number"), "tsr_tensor": self.call("tsr_value_initializer", constant),

@@ -65,8 +65,8 @@ static void test_03_reading_binds_the_very_value(void **state)
     tsr_node *n = node_at(m, 0);
     tsr_node_config *nc = tsr_node_config_at(n, 0);
     assert_ptr_equal(tsr_spec_value(tsr_node_config_spec(nc, 0)), tsr_node_input(n, 0));
-    assert_string_equal(tsr_config_name(tsr_node_config_config(nc)), "somewhere");
-    assert_int_equal(tsr_config_devices(tsr_node_config_config(nc)), 0);
+    assert_string_equal(tsr_config_name(tsr_node_config_target(nc)), "somewhere");
+    assert_int_equal(tsr_config_devices(tsr_node_config_target(nc)), 0);
 }
 
 static void test_04_unknown_tensor_is_kept(void **state)
@@ -468,7 +468,7 @@ static void test_42_cascade_keeps_other_configurations(void **state)
     shard(b, b->w, d, 0, 2);
     assert_int_equal(tsr_model_remove_config(b->m, c, true), TSR_OK);
     assert_int_equal(tsr_node_config_count(b->mm), 1);
-    assert_ptr_equal(tsr_node_config_config(tsr_node_config_at(b->mm, 0)), d);
+    assert_ptr_equal(tsr_node_config_target(tsr_node_config_at(b->mm, 0)), d);
 }
 
 static void test_43_cascade_reaches_functions(void **state)

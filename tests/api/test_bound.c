@@ -144,7 +144,7 @@ static void test_58_copy_points_into_the_copy(void **state)
     assert_ptr_not_equal(tsr_node_input(n, 0), b->w);
     assert_ptr_equal(tsr_spec_value(first_spec(n)), tsr_node_input(n, 0));
     // Bettered: the configuration is the copy's too.
-    assert_ptr_equal(tsr_node_config_config(tsr_node_config_at(n, 0)), tsr_model_config(m, 0));
+    assert_ptr_equal(tsr_node_config_target(tsr_node_config_at(n, 0)), tsr_model_config(m, 0));
     assert_ptr_not_equal(tsr_model_config(m, 0), c);
     CONTENT(b, m);
 }
@@ -311,7 +311,7 @@ static void test_70_nothing_to_bind_to(void **state)
     assert_null(tsr_value_graph(v));
     assert_null(tsr_value_producer(v));
     assert_int_equal(tsr_value_use_count(v), 0);
-    assert_int_equal(tsr_config_devices(tsr_node_config_config(tsr_node_config_at(n, 0))), 0);
+    assert_int_equal(tsr_config_devices(tsr_node_config_target(tsr_node_config_at(n, 0))), 0);
 }
 
 static void not_saved(struct bench *b, tsr_model *m, const char *code)
@@ -490,7 +490,7 @@ static void test_86_entry_round_trip(void **state)
     tsr_model *m = load(b, file.at, file.n);
     tsr_node *n = node_at(m, 0);
     assert_ptr_equal(tsr_spec_value(first_spec(n)), tsr_node_input(n, 0));
-    tsr_config *c = tsr_node_config_config(tsr_node_config_at(n, 0));
+    tsr_config *c = tsr_node_config_target(tsr_node_config_at(n, 0));
     assert_string_equal(tsr_config_name(c), "alone");
     tsr_dim size;
     tsr_spec *p = first_spec(n);
@@ -501,7 +501,7 @@ static void test_86_entry_round_trip(void **state)
     int64_t stage = -1;
     assert_true(tsr_node_config_stage(tsr_node_config_at(n2, 0), &stage));
     assert_int_equal(stage, 5);
-    assert_string_equal(tsr_config_name(tsr_node_config_config(tsr_node_config_at(n2, 0))),
+    assert_string_equal(tsr_config_name(tsr_node_config_target(tsr_node_config_at(n2, 0))),
                         "alone");
     assert_ptr_equal(tsr_spec_value(first_spec(n2)), tsr_node_input(n2, 0));
 }
@@ -513,7 +513,7 @@ static void test_87_whole_model_round_trip(void **state)
     assert_int_equal(tsr_node_shard(b->mm, b->w, c, 0, 2, IDS(0, 1), 0), TSR_OK);
     tsr_model *m = again(b, b->m);
     tsr_node *n = node_at(m, 0);
-    assert_ptr_equal(tsr_node_config_config(tsr_node_config_at(n, 0)), tsr_model_config(m, 0));
+    assert_ptr_equal(tsr_node_config_target(tsr_node_config_at(n, 0)), tsr_model_config(m, 0));
     assert_ptr_equal(tsr_spec_value(first_spec(n)), tsr_node_input(n, 0));
     CONTENT(b, m);
 }
@@ -524,7 +524,7 @@ static void test_88_dangling_id_stays(void **state)
     struct msg entry = msg_entry("nobody", "x"), conf = msg_config("c", 2),
                file = msg_model(&entry, &conf);
     tsr_model *m = load(b, file.at, file.n);
-    tsr_config *c = tsr_node_config_config(tsr_node_config_at(node_at(m, 0), 0));
+    tsr_config *c = tsr_node_config_target(tsr_node_config_at(node_at(m, 0), 0));
     assert_string_equal(tsr_config_name(c), "nobody");
     assert_int_equal(tsr_model_config_count(m), 1);
     assert_ptr_not_equal(tsr_model_config(m, 0), c);
@@ -545,7 +545,7 @@ static void test_90_resolution_reaches_functions(void **state)
     struct msg file = msg_function_model(&entry, &conf);
     tsr_model *m = load(b, file.at, file.n);
     tsr_node *inner = tsr_graph_first(tsr_function_graph(tsr_model_function(m, 0)));
-    assert_ptr_equal(tsr_node_config_config(tsr_node_config_at(inner, 0)), tsr_model_config(m, 0));
+    assert_ptr_equal(tsr_node_config_target(tsr_node_config_at(inner, 0)), tsr_model_config(m, 0));
     assert_ptr_equal(tsr_spec_value(first_spec(inner)), tsr_node_input(inner, 0));
     CONTENT(b, m);
 }

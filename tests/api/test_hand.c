@@ -19,9 +19,9 @@
 // Seconds of one run; 0: the sharding is not possible.
 static double simulated(tsr_model *model, const char *config, tsr_topology *topology)
 {
-    tsr_simulation simulation = {.size = sizeof simulation};
+    tsr_simulation_summary simulation = {.size = sizeof simulation};
     tsr_simulate_options options = {.size = sizeof options, .config = config, .topology = topology};
-    return tsr_simulate(model, &options, &simulation) == TSR_OK ? simulation.seconds : 0;
+    return tsr_simulate_into(model, &options, &simulation) == TSR_OK ? simulation.seconds : 0;
 }
 
 // Plans for unlike devices try only some sets of them; all else is complete.
@@ -73,7 +73,7 @@ static double best_staged(tsr_model *model, tsr_topology *topology)
         .size = sizeof options, .topology = topology, .stages = TSR_STAGES_AUTO, .config = name};
     tsr_plan_summary plan = {.size = sizeof plan};
     tsr_config *before = tsr_model_find_config(model, name);
-    if (!before && tsr_plan(model, &options, &plan) != TSR_OK)
+    if (!before && tsr_plan_into(model, &options, &plan) != TSR_OK)
         return 0;
     return simulated(model, name, topology);
 }
@@ -120,7 +120,7 @@ static bool try_model(uint64_t seed, uint64_t shardings, struct tally *tally)
     tsr_topology *topology = make_topology(session, seed);
     tsr_plan_options options = {.size = sizeof options, .topology = topology};
     tsr_plan_summary plan = {.size = sizeof plan};
-    if (model && topology && tsr_plan(model, &options, &plan) == TSR_OK) {
+    if (model && topology && tsr_plan_into(model, &options, &plan) == TSR_OK) {
         char config[64];
         snprintf(config, sizeof config, "%s", plan.config);
         double planned = simulated(model, config, topology), told = plan.milliseconds / 1e3;

@@ -36,10 +36,10 @@ struct times {
 static struct times simulated(tsr_model *model, const char *config, tsr_topology *topology,
                               int requests)
 {
-    tsr_simulation simulation = {.size = sizeof simulation};
+    tsr_simulation_summary simulation = {.size = sizeof simulation};
     tsr_simulate_options options = {
         .size = sizeof options, .config = config, .topology = topology, .requests = requests};
-    if (tsr_simulate(model, &options, &simulation) != TSR_OK)
+    if (tsr_simulate_into(model, &options, &simulation) != TSR_OK)
         return (struct times){0};
     return (struct times){simulation.first, simulation.period};
 }
@@ -184,7 +184,7 @@ static bool try_stages(uint64_t seed, int64_t stages, tsr_objective objective, u
                 stages <= (int64_t)tsr_graph_node_count(tsr_model_graph(model));
     if (!fits)
         goto free_model;
-    done = tsr_plan(model, &options, &plan) == TSR_OK;
+    done = tsr_plan_into(model, &options, &plan) == TSR_OK;
     struct times seen = {0};
     if (done)
         seen = simulated(model, "planned", topology, RUNS);

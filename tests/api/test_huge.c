@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_huge.c - sizes at the end of the range: planning, simulating, reporting and partitioning refuse
 // them or answer, without a negative number. A sanitizer sees every overflow on the way.
-#include "tessera_graph.h"
+#include "tessera_cli.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -110,19 +110,19 @@ static void check_summary(const tsr_plan_summary *plan)
 static void use_plan(tsr_model *model, const tsr_plan_summary *plan, const char *folder)
 {
     char path[512];
-    tsr_simulation simulation = {.size = sizeof simulation};
+    tsr_simulation_summary simulation = {.size = sizeof simulation};
     tsr_simulate_options options = {.size = sizeof options};
-    tsr_status st = tsr_simulate(model, &options, &simulation);
+    tsr_status st = tsr_simulate_into(model, &options, &simulation);
     if (st == TSR_OK)
         assert_true(simulation.seconds >= 0);
     snprintf(path, sizeof path, "%s/page.html", folder);
-    tsr_report_options report = {.size = sizeof report, .plan = plan};
+    tsr_report_input report = {.size = sizeof report, .plan = plan};
     if (st == TSR_OK)
         report.simulation = &simulation;
-    (void)tsr_report(model, &report, path);
+    (void)tsr_report_into(model, &report, path);
     tsr_partition_options dry = {.size = sizeof dry, .dry_run = true};
     snprintf(path, sizeof path, "%s/parts", folder);
-    (void)tsr_partition(model, path, &dry, NULL);
+    (void)tsr_partition_into(model, path, &dry, NULL);
 }
 
 static void try_case(const struct node_case *one, int64_t size, int devices, int stages,
@@ -133,7 +133,7 @@ static void try_case(const struct node_case *one, int64_t size, int devices, int
     tsr_model *model = make(session, one, size);
     tsr_plan_options options = {.size = sizeof options, .devices = devices, .stages = stages};
     tsr_plan_summary plan = {.size = sizeof plan};
-    tsr_status st = tsr_plan(model, &options, &plan);
+    tsr_status st = tsr_plan_into(model, &options, &plan);
     if (st == TSR_OK || st == TSR_INFEASIBLE)
         check_summary(&plan);
     if (st == TSR_OK)

@@ -54,7 +54,7 @@ static tsr_status save_and_load(tsr_session *s, tsr_model *m)
 static tsr_status check_all(tsr_session *s, tsr_model *m)
 {
     (void)s;
-    return tsr_check(m, NULL);
+    return tsr_check_config(m, NULL);
 }
 
 static tsr_status shapes(tsr_session *s, tsr_model *m)
@@ -67,7 +67,7 @@ static tsr_status shapes(tsr_session *s, tsr_model *m)
 static tsr_status infer(tsr_session *s, tsr_model *m)
 {
     (void)s;
-    return tsr_infer(m, NULL);
+    return tsr_infer_config(m, NULL);
 }
 
 static tsr_status plan(tsr_session *s, tsr_model *m)
@@ -75,7 +75,7 @@ static tsr_status plan(tsr_session *s, tsr_model *m)
     tsr_plan_options o = {.size = sizeof o, .devices = 2};
     tsr_plan_summary x = {.size = sizeof x};
     (void)s;
-    return tsr_plan(m, &o, &x);
+    return tsr_plan_into(m, &o, &x);
 }
 
 static tsr_status partition(tsr_session *s, tsr_model *m)
@@ -83,14 +83,14 @@ static tsr_status partition(tsr_session *s, tsr_model *m)
     tsr_partition_options o = {.size = sizeof o, .dry_run = true};
     tsr_partition_summary x = {.size = sizeof x};
     (void)s;
-    return tsr_partition(m, NULL, &o, &x);
+    return tsr_partition_into(m, NULL, &o, &x);
 }
 
 static tsr_status simulate(tsr_session *s, tsr_model *m)
 {
-    tsr_simulation x = {.size = sizeof x};
+    tsr_simulation_summary x = {.size = sizeof x};
     (void)s;
-    return tsr_simulate(m, NULL, &x);
+    return tsr_simulate_into(m, NULL, &x);
 }
 
 static tsr_status topology(tsr_session *s, tsr_model *m)
@@ -127,7 +127,7 @@ static const struct step steps[] = {
 static void look_at_findings(tsr_session *s, const char *what, uint64_t n)
 {
     for (size_t i = 0; i < tsr_finding_count(s); i++) {
-        tsr_finding f = tsr_finding_at(s, i);
+        tsr_finding f = tsr_finding_value(s, i);
         if (f.severity != TSR_ERROR || strcmp(f.code, "out-of-memory") == 0)
             continue;
         n_wrong++;

@@ -45,20 +45,20 @@ static tsr_status make(tsr_session *s, tsr_model **out)
     return make_rows(s, 32, out);
 }
 
-static tsr_status all_of_it(tsr_session *s, tsr_simulation *x)
+static tsr_status all_of_it(tsr_session *s, tsr_simulation_summary *x)
 {
     tsr_model *m = NULL;
     tsr_plan_options o = {.size = sizeof o, .devices = 2};
     tsr_plan_summary p = {.size = sizeof p};
     tsr_status st = make(s, &m);
     if (st == TSR_OK)
-        st = tsr_plan(m, &o, &p);
+        st = tsr_plan_into(m, &o, &p);
     if (st == TSR_OK)
-        st = tsr_simulate(
+        st = tsr_simulate_into(
             m, &(tsr_simulate_options){.size = sizeof(tsr_simulate_options), .requests = 3}, x);
-    tsr_report_options r = {.size = sizeof r, .plan = &p, .simulation = x};
+    tsr_report_input r = {.size = sizeof r, .plan = &p, .simulation = x};
     if (st == TSR_OK)
-        st = tsr_report(m, &r, page);
+        st = tsr_report_into(m, &r, page);
     tsr_model_free(m);
     return st;
 }
@@ -67,7 +67,7 @@ static void told(void **state)
 {
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
-    tsr_simulation x = {.size = sizeof x};
+    tsr_simulation_summary x = {.size = sizeof x};
     assert_true(all_of_it(s, &x) == TSR_OK);
     assert_true(x.devices == 2 && x.requests == 3 && x.unsized == 0 && x.n_spans > 0);
     assert_true(x.first > 0 && x.period > 0 && x.seconds >= x.first + x.period);
@@ -84,13 +84,13 @@ static void old_callers(void **state)
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = NULL;
     tsr_plan_options o = {.size = sizeof o, .devices = 2};
-    _Alignas(tsr_simulation) unsigned char bytes[sizeof(tsr_simulation)];
+    _Alignas(tsr_simulation_summary) unsigned char bytes[sizeof(tsr_simulation_summary)];
     size_t head[2] = {sizeof head, 0};
     memset(bytes, 0x5a, sizeof bytes);
     memcpy(bytes, head, sizeof head);
     assert_int_equal(make(s, &m), TSR_OK);
-    assert_int_equal(tsr_plan(m, &o, NULL), TSR_OK);
-    assert_int_equal(tsr_simulate(m, NULL, (tsr_simulation *)(void *)bytes), TSR_OK);
+    assert_int_equal(tsr_plan_into(m, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_simulate_into(m, NULL, (tsr_simulation_summary *)(void *)bytes), TSR_OK);
     memcpy(head, bytes, sizeof head);
     assert_int_equal(head[1], 2);
     for (size_t i = sizeof head; i < sizeof bytes; i++)
@@ -119,9 +119,9 @@ static void messages_have_senders_of_their_own(void **state)
         assert_int_equal(tsr_node_shard_text(node, tsr_node_input(node, 0), config, texts[i]),
                          TSR_OK);
     }
-    tsr_simulation x = {.size = sizeof x};
+    tsr_simulation_summary x = {.size = sizeof x};
     tsr_simulate_options o = {.size = sizeof o, .config = "c", .topology = grid};
-    assert_int_equal(tsr_simulate(m, &o, &x), TSR_OK);
+    assert_int_equal(tsr_simulate_into(m, &o, &x), TSR_OK);
     assert_string_equal(x.comms[0].op, "Send");
     assert_int_equal(x.comms[0].n_groups, 2);
     assert_int_equal(tsr_topology_cost(grid, TSR_SEND, neighbours, 2, x.comms[0].bytes, &one),
@@ -140,7 +140,7 @@ static void without_memory(void **state)
     tsr_status st = TSR_NOMEM;
     for (uint64_t n = 1; st != TSR_OK && n < 100000; n += n < 40 ? 1 : 1 + n / 40) {
         tsr_session *s = tsr_session_new(NULL);
-        tsr_simulation x = {.size = sizeof x};
+        tsr_simulation_summary x = {.size = sizeof x};
         unlink(page);
         tsr__session_fault(s, 0, n, true);
         st = all_of_it(s, &x);
@@ -168,22 +168,22 @@ static void copies_are_simulated_once(void **state)
     tsr_topology *t = NULL;
     tsr_dim_size size = {"batch", 48 * 512};
     tsr_plan_summary p = {.size = sizeof p};
-    tsr_simulation folded = {.size = sizeof folded}, all = {.size = sizeof all};
+    tsr_simulation_summary folded = {.size = sizeof folded}, all = {.size = sizeof all};
     assert_int_equal(make_rows(s, -1, &m), TSR_OK);
     assert_int_equal(tsr_topology_parse(s, "hosts:48x2", &t), TSR_OK);
     tsr_topology_set_links(t, 1e-7, 1e12);
     tsr_plan_options o = {.size = sizeof o, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_plan(m, &o, &p), TSR_OK);
+    assert_int_equal(tsr_plan_into(m, &o, &p), TSR_OK);
     assert_true(p.copies > 8);
     tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
     how.requests = 2;
-    assert_int_equal(tsr_simulate(m, &how, &folded), TSR_OK);
+    assert_int_equal(tsr_simulate_into(m, &how, &folded), TSR_OK);
     double seconds = folded.seconds, first = folded.first, work = folded.device[95].compute;
     assert_int_equal(folded.devices, 96);
     assert_true(within(first, p.milliseconds / 1e3, 0.03));
     assert_int_equal(tsr_session_temporary(s, NULL, &folder), TSR_OK);
     tsr_partition_options cut = {.size = sizeof cut, .force = true};
-    assert_int_equal(tsr_partition(m, folder, &cut, NULL), TSR_OK);
+    assert_int_equal(tsr_partition_into(m, folder, &cut, NULL), TSR_OK);
     assert_int_equal(tsr_simulate_folder(s, folder, &how, &all), TSR_OK);
     assert_true(within(all.first, first, 0.03) && within(all.seconds, seconds, 0.03));
     assert_true(within(all.device[95].compute, work, 0.03));
@@ -201,21 +201,21 @@ static void ten_thousand_devices(void **state)
     tsr_topology *t = NULL;
     tsr_dim_size size = {"batch", 10000 * 16};
     tsr_plan_summary p = {.size = sizeof p};
-    tsr_simulation x = {.size = sizeof x};
+    tsr_simulation_summary x = {.size = sizeof x};
     assert_int_equal(make_rows(s, -1, &m), TSR_OK);
     assert_int_equal(tsr_topology_parse(s, "hosts:1250x8", &t), TSR_OK);
     assert_int_equal(tsr_topology_devices(t), 10000);
     tsr_topology_set_links(t, 1e-7, 1e12);
     tsr_plan_options o = {.size = sizeof o, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_plan(m, &o, &p), TSR_OK);
+    assert_int_equal(tsr_plan_into(m, &o, &p), TSR_OK);
     assert_true(p.copies > 100 && p.used_devices % p.copies == 0);
     tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_simulate(m, &how, &x), TSR_OK);
+    assert_int_equal(tsr_simulate_into(m, &how, &x), TSR_OK);
     assert_int_equal(x.devices, 10000);
     assert_true(within(x.seconds, p.milliseconds / 1e3, 0.03));
     o.config = "again";
     o.memory = 1;
-    assert_int_equal(tsr_plan(m, &o, &p), TSR_INFEASIBLE);
+    assert_int_equal(tsr_plan_into(m, &o, &p), TSR_INFEASIBLE);
     tsr_topology_free(t);
     tsr_model_free(m);
     tsr_session_free(s);
@@ -255,7 +255,7 @@ static void pipelines_are_as_computed(void **state)
         char text[32];
         tsr_session *s = tsr_session_new(NULL);
         tsr_topology *t = NULL;
-        tsr_simulation x = {.size = sizeof x};
+        tsr_simulation_summary x = {.size = sizeof x};
         tsr_model *m = make_chain(s, n);
         snprintf(text, sizeof text, "ring:%d", n);
         assert_int_equal(tsr_topology_parse(s, text, &t), TSR_OK);
@@ -264,7 +264,7 @@ static void pipelines_are_as_computed(void **state)
             tsr_topology_set_device(t, d, &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e29});
         double work = 2.0 * 4096 * 64 * 64 / 1e10, move = 1e-6 + 4096 * 64 * 4 / 1e9;
         tsr_simulate_options how = {.size = sizeof how, .topology = t, .requests = 4};
-        assert_int_equal(tsr_simulate(m, &how, &x), TSR_OK);
+        assert_int_equal(tsr_simulate_into(m, &how, &x), TSR_OK);
         assert_true(within(x.first, n * work + (n - 1) * move, 1e-3));
         if (n > 2)
             assert_true(within(x.period, work + 2 * move, 1e-3));

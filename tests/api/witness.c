@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // witness.c - what the Python witnesses ask us: say what is in a model (as plain lines that they make too), or
 // write one. Usage: witness graph LIST | devices FILE | make OUT | annotate IN OUT | rename IN OUT
-#include "tessera_graph.h"
+#include "tessera_cli.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,7 +201,7 @@ static void print_devices(const char *path)
     for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
         for (size_t i = 0; i < tsr_node_config_count(n); i++) {
             const tsr_node_config *nc = tsr_node_config_at(n, i);
-            const tsr_config *c = tsr_node_config_config(nc);
+            const tsr_config *c = tsr_node_config_target(nc);
             int64_t stage = -1;
             tsr_node_config_stage(nc, &stage);
             printf("%s: %s stage %lld\n", tsr_node_name(n), c ? tsr_config_name(c) : "-",

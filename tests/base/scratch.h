@@ -95,7 +95,7 @@ static inline int open_descriptors(void)
 static inline void assert_finding(tsr_session *s, const char *code)
 {
     assert_int_equal(tsr_finding_count(s), 1);
-    assert_string_equal(tsr_finding_at(s, 0).code, code);
+    assert_string_equal(tsr_finding_value(s, 0).code, code);
     tsr_finding_clear(s);
 }
 

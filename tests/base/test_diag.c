@@ -22,7 +22,7 @@ static void keeps_everything(void **state)
     tsr__diag(t->s, DIAG_io_read, &at, "did you mean 'hidden'?", "sharding spec names '%s'",
               "hiden");
     memset(node, '!', sizeof node - 1); // it was copied
-    tsr_finding f = tsr_finding_at(t->s, 0);
+    tsr_finding f = tsr_finding_value(t->s, 0);
     assert_string_equal(f.code, "io-read");
     assert_int_equal(f.severity, TSR_ERROR);
     assert_string_equal(f.node, "ffn/up");
@@ -59,9 +59,9 @@ static void says_what_is_known(void **state)
     assert_string_equal(tsr_finding_text(t->s, 2), "error[io-open]: axis\n  at axis 0\n");
     assert_string_equal(tsr_finding_text(t->s, 3), "error[io-open]: node\n  at main > then > #0\n");
     assert_string_equal(tsr_finding_text(t->s, 4), "");
-    assert_string_equal(tsr_finding_at(t->s, 4).code, "");
-    assert_string_equal(tsr_finding_at(t->s, 0).hint, "");
-    assert_int_equal(tsr_finding_at(t->s, 0).axis, INT64_MIN);
+    assert_string_equal(tsr_finding_value(t->s, 4).code, "");
+    assert_string_equal(tsr_finding_value(t->s, 0).hint, "");
+    assert_int_equal(tsr_finding_value(t->s, 0).axis, INT64_MIN);
 }
 
 static void terminals_are_safe(void **state)
@@ -87,15 +87,15 @@ static void bounded_in_number(void **state)
     for (int i = 0; i < TSR_MAX_FINDINGS; i++) {
         char want[32];
         snprintf(want, sizeof want, "number %d", i);
-        assert_string_equal(tsr_finding_at(t->s, (size_t)i).message, want);
+        assert_string_equal(tsr_finding_value(t->s, (size_t)i).message, want);
     }
     assert_null(tsr__alloc(t->s, SIZE_MAX)); // always kept
-    assert_string_equal(tsr_finding_at(t->s, TSR_MAX_FINDINGS).code, "out-of-memory");
+    assert_string_equal(tsr_finding_value(t->s, TSR_MAX_FINDINGS).code, "out-of-memory");
     tsr_finding_clear(t->s);
     assert_int_equal(tsr_finding_count(t->s), 0);
     assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 0);
     tsr__diag(t->s, DIAG_io_open, NULL, NULL, "again");
-    assert_string_equal(tsr_finding_at(t->s, 0).message, "again");
+    assert_string_equal(tsr_finding_value(t->s, 0).message, "again");
 }
 
 static void bounded_in_size(void **state)
@@ -109,7 +109,7 @@ static void bounded_in_size(void **state)
     struct place at = PLACE_NONE;
     at.node = (struct str){name, n};
     tsr__diag(t->s, DIAG_io_open, &at, name, "%s", name);
-    tsr_finding f = tsr_finding_at(t->s, 0);
+    tsr_finding f = tsr_finding_value(t->s, 0);
     assert_int_equal(strlen(f.node), 4095 + 3);
     assert_string_equal(f.node + 4095, "...");
     assert_true(strlen(f.message) <= 16384);
@@ -135,7 +135,7 @@ static void without_memory(void **state)
         tsr__session_fault(t->s, 0, 0, false);
         size_t nomem = 0;
         for (size_t i = 0; i < tsr_finding_count(t->s); i++) {
-            tsr_finding f = tsr_finding_at(t->s, i);
+            tsr_finding f = tsr_finding_value(t->s, i);
             nomem += strcmp(f.code, "out-of-memory") == 0;
             assert_true(f.message[0] != 0);
             assert_true(tsr_finding_text(t->s, i)[0] != 0);
@@ -156,12 +156,12 @@ static void no_memory_at_all(void **state)
     assert_true(tsr_finding_count(t->s) >= 2);
     for (size_t i = 0; i < tsr_finding_count(t->s); i++)
         assert_true(tsr_finding_text(t->s, i)[0] != 0);
-    assert_string_equal(tsr_finding_at(t->s, 0).code, "io-open");
-    assert_string_equal(tsr_finding_at(t->s, 0).message, "a file cannot be opened");
-    assert_string_equal(tsr_finding_at(t->s, 1).code, "out-of-memory");
+    assert_string_equal(tsr_finding_value(t->s, 0).code, "io-open");
+    assert_string_equal(tsr_finding_value(t->s, 0).message, "a file cannot be opened");
+    assert_string_equal(tsr_finding_value(t->s, 1).code, "out-of-memory");
     tsr__session_fault(t->s, 0, 0, false);
     tsr__diag(t->s, DIAG_io_open, NULL, NULL, "later");
-    assert_string_equal(tsr_finding_at(t->s, tsr_finding_count(t->s) - 1).message, "later");
+    assert_string_equal(tsr_finding_value(t->s, tsr_finding_count(t->s) - 1).message, "later");
 }
 
 // Rewinding removes diagnostics even if memory ran out meanwhile, except out-of-memory itself.
@@ -175,7 +175,7 @@ static void goes_back_without_memory(void **state)
     tsr__diag(t->s, DIAG_io_read, NULL, NULL, "tried again");
     tsr__diag_back(t->s, &mark, false);
     assert_int_equal(tsr_finding_count(t->s), 2);
-    assert_string_equal(tsr_finding_at(t->s, 1).code, "out-of-memory");
+    assert_string_equal(tsr_finding_value(t->s, 1).code, "out-of-memory");
     assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 1);
     assert_int_equal(t->s->n_dropped, 0);
     tsr_finding_clear(t->s);
@@ -190,14 +190,14 @@ static void goes_back(void **state)
         tsr__diag(t->s, i == 5 ? DIAG_io_read : DIAG_reshard_implied, NULL, NULL, "since");
     tsr__diag_back(t->s, &mark, true);
     assert_int_equal(tsr_finding_count(t->s), 2);
-    assert_string_equal(tsr_finding_at(t->s, 1).code, "io-read");
+    assert_string_equal(tsr_finding_value(t->s, 1).code, "io-read");
     assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 2);
     assert_int_equal(tsr_finding_total(t->s, TSR_NOTE), 0);
     tsr__diag_back(t->s, &mark, false);
     assert_int_equal(tsr_finding_count(t->s), 1);
     assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 1);
     tsr__diag(t->s, DIAG_io_read, NULL, NULL, "after");
-    assert_string_equal(tsr_finding_at(t->s, 1).message, "after");
+    assert_string_equal(tsr_finding_value(t->s, 1).message, "after");
 }
 
 static void all_codes_are_explained(void **state)

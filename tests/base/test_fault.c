@@ -102,7 +102,7 @@ static void every_point(void **state)
                 if (st != TSR_OK) {
                     const char *code = code_for(kind, st);
                     assert_int_equal(tsr_finding_count(t->s), 1);
-                    assert_memory_equal(tsr_finding_at(t->s, 0).code, code, strlen(code));
+                    assert_memory_equal(tsr_finding_value(t->s, 0).code, code, strlen(code));
                     assert_content("parts/old", "old");
                 }
                 tsr_finding_clear(t->s);

@@ -53,7 +53,7 @@ static void refusals(void **state)
     int before = open_descriptors();
     for (size_t i = 0; i < TSR_COUNT(names); i++) {
         assert_int_equal(tsr__file_map(t->s, names[i], &m), TSR_IO);
-        assert_string_equal(tsr_finding_at(t->s, 0).file, names[i]);
+        assert_string_equal(tsr_finding_value(t->s, 0).file, names[i]);
         assert_finding(t->s, "io-open");
         assert_int_equal(tsr__file_read(t->s, &a, names[i], 100, &s), TSR_IO);
         assert_finding(t->s, "io-open");

@@ -99,7 +99,7 @@ static void shorter_than_said(void **state)
     assert_int_equal(write(b->fds[1], "abc", 3), 3);
     tsr__follow_ready(w, 1, 10);
     assert_int_equal(tsr__follow_finish(w), TSR_IO);
-    assert_string_equal(tsr_finding_at(b->s, 0).code, "io-read");
+    assert_string_equal(tsr_finding_value(b->s, 0).code, "io-read");
     tsr__follow_free(w);
 }
 

@@ -93,9 +93,9 @@ static void by_name(void **state)
             close(fd);
             continue;
         }
-        if (strcmp(tsr_finding_at(t->s, 0).code, cases[i].code) != 0)
+        if (strcmp(tsr_finding_value(t->s, 0).code, cases[i].code) != 0)
             fail_msg("'%s': %s", cases[i].name, tsr_finding_text(t->s, 0));
-        assert_non_null(strstr(tsr_finding_at(t->s, 0).message, cases[i].name));
+        assert_non_null(strstr(tsr_finding_value(t->s, 0).message, cases[i].name));
         assert_finding(t->s, cases[i].code);
     }
     assert_int_equal(open_descriptors(), before);

@@ -142,7 +142,7 @@ static void short_sources(void **state)
         assert_true(o.failed);
         tsr__out_write(&o, "more", 4); // sticky
         assert_int_equal(tsr__out_commit(&o), TSR_IO);
-        assert_non_null(strstr(tsr_finding_at(t->s, 0).message, "/in'"));
+        assert_non_null(strstr(tsr_finding_value(t->s, 0).message, "/in'"));
         assert_finding(t->s, "io-read");
         assert_content("out", "old");
         assert_int_equal(entries("."), 2);
@@ -197,8 +197,8 @@ static void devices_and_pipes(void **state)
     tsr__out_write(&o, "gone", 4);
     assert_int_equal(tsr__out_commit(&o), TSR_WRITE);
     assert_non_null(
-        strstr(tsr_finding_at(t->s, 0).message, "'/dev/full': No space left on device"));
-    assert_non_null(strstr(tsr_finding_at(t->s, 0).hint, "free space"));
+        strstr(tsr_finding_value(t->s, 0).message, "'/dev/full': No space left on device"));
+    assert_non_null(strstr(tsr_finding_value(t->s, 0).hint, "free space"));
     assert_finding(t->s, "io-write");
     assert_int_equal(mkfifo("fifo", 0666), 0);
     int reader = open("fifo", O_RDONLY | O_NONBLOCK);
@@ -237,7 +237,7 @@ static void no_room(void **state)
         else
             tsr__out_copy(&o, fd, 0, sizeof bytes);
         assert_int_equal(tsr__out_commit(&o), TSR_WRITE);
-        assert_non_null(strstr(tsr_finding_at(t->s, 0).message, "'out': File too large"));
+        assert_non_null(strstr(tsr_finding_value(t->s, 0).message, "'out': File too large"));
         assert_finding(t->s, "io-write");
         assert_int_equal(entries("."), 1);
     }

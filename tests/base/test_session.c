@@ -42,7 +42,7 @@ static void callers_allocator(void **state)
     tsr__arena_free(&a);
     h.refuse = true;
     assert_null(tsr__alloc(s, 10));
-    assert_string_equal(tsr_finding_at(s, 1).code, "out-of-memory");
+    assert_string_equal(tsr_finding_value(s, 1).code, "out-of-memory");
     h.refuse = false;
     arena_get(&s->results[RESULT_TILES], 100, 8);
     tsr_session_free(s);
@@ -149,7 +149,7 @@ static void cancelled_until_taken_back(void **state)
     tsr_session_cancel(s, true);
     assert_true(tsr__cancelled(s));
     assert_int_equal(tsr__cancel_check(s), TSR_CANCELLED);
-    assert_string_equal(tsr_finding_at(s, 0).code, "cancelled");
+    assert_string_equal(tsr_finding_value(s, 0).code, "cancelled");
     tsr_session_cancel(s, false);
     assert_int_equal(tsr__cancel_check(s), TSR_OK);
     tsr_session_free(s);

@@ -275,7 +275,7 @@ static void what_cannot_be_made_is_told(void **state)
     base[sizeof base - 1] = 0;
     assert_int_equal(tsr__temporary_folder(t->s, base, "verify", &at), TSR_WRITE);
     assert_int_equal(tsr_finding_total(t->s, TSR_ERROR), 2);
-    assert_string_equal(tsr_finding_at(t->s, 0).code, "io-write");
+    assert_string_equal(tsr_finding_value(t->s, 0).code, "io-write");
 }
 
 // tsr_session_read: regular files up to a limit.

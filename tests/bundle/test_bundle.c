@@ -41,7 +41,7 @@ static int teardown(void **state)
 
 static const char *code_at(const struct bench *b, size_t i)
 {
-    return tsr_finding_at(b->s, i).code;
+    return tsr_finding_value(b->s, i).code;
 }
 
 static const char *const content[] = {"common", "zero", "data of one", "one"};
@@ -192,17 +192,17 @@ static void the_public_reader(void **state)
     assert_int_equal(facts.ranks, 2);
     assert_string_equal(facts.plan, "0123456789abcdef");
     assert_string_equal(facts.model, "m.onnx");
-    assert_true(tsr_manifest_input(m, 0, &port));
+    assert_int_equal(tsr_manifest_input(m, 0, &port), TSR_OK);
     assert_string_equal(port.name, "x");
     assert_string_equal(port.type, "float32");
     assert_int_equal(port.rank, 3);
     assert_int_equal(port.dims[1].value, 16);
     assert_true(port.kept);
     assert_string_equal(port.sharding, "{1,2,1:0,1}");
-    assert_true(tsr_manifest_output(m, 0, &port));
+    assert_int_equal(tsr_manifest_output(m, 0, &port), TSR_OK);
     assert_false(port.kept);
-    assert_false(tsr_manifest_input(m, facts.n_inputs, &port));
-    assert_false(tsr_manifest_output(m, facts.n_outputs, &port));
+    assert_int_equal(tsr_manifest_input(m, facts.n_inputs, &port), TSR_INVALID);
+    assert_int_equal(tsr_manifest_output(m, facts.n_outputs, &port), TSR_INVALID);
     assert_true(tsr_manifest_state(m, 0, &past, &present));
     assert_string_equal(past, "x");
     assert_false(tsr_manifest_state(m, 1, &past, &present));

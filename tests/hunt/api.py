@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """libtessera through ctypes, as far as the hunter needs it: load, annotate, check, plan, partition, run, all in one
-process. Declarations follow include/tessera.h; nothing here knows what a right result is."""
+process. The headers give the declarations; nothing here knows what a right result is."""
 import ctypes as c
 import glob
+import importlib.util
 import os
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 
@@ -15,84 +19,27 @@ NUMPY = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 
 NUMBER = {np.dtype(text): number for number, text in NUMPY.items()}
 
 
-class Finding(c.Structure):
-    _fields_ = [("code", S), ("severity", c.c_int), ("message", S), ("hint", S), ("file", S), ("graph", S), ("node", S),
-                ("op", S), ("value", S), ("configuration", S), ("offset", c.c_uint64), ("node_index", I), ("axis", I),
-                ("rank", I)]
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
-class Size(c.Structure):
-    _fields_ = [("name", S), ("size", I)]
+def declarations():
+    """The module that tools/bindings writes from the headers."""
+    with tempfile.TemporaryDirectory(prefix="tessera-hunt-") as folder:
+        path = os.path.join(folder, "declarations.py")
+        headers = [os.path.join(ROOT, "include", name) for name in ("tessera.h", "tessera_graph.h", "tessera_cli.h")]
+        subprocess.run([sys.executable, os.path.join(ROOT, "tools/bindings"), path, *headers], check=True)
+        spec = importlib.util.spec_from_file_location("declarations", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
 
 
-class Dim(c.Structure):
-    _fields_ = [("value", I), ("symbol", S)]
+API = declarations()
+Size, Dim, Rule = API.tsr_dim_size, API.tsr_dim, API.tsr_rule
 
 
-class RunOptions(c.Structure):
-    _fields_ = [("size", Z), ("transport", S), ("ort_ops", S), ("optimize", c.c_int), ("threads", c.c_int),
-                ("timeout_s", c.c_double), ("check_files", c.c_bool), ("plugins", S), ("map_devices", P),
-                ("n_map_devices", Z), ("trace", S), ("no_pin", c.c_bool)]
-
-
-class PartitionOptions(c.Structure):
-    _fields_ = [("size", Z), ("config", S), ("force", c.c_bool), ("strict", c.c_bool), ("keep_cut", P),
-                ("n_keep_cut", Z), ("state", P), ("n_state", Z), ("dry_run", c.c_bool)]
-
-
-class PartitionSummary(c.Structure):
-    _fields_ = [("size", Z), ("devices", Z), ("weight_bytes", P), ("weights", P), ("collectives", P),
-                ("n_collectives", Z), ("replicated", P), ("n_replicated", Z), ("nodes", Z), ("cut_nodes", Z),
-                ("file_bytes", P), ("common_bytes", I)]
-
-
-class PlanOptions(c.Structure):
-    _fields_ = [("size", Z), ("devices", I), ("topology", P), ("memory", I), ("sizes", c.POINTER(Size)), ("n_sizes", Z),
-                ("config", S), ("export_lp", S), ("explain", S), ("stages", I), ("objective", c.c_int), ("with_", P),
-                ("with_sizes", P), ("n_with_sizes", Z), ("steps", I), ("state", P), ("n_state", Z)]
-
-
-class Rule(c.Structure):
-    _fields_ = [("size", Z), ("op", S), ("domain", S), ("since", I), ("rule", S), ("note", S), ("whole", S),
-                ("words", S), ("bodies", c.c_bool)]
-
-
-# name: (result, arguments)
-FUNCTIONS = {
-    "tsr_session_new": (P, [P]), "tsr_session_free": (None, [P]), "tsr_status_text": (S, [c.c_int]),
-    "tsr_finding_count": (Z, [P]), "tsr_finding_at": (Finding, [P, Z]), "tsr_finding_clear": (None, [P]),
-    "tsr_model_load": (c.c_int, [P, S, c.POINTER(P)]), "tsr_model_free": (None, [P]),
-    "tsr_model_save": (c.c_int, [P, S]), "tsr_model_graph": (P, [P]), "tsr_model_next_node": (P, [P, P]),
-    "tsr_node_graph": (P, [P]), "tsr_node_output_count": (Z, [P]), "tsr_node_output": (P, [P, Z]),
-    "tsr_node_input_count": (Z, [P]), "tsr_node_input": (P, [P, Z]), "tsr_value_name": (S, [P]),
-    "tsr_graph_owner": (P, [P]), "tsr_node_op": (S, [P]), "tsr_node_name": (S, [P]),
-    "tsr_model_add_config": (c.c_int, [P, S, I, P, Z, c.POINTER(P)]), "tsr_model_find_config": (P, [P, S]),
-    "tsr_node_shard_text": (c.c_int, [P, P, P, S]), "tsr_node_unshard": (c.c_int, [P, P, P]),
-    "tsr_node_set_stage": (c.c_int, [P, P, I]), "tsr_node_unset_stage": (c.c_int, [P, P]),
-    "tsr_node_config_count": (Z, [P]), "tsr_node_config_at": (P, [P, Z]),
-    "tsr_node_config_stage": (c.c_bool, [P, c.POINTER(I)]), "tsr_node_config_spec_count": (Z, [P]),
-    "tsr_node_config_spec": (P, [P, Z]), "tsr_spec_value": (P, [P]), "tsr_spec_devices": (Z, [P, c.POINTER(c.POINTER(I))]),
-    "tsr_spec_group_count": (Z, [P]), "tsr_spec_group": (I, [P, Z, c.POINTER(c.POINTER(I)), c.POINTER(Z)]),
-    "tsr_spec_dim_count": (Z, [P]), "tsr_spec_dim_axis": (I, [P, Z]), "tsr_spec_dim_factor_count": (Z, [P, Z]),
-    "tsr_spec_dim_factor": (I, [P, Z, Z, c.POINTER(Dim)]), "tsr_node_config_config": (P, [P]),
-    "tsr_node_remove_config": (c.c_int, [P, P]), "tsr_model_config": (P, [P, Z]),
-    "tsr_config_devices": (I, [P]), "tsr_model_set_metadata": (c.c_int, [P, S, S]), "tsr_model_metadata": (S, [P, S]),
-    "tsr_model_shard_random": (c.c_int, [P, P, c.c_uint64, c.POINTER(Size), Z]),
-    "tsr_config_edits": (c.c_int, [P, P, c.POINTER(S)]), "tsr_check": (c.c_int, [P, S]),
-    "tsr_infer_opts": (c.c_int, [P, S, c.c_bool]), "tsr_rule_at": (c.c_bool, [P, Z, c.POINTER(Rule)]),
-    "tsr_partition": (c.c_int, [P, S, c.POINTER(PartitionOptions), c.POINTER(PartitionSummary)]),
-    "tsr_plan_for": (c.c_int, [P, c.POINTER(PlanOptions), P, P]),
-    "tsr_tensors_new": (c.c_int, [P, c.POINTER(P)]), "tsr_tensors_free": (None, [P]), "tsr_tensors_count": (Z, [P]),
-    "tsr_tensors_name": (S, [P, Z]), "tsr_tensors_dtype": (c.c_int, [P, Z]), "tsr_tensors_rank": (c.c_int, [P, Z]),
-    "tsr_tensors_dims": (c.POINTER(I), [P, Z]), "tsr_tensors_data": (P, [P, Z, c.POINTER(Z)]),
-    "tsr_tensors_text": (P, [P, Z, I, c.POINTER(Z)]), "tsr_tensors_sequence": (P, [P, Z]),
-    "tsr_tensors_put": (c.c_int, [P, S, c.c_int, c.c_int, c.POINTER(I), P]),
-    "tsr_tensors_put_texts": (c.c_int, [P, S, c.c_int, c.POINTER(I), c.POINTER(S), P]),
-    "tsr_tensors_save": (c.c_int, [P, S]),
-    "tsr_engine_open": (c.c_int, [P, S, P, P]),
-    "tsr_job_open": (c.c_int, [P, S, c.POINTER(RunOptions), c.POINTER(P)]), "tsr_job_close": (None, [P]),
-    "tsr_job_run": (c.c_int, [P, P, P]), "tsr_transport_available": (c.c_bool, [S]),
-}
+def sized(kind, **fields):
+    return kind(size=c.sizeof(kind), **fields)
 
 
 def engine_library():
@@ -113,11 +60,10 @@ class Failed(Exception):
 
 class Library:
     def __init__(self, path):
-        self.lib = c.CDLL(path)
-        for name, (result, arguments) in FUNCTIONS.items():
-            f = getattr(self.lib, name)
-            f.restype, f.argtypes = result, arguments
-            setattr(self, name[4:], f)
+        self.lib = API.declare(c.CDLL(path))
+        self.lib.tsr_tensors_text.restype = P  # its text does not end at a zero
+        for name in API.FUNCTIONS:
+            setattr(self, name[4:], getattr(self.lib, name))
 
     def rules(self):
         """All rows of the table: dictionaries."""
@@ -161,7 +107,7 @@ class Session:
     def findings(self):
         out = []
         for i in range(self.lib.finding_count(self.handle)):
-            f = self.lib.finding_at(self.handle, i)
+            f = self.lib.finding_value(self.handle, i)
             text = lambda b: b.decode(errors="replace")
             out.append((text(f.code), text(f.message), f.severity, text(f.node), text(f.value), text(f.op)))
         return out
@@ -215,8 +161,8 @@ class Session:
 
     def run(self, folder, sets, transport="threads", optimize=None, timeout=60.0):
         """The results of a partition for each set of inputs, one after the other in one job."""
-        options = RunOptions(size=c.sizeof(RunOptions), transport=transport.encode(), threads=1, timeout_s=timeout,
-                             optimize=0 if optimize is None else optimize + 1, no_pin=True)
+        options = sized(API.tsr_run_options, transport=getattr(API, "TSR_TRANSPORT_" + transport.upper()), threads=1, timeout_s=timeout,
+                        optimize=0 if optimize is None else optimize + 1, no_pin=True)
         self.must("engine", self.lib.engine_open(self.handle, engine_library().encode(), None, None))
         job, results = P(), []
         self.must("open", self.lib.job_open(self.handle, folder.encode(), c.byref(options), c.byref(job)))
@@ -304,7 +250,7 @@ class Model:
     def check(self):
         """Errors of the annotations."""
         self.lib.finding_clear(self.session.handle)
-        self.session.must("check", self.lib.check(self.handle, None))
+        self.session.must("check", self.lib.check_config(self.handle, None))
         out = [f for f in self.session.findings() if f[2] == ERROR]
         self.lib.finding_clear(self.session.handle)
         return out
@@ -314,17 +260,16 @@ class Model:
 
     def plan(self, devices, inputs, memory=0, stages=0):
         tensors = self.session.tensors(inputs)
-        options = PlanOptions(size=c.sizeof(PlanOptions), devices=devices, memory=memory, stages=stages)
-        status = self.lib.plan_for(self.handle, c.byref(options), tensors, None)
+        options = sized(API.tsr_plan_options, devices=devices, memory=memory, stages=stages)
+        status = self.lib.plan_for_into(self.handle, c.byref(options), tensors, None)
         self.lib.tensors_free(tensors)
         self.session.must("plan", status)
         self.config = P(self.lib.model_config(self.handle, 0))
 
     def partition(self, folder, force=False):
         """Writes the parts; (nodes, those that are cut)."""
-        options, summary = PartitionOptions(size=c.sizeof(PartitionOptions), force=force), PartitionSummary()
-        summary.size = c.sizeof(PartitionSummary)
-        status = self.lib.partition(self.handle, folder.encode(), c.byref(options), c.byref(summary))
+        options, summary = sized(API.tsr_partition_options, force=force), sized(API.tsr_partition_summary)
+        status = self.lib.partition_into(self.handle, folder.encode(), c.byref(options), c.byref(summary))
         self.session.must("partition", status)
         return summary.nodes, summary.cut_nodes
 

@@ -48,9 +48,9 @@ static void test_clone_keeps_dangling_entries(void **state)
     assert_int_equal(tsr_model_clone(m, &copy), TSR_OK);
     b->others[b->n_others++] = copy;
     tsr_node_config *nc = tsr_node_config_at(node_at(copy, 0), 0);
-    assert_string_equal(tsr_config_name(tsr_node_config_config(nc)), "nobody");
-    assert_ptr_not_equal(tsr_node_config_config(nc),
-                         tsr_node_config_config(tsr_node_config_at(node_at(m, 0), 0)));
+    assert_string_equal(tsr_config_name(tsr_node_config_target(nc)), "nobody");
+    assert_ptr_not_equal(tsr_node_config_target(nc),
+                         tsr_node_config_target(tsr_node_config_at(node_at(m, 0), 0)));
     assert_string_equal(tsr_value_name(tsr_spec_value(tsr_node_config_spec(nc, 0))), "nothing");
     assert_null(tsr_value_graph(tsr_spec_value(tsr_node_config_spec(nc, 0))));
     size_t n = 0;

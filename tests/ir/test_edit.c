@@ -495,7 +495,7 @@ static void test_standin_is_declared_later(void **state)
     struct bench *b = of(state);
     struct msg entry = msg_entry("later", "x"), file = msg_model(&entry, NULL);
     tsr_model *m = load(b, file.at, file.n);
-    tsr_config *standin = tsr_node_config_config(tsr_node_config_at(node_at(m, 0), 0)), *c = NULL;
+    tsr_config *standin = tsr_node_config_target(tsr_node_config_at(node_at(m, 0), 0)), *c = NULL;
     assert_int_equal(tsr_model_add_config(m, "later", 2, NULL, 0, &c), TSR_OK);
     assert_ptr_equal(c, standin); // those who named it mean it
     assert_int_equal(tsr_config_devices(c), 2);

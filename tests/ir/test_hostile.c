@@ -206,7 +206,7 @@ static void test_amplified(void **state)
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = NULL;
         assert_int_equal(tsr_model_load_bytes(s, model.at, model.n, &m), TSR_NOMEM);
-        assert_string_equal(tsr_finding_at(s, 0).code, "out-of-memory");
+        assert_string_equal(tsr_finding_value(s, 0).code, "out-of-memory");
         tsr_session_free(s);
         free(model.at);
     }

@@ -308,7 +308,7 @@ static void test_unknown_fields_stay(void **state)
     assert_true(holds(b, m, "c23e 03 656e64"));
     tsr_model *m2 = again(b, m);
     assert_string_equal(
-        tsr_config_name(tsr_node_config_config(tsr_node_config_at(node_at(m2, 0), 0))), "cc");
+        tsr_config_name(tsr_node_config_target(tsr_node_config_at(node_at(m2, 0), 0))), "cc");
 }
 
 static void test_attributes(void **state)

@@ -49,7 +49,7 @@ static void fails(struct bench *b, const struct msg *t, tsr_status st, const cha
     assert_int_equal(tsr_tensor_data(x, &bytes, &k), st);
     assert_int_equal(tsr_tensor_data(x, &bytes, &k), st); // asked twice, said once
     assert_int_equal(findings(b, NULL), 1);
-    assert_string_equal(tsr_finding_at(b->s, 0).code, code);
+    assert_string_equal(tsr_finding_value(b->s, 0).code, code);
     tsr_finding_clear(b->s);
 }
 
@@ -302,8 +302,8 @@ static void test_place_of_an_attribute(void **state)
     size_t n = 0;
     assert_int_equal(tsr_tensor_data(tsr_attr_tensor(tsr_node_attr(node_at(m, 0), 0)), &bytes, &n),
                      TSR_MALFORMED);
-    assert_string_equal(tsr_finding_at(b->s, 0).node, "const");
-    assert_int_equal(tsr_finding_at(b->s, 0).node_index, 0);
+    assert_string_equal(tsr_finding_value(b->s, 0).node, "const");
+    assert_int_equal(tsr_finding_value(b->s, 0).node_index, 0);
 }
 
 static void test_made_here(void **state)
@@ -435,7 +435,7 @@ static void test_sparse_that_does_not_fit(void **state)
             sparse_of(of(state), &file, wrong[i].values, wrong[i].indices, wrong[i].rows, 3);
         assert_int_equal(tsr_tensor_data(t, &bytes, &n), TSR_MALFORMED);
         assert_int_equal(findings(of(state), NULL), 1);
-        assert_string_equal(tsr_finding_at(of(state)->s, 0).code, "tensor-sparse");
+        assert_string_equal(tsr_finding_value(of(state)->s, 0).code, "tensor-sparse");
         tsr_finding_clear(of(state)->s);
     }
 }

@@ -103,7 +103,7 @@ static inline void shard(struct bench *b, tsr_node *n, tsr_value *v, const char 
 static inline bool found(const struct bench *b, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(b->s); i++)
-        if (strcmp(tsr_finding_at(b->s, i).code, code) == 0)
+        if (strcmp(tsr_finding_value(b->s, i).code, code) == 0)
             return true;
     return false;
 }

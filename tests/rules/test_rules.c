@@ -482,7 +482,7 @@ static void test_rows_of_the_user(void **state)
     // one line is wrong: none is taken
     assert_int_equal(tsr_rules_add(b->session, "Rows my 1 [m k] -> [m]; red k:sum\nRows my 2 [m"),
                      TSR_MALFORMED);
-    tsr_finding f = tsr_finding_at(b->session, 0);
+    tsr_finding f = tsr_finding_value(b->session, 0);
     assert_string_equal(f.code, "rule-text");
     assert_non_null(strstr(f.message, "line 2"));
     assert_true(tsr__rule_of(&b->arena, n, tsr__shapes_new(&b->arena, b->model))->open);

@@ -45,7 +45,7 @@ static size_t count(const struct bench *b, const char *code)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_finding_count(b->session); i++)
-        n += strcmp(tsr_finding_at(b->session, i).code, code) == 0;
+        n += strcmp(tsr_finding_value(b->session, i).code, code) == 0;
     return n;
 }
 
@@ -107,7 +107,7 @@ static void test_contradictions_are_found(void **state)
     assert_int_equal(tsr_value_set_type(w, TSR_FLOAT, 1, dims), TSR_OK);
     find(b);
     assert_int_equal(count(b, "shape-contradiction"), 3);
-    assert_string_equal(tsr_finding_at(b->session, 0).value, "y");
+    assert_string_equal(tsr_finding_value(b->session, 0).value, "y");
     assert_string_equal(declared(b, y), "float32[4, 8]"); // what a run will have
     assert_string_equal(declared(b, z), "float32[4, 8]");
     assert_string_equal(declared(b, w), "float32[4, 8]");
@@ -171,7 +171,7 @@ static void test_wrong_sizes_are_refused(void **state)
     node(b, "Relu", "y", x, NULL, NULL);
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(tsr_shapes(b->model, &wrong[i], 1, NULL), TSR_USAGE);
-    assert_string_equal(tsr_finding_at(b->session, 0).hint, "did you mean 'batch'?");
+    assert_string_equal(tsr_finding_value(b->session, 0).hint, "did you mean 'batch'?");
     assert_int_equal(count(b, "dim-unknown"), 1);
     assert_int_equal(count(b, "dim-size"), 2);
     assert_string_equal(declared(b, x), "float32[batch, past + 1]");

@@ -180,7 +180,7 @@ int main(int argc, char **argv)
         argv[2] += 9;
     }
     if (strncmp(argv[2], "shm:", 4) == 0) {
-        options.transport = "shm";
+        options.transport = TSR_TRANSPORT_SHM;
         argv[2] += 4;
     }
     s = tsr_session_new(NULL);

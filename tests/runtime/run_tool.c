@@ -43,7 +43,7 @@ static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, ts
 {
     tsr_run_options o = {.size = sizeof o};
     const char *v, *path = argv[2];
-    o.transport = value(argc, argv, "transport");
+    o.transport = (tsr_transport)tsr_transport_named(value(argc, argv, "transport"));
     o.ort_ops = value(argc, argv, "ort_ops");
     o.plugins = value(argc, argv, "plugins");
     o.optimize = (v = value(argc, argv, "optimize")) ? (int)strtol(v, NULL, 10) + 1 : 0;

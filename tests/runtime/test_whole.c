@@ -106,12 +106,12 @@ static void what_cannot_be_read_or_written_is_told(void **state)
     setup(&f, 11);
     assert_int_equal(tsr__whole_open(f.session, 21, "/tmp/tessera-no-such.onnx", NULL, &w), TSR_IO);
     tsr__whole_close(&w);
-    assert_string_equal(tsr_finding_at(f.session, 0).code, "io-open");
+    assert_string_equal(tsr_finding_value(f.session, 0).code, "io-open");
     tsr_finding_clear(f.session);
     tsr__session_fault(f.session, FAULT_WRITE, 1, false);
     assert_int_equal(tsr__whole_open(f.session, 21, f.path, NULL, &w), TSR_WRITE);
     tsr__whole_close(&w);
-    assert_string_equal(tsr_finding_at(f.session, 0).code, "io-write");
+    assert_string_equal(tsr_finding_value(f.session, 0).code, "io-write");
     teardown(&f);
 }
 

@@ -77,7 +77,7 @@ static inline struct net *net_new(void **state, const char *config, int64_t devi
 static inline bool found(const tsr_session *s, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(s); i++)
-        if (strcmp(tsr_finding_at(s, i).code, code) == 0)
+        if (strcmp(tsr_finding_value(s, i).code, code) == 0)
             return true;
     return false;
 }

@@ -114,15 +114,15 @@ static void check_case(const struct agree_case *k)
 {
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = make(s, k);
-    assert_int_equal(tsr_check(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
     if (!k->hint) {
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
     } else {
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
         size_t at = 0; // behind warnings of devices that own several shards
-        while (tsr_finding_at(s, at).severity != TSR_ERROR)
+        while (tsr_finding_value(s, at).severity != TSR_ERROR)
             at++;
-        tsr_finding f = tsr_finding_at(s, at);
+        tsr_finding f = tsr_finding_value(s, at);
         assert_string_equal(f.code, "spec-disagree");
         assert_string_equal(f.node, "n");
         assert_string_equal(f.value, "B");
@@ -145,7 +145,7 @@ static void formalism(void **state)
     for (size_t i = 0; i < sizeof formal_cases / sizeof *formal_cases; i++) {
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = make(s, &formal_cases[i].k);
-        assert_int_equal(tsr_check(m, NULL), TSR_OK);
+        assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
         assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), !formal_cases[i].agrees);
@@ -173,7 +173,7 @@ static void inherited_shardings(void **state)
     assert_int_equal(tsr_node_shard_text(q, in[1], c, "{1,2:0,1}"), TSR_OK);
     assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
-    assert_string_equal(tsr_finding_at(s, 0).node, "sum");
+    assert_string_equal(tsr_finding_value(s, 0).node, "sum");
     assert_int_equal(tsr_infer_formalism(m, NULL), TSR_INVALID);
     assert_null(tsr_node_find_config(sum, c)); // nothing was written
     assert_int_equal(tsr_node_shard_text(q, in[1], c, "{2,1:0,1}"), TSR_OK);
@@ -190,10 +190,10 @@ static void not_cut_is_a_warning(void **state)
     const struct agree_case k = {"NoSuchOperator", {8, 6}, {8, 6}, "{2,1:0,1}", NULL, NULL};
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = make(s, &k);
-    assert_int_equal(tsr_check(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
     assert_int_equal(tsr_finding_total(s, TSR_WARNING), 1);
-    assert_string_equal(tsr_finding_at(s, 0).code, "not-cut-here");
+    assert_string_equal(tsr_finding_value(s, 0).code, "not-cut-here");
     tsr_model_free(m);
     tsr_session_free(s);
 }
@@ -206,7 +206,7 @@ static void memory_fails(void **state)
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = make(s, &cases[3]);
         tsr__session_fault(s, 0, n, true);
-        tsr_status status = tsr_check(m, NULL);
+        tsr_status status = tsr_check_config(m, NULL);
         tsr__session_fault(s, 0, 0, false);
         tsr_model_free(m);
         tsr_session_free(s);

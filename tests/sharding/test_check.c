@@ -359,8 +359,8 @@ static const struct mistake {
 static void tell(const struct bench *b, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(b->session); i++)
-        print_message("%s: %s: %s\n", code, tsr_finding_at(b->session, i).code,
-                      tsr_finding_at(b->session, i).message);
+        print_message("%s: %s: %s\n", code, tsr_finding_value(b->session, i).code,
+                      tsr_finding_value(b->session, i).message);
 }
 
 static void each_mistake_has_one_finding(void **state)
@@ -378,7 +378,7 @@ static void each_mistake_has_one_finding(void **state)
                          tsr_finding_count(b->session));
             }
             if (wrong) {
-                tsr_finding f = tsr_finding_at(b->session, 0);
+                tsr_finding f = tsr_finding_value(b->session, 0);
                 assert_string_equal(f.code, m->code);
                 assert_int_equal(f.severity, m->severity);
                 assert_int_equal(f.axis, m->axis);
@@ -397,7 +397,7 @@ static void findings_name_their_place(void **state)
     struct small s = small_new(b, 2, I(8, 6));
     dim(spec(&s, I(0, 9), 2), 1, 2);
     assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
-    tsr_finding f = tsr_finding_at(b->session, 0);
+    tsr_finding f = tsr_finding_value(b->session, 0);
     assert_string_equal(f.node, "add");
     assert_string_equal(f.op, "Add");
     assert_int_equal(f.node_index, 0);
@@ -416,7 +416,7 @@ static void stage_order_names_consumer_value_and_producer(void **state)
     struct small s = small_new(b, 2, I(8, 6));
     stages_fall(&s, true);
     assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
-    tsr_finding f = tsr_finding_at(b->session, 0);
+    tsr_finding f = tsr_finding_value(b->session, 0);
     assert_string_equal(f.node, "last");
     assert_string_equal(f.value, "m");
     assert_string_equal(f.message,
@@ -459,8 +459,8 @@ static void one_configuration_can_be_asked_for(void **state)
     assert_int_equal(tsr_finding_count(b->session), 1);
     tsr_finding_clear(b->session);
     assert_int_equal(tsr__check(s.model, "othr", false), TSR_INVALID);
-    assert_string_equal(tsr_finding_at(b->session, 0).code, "config-unknown");
-    assert_string_equal(tsr_finding_at(b->session, 0).hint, "did you mean 'other'?");
+    assert_string_equal(tsr_finding_value(b->session, 0).code, "config-unknown");
+    assert_string_equal(tsr_finding_value(b->session, 0).hint, "did you mean 'other'?");
     tsr_finding_clear(b->session);
     tsr_model_free(s.model);
 }
@@ -569,12 +569,12 @@ static void codes_are(struct bench *b, const struct bytes *file, const char *wan
     assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
     for (size_t i = 0; i < tsr_finding_count(b->session); i++)
         n += (size_t)snprintf(got + n, sizeof(got) - n, i ? " %s" : "%s",
-                              tsr_finding_at(b->session, i).code);
+                              tsr_finding_value(b->session, i).code);
     if (strcmp(got, want) != 0)
         tell(b, want);
     assert_string_equal(got, want);
     for (size_t i = 0; i < tsr_finding_count(b->session); i++)
-        assert_true(tsr_finding_at(b->session, i).hint[0]);
+        assert_true(tsr_finding_value(b->session, i).hint[0]);
     tsr_finding_clear(b->session);
     tsr_model_free(m);
 }
@@ -651,7 +651,7 @@ static void wrong_names_get_the_nearest(void **state)
     tsr_model *m;
     assert_int_equal(tsr_model_load_bytes(b->session, f.at, f.n, &m), TSR_OK);
     assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
-    assert_string_equal(tsr_finding_at(b->session, 0).hint, "did you mean 'tensor4'?");
+    assert_string_equal(tsr_finding_value(b->session, 0).hint, "did you mean 'tensor4'?");
     tsr_finding_clear(b->session);
     tsr_model_free(m);
 }
@@ -702,8 +702,8 @@ static void subgraphs_and_functions_are_walked(void **state)
     assert_int_equal(tsr_model_load_bytes(b->session, model.at, model.n, &m), TSR_OK);
     assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 2);
-    assert_string_equal(tsr_finding_at(b->session, 0).node, "if > then_branch > inside");
-    assert_string_equal(tsr_finding_at(b->session, 1).node, "function F > infunction");
+    assert_string_equal(tsr_finding_value(b->session, 0).node, "if > then_branch > inside");
+    assert_string_equal(tsr_finding_value(b->session, 1).node, "function F > infunction");
     tsr_finding_clear(b->session);
     tsr_model_free(m);
 }
@@ -724,7 +724,7 @@ static void shapes_that_are_not_declared_are_inferred(void **state)
     dim(p, 2, 2);
     assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 1);
-    assert_string_equal(tsr_finding_at(b->session, 0).code, "shard-axis");
+    assert_string_equal(tsr_finding_value(b->session, 0).code, "shard-axis");
     tsr_finding_clear(b->session);
     tsr_model_free(s.model);
 }
@@ -841,7 +841,7 @@ static void owners_are_bounded(void **state)
     dim(p, 0, 65536);
     assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 1);
-    assert_string_equal(tsr_finding_at(b->session, 0).code, "spec-large");
+    assert_string_equal(tsr_finding_value(b->session, 0).code, "spec-large");
     struct tile_layout *l = NULL;
     struct shape shape = {.rank = 2, .dims = (tsr_dim[]){SIZE(65536), SIZE(6)}};
     assert_int_equal(tsr__spec_layout(&b->arena, p, &shape, true, &l), TSR_INVALID);

@@ -19,13 +19,13 @@ static void pieces_hold_what_the_tiling_says(void **state)
     tsr_pieces *d = make(b->session, "{5,1:3,2,4,1,0}", 2, I(7, 4));
     assert_int_equal(tsr_pieces_count(d), 5);
     // device 0 has the last tile: rows 5 and 6
-    tsr_piece p = tsr_pieces_at(d, (size_t)tsr_pieces_find(d, 0, 0));
+    tsr_piece p = tsr_pieces_value(d, (size_t)tsr_pieces_find(d, 0, 0));
     assert_int_equal(p.tile, 4);
     assert_int_equal(p.dims[0], 2);
     assert_int_equal(p.dims[1], 4);
     assert_true(((float *)p.data)[0] == 20 && ((float *)p.data)[7] == 27);
     // tile 0 is with device 3
-    assert_int_equal(tsr_pieces_at(d, (size_t)tsr_pieces_find_tile(d, 0, 0)).device, 3);
+    assert_int_equal(tsr_pieces_value(d, (size_t)tsr_pieces_find_tile(d, 0, 0)).device, 3);
     assert_int_equal(tsr_pieces_find(d, 9, 0), -1);
     assert_int_equal(tsr_pieces_find(d, 0, 1), -1);
     tsr_pieces_free(d);
@@ -71,7 +71,7 @@ static void copies_that_differ_are_refused(void **state)
     tsr_session *s = ((struct bench *)*state)->session;
     float whole[8];
     tsr_pieces *d = make(s, "{1:0,1}", 2, I(2, 4));
-    ((float *)tsr_pieces_at(d, 1).data)[5] = -1;
+    ((float *)tsr_pieces_value(d, 1).data)[5] = -1;
     assert_int_equal(tsr_pieces_join(d, whole), TSR_INVALID);
     assert_true(found(s, "pieces-differ"));
     tsr_pieces_free(d);

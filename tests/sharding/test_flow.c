@@ -93,7 +93,7 @@ static size_t findings(const struct net *t, const char *code)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
-        n += strcmp(tsr_finding_at(t->b->session, i).code, code) == 0;
+        n += strcmp(tsr_finding_value(t->b->session, i).code, code) == 0;
     return n;
 }
 
@@ -558,12 +558,12 @@ static void test_infer_completes_and_rests(void **state)
         size_t n1, n2;
         assert_int_equal(tsr_model_add_config(m, "tp", 3, NULL, 0, &c), TSR_OK);
         size_t blocks = annotate_blocks(m, c, 3), before = spec_count(m);
-        assert_int_equal(tsr_infer(m, NULL), TSR_OK);
+        assert_int_equal(tsr_infer_config(m, NULL), TSR_OK);
         assert_true(spec_count(m) > before + tsr_graph_node_count(tsr_model_graph(m)));
         assert_int_equal(tsr_model_save_bytes(m, &first, &n1), TSR_OK);
-        assert_int_equal(tsr_check(m, "tp"), TSR_OK);
+        assert_int_equal(tsr_check_config(m, "tp"), TSR_OK);
         assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
-        assert_int_equal(tsr_infer(m, "tp"), TSR_OK);
+        assert_int_equal(tsr_infer_config(m, "tp"), TSR_OK);
         assert_int_equal(tsr_model_save_bytes(m, &second, &n2), TSR_OK);
         assert_int_equal(n1, n2);
         assert_memory_equal(first, second, n1);
@@ -587,7 +587,7 @@ static void test_infer_odd_cases(void **state)
     tsr_value *y = node(t, "MatMul", r, r, "y"), *z = node(t, "Frob", y, NULL, "z");
     shard(t, r, x, "{2,1:0,1}");
     shard(t, z, y, "{2,1:0,1}"); // not possible: stays as it is
-    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
     assert_null(tsr_node_sharding_of(tsr_value_producer(y), r, 0));
     assert_non_null(tsr_node_sharding_of(tsr_value_producer(y), y, 0));
     const char *text;
@@ -595,13 +595,13 @@ static void test_infer_odd_cases(void **state)
                      TSR_OK);
     assert_string_equal(text, "{2,1:0,1}");
     size_t n = spec_count(t->m);
-    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
     assert_int_equal(spec_count(t->m), n);
-    assert_int_equal(tsr_infer(t->m, "other"), TSR_INVALID);
+    assert_int_equal(tsr_infer_config(t->m, "other"), TSR_INVALID);
     assert_int_equal(findings(t, "config-unknown"), 1);
     tsr_config *more;
     assert_int_equal(tsr_model_add_config(t->m, "d", 2, NULL, 0, &more), TSR_OK);
-    assert_int_equal(tsr_infer(t->m, NULL), TSR_INVALID);
+    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_INVALID);
     assert_int_equal(findings(t, "config-choice"), 1);
     done(t);
 }

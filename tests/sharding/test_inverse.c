@@ -124,7 +124,7 @@ static void printed_and_read_again(void **state)
             const char *text = NULL;
             assert_int_equal(tsr_spec_text_as(p, n, &text), TSR_OK);
             if (tsr_node_shard_text(two.node, two.value, two.config, text) != TSR_OK)
-                fail_msg("%s: %s", text, tsr_finding_at(b->session, 0).message);
+                fail_msg("%s: %s", text, tsr_finding_value(b->session, 0).message);
             const tsr_spec *back = tsr_node_sharding_of(two.node, two.value, 0);
             if (!tsr__layout_equal(layout_of(&a, p, rank), layout_of(&a, back, rank)))
                 fail_msg("trial %d: %s is read as another sharding", trial, text);
@@ -172,7 +172,7 @@ static void strings_of_meshes(void **state)
         struct small s = small_new(b, 2, I(8, 8));
         assert_int_equal(tsr_model_set_metadata(s.model, META_MESH "c", cases[i].mesh), TSR_OK);
         if (tsr_node_shard_text(s.node, s.x, s.config, cases[i].text) != TSR_OK)
-            fail_msg("%s: %s", cases[i].text, tsr_finding_at(b->session, 0).message);
+            fail_msg("%s: %s", cases[i].text, tsr_finding_value(b->session, 0).message);
         const tsr_spec *p = tsr_node_sharding_of(s.node, s.x, 0);
         const char *want[] = {cases[i].tiles, cases[i].letters, cases[i].sets}, *text = NULL;
         for (size_t k = 0; k < TSR_COUNT(want); k++) {
@@ -206,7 +206,7 @@ static void wrong_mesh_strings_are_told(void **state)
         struct small s = small_new(b, 2, I(8, 8));
         assert_int_equal(tsr_node_shard_text(s.node, s.x, s.config, cases[i].text),
                          cases[i].status);
-        assert_non_null(strstr(tsr_finding_at(b->session, 0).message, cases[i].what));
+        assert_non_null(strstr(tsr_finding_value(b->session, 0).message, cases[i].what));
         tsr_finding_clear(b->session);
         tsr_model_free(s.model);
     }

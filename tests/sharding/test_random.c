@@ -364,11 +364,11 @@ static void one_graph(struct drawn *t, uint64_t seed)
         check_node(t, &f->nodes[i]);
     size_t notes = 0;
     for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
-        notes += !strcmp(tsr_finding_at(t->b->session, i).code, "reshard-implied");
+        notes += !strcmp(tsr_finding_value(t->b->session, i).code, "reshard-implied");
     assert_int_equal(notes, f->n_notes);
     tsr_finding_clear(t->b->session);
     // shardings that contradict each other are refused, and the flow had left such a node whole
-    tsr_status inferred = tsr_infer(t->m, NULL);
+    tsr_status inferred = tsr_infer_config(t->m, NULL);
     if (inferred == TSR_INVALID) {
         size_t whole = 0;
         for (size_t i = 0; i < f->n_nodes; i++)
@@ -383,7 +383,7 @@ static void one_graph(struct drawn *t, uint64_t seed)
     void *first, *second;
     size_t n1, n2;
     assert_int_equal(tsr_model_save_bytes(t->m, &first, &n1), TSR_OK);
-    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
     assert_int_equal(tsr_model_save_bytes(t->m, &second, &n2), TSR_OK);
     assert_true(n1 == n2 && memcmp(first, second, n1) == 0);
     const struct flow *again = tsr__flow_new(&t->b->arena, t->m, t->c);
@@ -454,7 +454,7 @@ static void one_propagation(struct drawn *t, uint64_t seed, size_t *plain, size_
     size_t n1, n2;
     build(t, seed);
     assert_int_equal(tsr_model_clone(t->m, &original), TSR_OK);
-    if (tsr_infer(original, NULL) == TSR_OK) {
+    if (tsr_infer_config(original, NULL) == TSR_OK) {
         struct drawn simple = *t;
         simple.g = tsr_model_graph(original);
         simple.c = tsr_model_config(original, 0);
@@ -470,7 +470,7 @@ static void one_propagation(struct drawn *t, uint64_t seed, size_t *plain, size_
         tsr_finding_clear(t->b->session);
         assert_int_equal(tsr__check(copy, NULL, false), TSR_OK);
         for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
-            assert_int_not_equal(tsr_finding_at(t->b->session, i).severity, TSR_ERROR);
+            assert_int_not_equal(tsr_finding_value(t->b->session, i).severity, TSR_ERROR);
         assert_int_equal(tsr_infer_opts(copy, NULL, seed % 2), TSR_OK);
         assert_int_equal(tsr_model_save_bytes(copy, &second, &n2), TSR_OK);
         assert_true(n1 == n2 && memcmp(first, second, n1) == 0);

@@ -9,14 +9,14 @@ static size_t findings(const struct bench *b, const char *code)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_finding_count(b->session); i++)
-        n += strcmp(tsr_finding_at(b->session, i).code, code) == 0;
+        n += strcmp(tsr_finding_value(b->session, i).code, code) == 0;
     return n;
 }
 
 static void check(struct bench *b, tsr_model *m, const char *code, size_t n)
 {
     tsr_finding_clear(b->session);
-    assert_int_equal(tsr_check(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
     assert_int_equal(findings(b, code), n);
     assert_int_equal(tsr_finding_count(b->session), n);
 }
@@ -41,7 +41,7 @@ static void test_work_twice(void **state)
     check(b, s.model, "work-twice", 0);
     shard(&s, s.y, s.x, "{2,1:(0,1),(2,3)}");
     check(b, s.model, "work-twice", 1);
-    assert_int_equal(tsr_finding_at(b->session, 0).severity, TSR_NOTE);
+    assert_int_equal(tsr_finding_value(b->session, 0).severity, TSR_NOTE);
     shard(&s, s.y, s.x, "{2,2:0,1,2,3}");
     check(b, s.model, "work-twice", 0);
     shard(&s, s.y, s.x, "{1,1:0,1}"); // nothing is meant to be cut
@@ -58,7 +58,7 @@ static void test_moves(void **state)
     check(b, s.model, "reshard-implied", 0);
     shard(&s, z, z, "{1,4:0,1,2,3}");
     check(b, s.model, "reshard-implied", 1);
-    assert_int_equal(tsr_finding_at(b->session, 0).severity, TSR_NOTE);
+    assert_int_equal(tsr_finding_value(b->session, 0).severity, TSR_NOTE);
     shard(&s, z, s.y, "{1,4:0,1,2,3}"); // now it is asked for
     check(b, s.model, "reshard-implied", 0);
     tsr_model_free(s.model);
@@ -76,13 +76,13 @@ static void test_output_that_cannot_be_cut(void **state)
     check(b, s.model, "not-cut-here", 1);
     shard(&s, z, s.y, "{2,1:0,1}"); // all its tensors have shardings: cut as told
     tsr_finding_clear(b->session);
-    assert_int_equal(tsr_check(s.model, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(s.model, NULL), TSR_OK);
     assert_int_equal(findings(b, "not-cut-here"), 0);
     tsr_value *scan =
         after(&s, "CumSum", z, "t"); // a rule that says no: said once, not by both views
     shard(&s, scan, z, "{2,1:0,1}");
     shard(&s, scan, scan, "{2,1:0,1}");
-    assert_int_equal(tsr_check(s.model, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(s.model, NULL), TSR_OK);
     assert_int_equal(findings(b, "not-cut-here"), 1);
     tsr_model_free(s.model);
 }

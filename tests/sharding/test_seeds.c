@@ -38,8 +38,8 @@ static size_t errors(const struct net *t)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_finding_count(t->b->session); i++) {
-        n += tsr_finding_at(t->b->session, i).severity == TSR_ERROR;
-        if (tsr_finding_at(t->b->session, i).severity == TSR_ERROR)
+        n += tsr_finding_value(t->b->session, i).severity == TSR_ERROR;
+        if (tsr_finding_value(t->b->session, i).severity == TSR_ERROR)
             print_message("%s", tsr_finding_text(t->b->session, i));
     }
     return n;
@@ -62,20 +62,20 @@ static void lies(const tsr_value *at, const tsr_value *v, const char *text)
 // The checker accepts it, with nothing left whole, and it can be completed.
 static void infer(struct net *t)
 {
-    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
-    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
     assert_false(found(t->b->session, "not-cut-here"));
-    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
 }
 
 static void refused(struct net *t)
 {
-    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_true(found(t->b->session, "spec-disagree"));
-    assert_int_equal(tsr_infer(t->m, NULL), TSR_INVALID);
+    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_INVALID);
 }
 
 // ---- the proposal ----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ static void hold(struct net *t, const tsr_spec *p, const struct holds *want, siz
     assert_int_equal(tsr_pieces_new(t->b->session, text, TSR_FLOAT, 2, I(2, 2), data, &d), TSR_OK);
     assert_int_equal(tsr_pieces_count(d), n);
     for (size_t i = 0; i < n; i++) {
-        tsr_piece got = tsr_pieces_at(d, i);
+        tsr_piece got = tsr_pieces_value(d, i);
         assert_int_equal(got.device, want[i].device);
         assert_int_equal(got.dims[0], want[i].rows);
         assert_int_equal(got.dims[1], want[i].columns);
@@ -184,11 +184,11 @@ static void test_pipeline_picture(void **state)
         v = NODE(t, "Relu", name, v);
         assert_int_equal(tsr_node_set_stage(tsr_value_producer(v), t->c, i < 5 ? 1 : 2), TSR_OK);
     }
-    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
     // against the arrows it is an error
     assert_int_equal(tsr_node_set_stage(tsr_graph_first(t->g), t->c, 3), TSR_OK);
-    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_true(found(t->b->session, "stage-order"));
     done(t);
 }
@@ -334,7 +334,7 @@ static void test_decoder_on_three_devices(void **state)
     assert_int_equal(placed, 12);
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
     assert_int_equal(tsr_value_rank(logits), 3);
-    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
     done(t);
 }

@@ -66,7 +66,7 @@ static void texts_become_specs_and_texts_again(void **state)
     struct small s = small_new(b, 2, I(1024, 4096));
     for (size_t i = 0; i < TSR_COUNT(WRITTEN); i++) {
         if (tsr_node_shard_text(s.node, s.x, s.config, WRITTEN[i].text) != TSR_OK)
-            fail_msg("%s: %s", WRITTEN[i].text, tsr_finding_at(b->session, 0).message);
+            fail_msg("%s: %s", WRITTEN[i].text, tsr_finding_value(b->session, 0).message);
         tsr_spec *p = tsr_node_sharding_of(s.node, s.x, 0);
         assert_non_null(p);
         assert_null(tsr_node_sharding_of(s.node, s.x, 1)); // the one before was replaced
@@ -137,7 +137,7 @@ static void wrong_texts_change_nothing(void **state)
         assert_int_equal(tsr_node_shard_text(s.node, s.x, s.config, wrong[i].text),
                          wrong[i].status);
         assert_int_equal(tsr_finding_count(b->session), 1);
-        tsr_finding f = tsr_finding_at(b->session, 0);
+        tsr_finding f = tsr_finding_value(b->session, 0);
         assert_string_equal(f.code, wrong[i].code);
         assert_string_equal(f.node, "add");
         assert_string_equal(f.value, "x");

@@ -148,7 +148,7 @@ static void too_many_stages(void **state)
     }
     assert_null(tsr__flow_new(&t.b->arena, t.m, t.c));
     size_t n = tsr_finding_count(t.b->session);
-    assert_string_equal(tsr_finding_at(t.b->session, n - 1).code, "stages-many");
+    assert_string_equal(tsr_finding_value(t.b->session, n - 1).code, "stages-many");
     tsr_model_free(t.m);
 }
 

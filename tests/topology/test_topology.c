@@ -23,7 +23,7 @@ static size_t count_code(tsr_session *s, const char *code)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_finding_count(s); i++)
-        n += strcmp(tsr_finding_at(s, i).code, code) == 0;
+        n += strcmp(tsr_finding_value(s, i).code, code) == 0;
     return n;
 }
 
@@ -138,7 +138,7 @@ static void test_too_few_devices(void **state)
     tsr_topology *t = NULL;
     snprintf(limit, sizeof limit, "%d", TOPOLOGY_MAX_DEVICES);
     assert_int_equal(tsr_topology_parse(s, "{\"devices\": []}", &t), TSR_MALFORMED);
-    assert_non_null(strstr(tsr_finding_at(s, 0).message, limit));
+    assert_non_null(strstr(tsr_finding_value(s, 0).message, limit));
     tsr_session_free(s);
 }
 
@@ -211,7 +211,7 @@ static void test_json_again(void **state)
                                                    .overhead = 3e-6,
                                                    .rates = {[TSR_RATE_FLOAT16] = 4e12},
                                                    .moves = {[TSR_MOVE_SOFTMAX] = 5e10},
-                                                   .near = {[TSR_MOVE_STREAM] = 6e11},
+                                                   .cached = {[TSR_MOVE_STREAM] = 6e11},
                                                    .queued = true});
     tsr_json *j = tsr_json_new(s);
     tsr_json_begin(j, NULL, '{');
@@ -223,7 +223,7 @@ static void test_json_again(void **state)
     assert_string_equal(d->name, "CUDA:0");
     assert_true(d->memory == 123456789 && d->flops == 1e12 && d->bandwidth == 2e11);
     assert_true(d->rates[TSR_RATE_FLOAT16] == 4e12 && d->rates[TSR_RATE_INT8] == 0);
-    assert_true(d->moves[TSR_MOVE_SOFTMAX] == 5e10 && d->near[TSR_MOVE_STREAM] == 6e11);
+    assert_true(d->moves[TSR_MOVE_SOFTMAX] == 5e10 && d->cached[TSR_MOVE_STREAM] == 6e11);
     assert_true(d->queued && !tsr_topology_device_at(u, 0)->queued);
     assert_int_equal(tsr_topology_links(u), tsr_topology_links(t));
     int all[] = {0, 1, 2, 3};

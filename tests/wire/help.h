@@ -79,8 +79,8 @@ static inline void assert_same(struct str got, struct str wanted)
 static inline void assert_finding(tsr_session *s, const char *code)
 {
     assert_int_equal(tsr_finding_count(s), 1);
-    assert_string_equal(tsr_finding_at(s, 0).code, code);
-    assert_true(tsr_finding_at(s, 0).message[0] != 0);
+    assert_string_equal(tsr_finding_value(s, 0).code, code);
+    assert_true(tsr_finding_value(s, 0).message[0] != 0);
 }
 
 #endif

@@ -79,7 +79,7 @@ static void test_keys(void **state)
         if (cases[i].code) {
             assert_int_equal(st, TSR_MALFORMED);
             assert_finding(s, cases[i].code);
-            assert_string_equal(tsr_finding_at(s, 0).value, "w");
+            assert_string_equal(tsr_finding_value(s, 0).value, "w");
         } else {
             assert_int_equal(st, TSR_OK);
             assert_true(e.location.n > 0);

@@ -70,7 +70,7 @@ static void check_large(uint64_t raw)
         struct str cut = {map.bytes.p, map.bytes.n - 1}; // one byte short
         assert_int_equal(tsr__wire_check(s, STR("m"), cut.p, cut, WIRE_MODEL, 0), TSR_MALFORMED);
         assert_finding(s, "wire-length");
-        assert_int_equal(tsr_finding_at(s, 0).offset, 0);
+        assert_int_equal(tsr_finding_value(s, 0).offset, 0);
         tsr__file_unmap(&map);
     }
     close(fd);

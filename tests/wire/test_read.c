@@ -93,9 +93,9 @@ static void test_cases(void **state)
         if (cases[i].code) {
             assert_int_equal(st, TSR_MALFORMED);
             assert_finding(s, cases[i].code);
-            if (tsr_finding_at(s, 0).offset != cases[i].offset)
-                fail_msg("%s: offset %d", cases[i].name, (int)tsr_finding_at(s, 0).offset);
-            assert_string_equal(tsr_finding_at(s, 0).file, "model.onnx");
+            if (tsr_finding_value(s, 0).offset != cases[i].offset)
+                fail_msg("%s: offset %d", cases[i].name, (int)tsr_finding_value(s, 0).offset);
+            assert_string_equal(tsr_finding_value(s, 0).file, "model.onnx");
         } else {
             assert_int_equal(tsr_finding_count(s), 0);
         }
@@ -125,7 +125,7 @@ static void test_every_prefix(void **state)
         assert_int_equal(st, fits ? TSR_OK : TSR_MALFORMED);
         assert_int_equal(tsr_finding_count(s), fits ? 0 : 1);
         if (!fits)
-            assert_true(tsr_finding_at(s, 0).offset < n);
+            assert_true(tsr_finding_value(s, 0).offset < n);
         tsr_session_free(s);
         free(exact);
     }
@@ -249,7 +249,7 @@ static void test_every_message_is_walked(void **state)
             tsr_status st = check(s, view(&b), (enum wire_message)m);
             if (message) {
                 assert_int_equal(st, TSR_MALFORMED);
-                assert_int_equal(tsr_finding_at(s, 0).offset, number < 16 ? 2 : 3);
+                assert_int_equal(tsr_finding_value(s, 0).offset, number < 16 ? 2 : 3);
             } else if (!row || row->kind == KIND_BYTES || !row->repeated) {
                 assert_int_equal(st, TSR_OK);
             }

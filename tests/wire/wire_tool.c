@@ -177,9 +177,9 @@ static int run_verdict(tsr_session *s, bool models)
         }
         tsr_status st = tsr__wire_check(s, STR("case"), bytes, body, (enum wire_message)head[0], 0);
         size_t findings = tsr_finding_count(s);
-        bool sound = st == TSR_OK
-                         ? findings == 0
-                         : st == TSR_MALFORMED && findings == 1 && tsr_finding_at(s, 0).offset < n;
+        bool sound = st == TSR_OK ? findings == 0
+                                  : st == TSR_MALFORMED && findings == 1 &&
+                                        tsr_finding_value(s, 0).offset < n;
         putchar(!sound ? '?' : st == TSR_OK ? 'y' : 'n');
         tsr_finding_clear(s);
         free(bytes);

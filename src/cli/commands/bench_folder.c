@@ -26,6 +26,7 @@ struct folder_bench {
     tsr_folder *folder;
     tsr_generator *generator;
     tsr_generate_options options;
+    tsr_run_options run;
     struct planning planning;
     int64_t devices;            // of the plan
     int64_t prompt, vocabulary; // numbers of tokens
@@ -259,7 +260,8 @@ static int read_options(struct folder_bench *bench)
     if (!read_count(cli, "--prompt-tokens", DEFAULT_PROMPT, &bench->prompt) ||
         !read_count(cli, "--max-tokens", DEFAULT_TOKENS, &bench->options.max_tokens))
         return EXIT_USAGE;
-    int code = cli_read_run_options(cli, &bench->options.run);
+    bench->options.run = &bench->run;
+    int code = cli_read_run_options(cli, &bench->run);
     if (code)
         return code;
     code = cli_planning(cli, &bench->planning);
@@ -279,7 +281,7 @@ static void make_prompt(struct folder_bench *bench)
 // onnxruntime-genai defaults to one thread; it gets the total of our ranks.
 static void share_cores(struct folder_bench *bench)
 {
-    int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->options.run.threads;
+    int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->run.threads;
     tsr_run_cores(0, ranks, NULL, 0, &bench->threads);
     tsr_run_cores(0, 1, NULL, 0, &bench->peer_threads);
     if (wanted > 0) {

@@ -11,7 +11,7 @@ static void print_findings(struct cli *cli)
 {
     size_t n = tsr_finding_count(cli->session);
     for (size_t i = 0; i < n; i++)
-        if (!cli->quiet || tsr_finding_at(cli->session, i).severity == TSR_ERROR)
+        if (!cli->quiet || tsr_finding_value(cli->session, i).severity == TSR_ERROR)
             fputs(tsr_finding_text(cli->session, i), stdout);
     printf("%zu errors, %zu warnings, %zu notes\n", tsr_finding_total(cli->session, TSR_ERROR),
            tsr_finding_total(cli->session, TSR_WARNING), tsr_finding_total(cli->session, TSR_NOTE));
@@ -41,7 +41,7 @@ static void sarif_text(tsr_json *json, const char *key, const char *text)
 static bool occurs(const struct cli *cli, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++)
-        if (!strcmp(tsr_finding_at(cli->session, i).code, code))
+        if (!strcmp(tsr_finding_value(cli->session, i).code, code))
             return true;
     return false;
 }
@@ -93,7 +93,7 @@ static void sarif_results(struct cli *cli, tsr_json *json)
 {
     tsr_json_begin(json, "results", '[');
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
-        tsr_finding finding = tsr_finding_at(cli->session, i);
+        tsr_finding finding = tsr_finding_value(cli->session, i);
         char text[2048];
         snprintf(text, sizeof text, "%s%s%s", finding.message, finding.hint[0] ? ". Help: " : "",
                  finding.hint);
@@ -144,7 +144,7 @@ static int run(struct cli *cli)
 {
     tsr_model *model = NULL;
     const char *only = cli_value(cli, "--config");
-    tsr_status (*check)(tsr_model * model, const char *config) = tsr_check;
+    tsr_status (*check)(tsr_model * model, const char *config) = tsr_check_config;
     if (cli_flag(cli, "--formalism"))
         check = tsr_check_formalism;
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);

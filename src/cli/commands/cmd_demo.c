@@ -167,7 +167,7 @@ static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
     return status == TSR_OK ? tsr_shapes(*out, NULL, 0, &shapes) : status;
 }
 
-static int report(struct cli *cli, const tsr_verify_result *result, int code)
+static int report(struct cli *cli, const tsr_verify_summary *result, int code)
 {
     bool pass = code == EXIT_DONE && result->ok;
     double worst = 0;
@@ -206,12 +206,11 @@ static int verify_in(struct cli *cli, const char *folder, int64_t devices)
 {
     char path[4096];
     tsr_verify_options options = {.size = sizeof options, .inputs = "random:1", .work = folder};
-    tsr_verify_result result = {.size = sizeof result};
-    options.run.size = sizeof options.run;
+    tsr_verify_summary result = {.size = sizeof result};
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     tsr_status status = save_block(cli, devices, path);
     if (status == TSR_OK)
-        status = tsr_verify(cli->session, path, &options, &result);
+        status = tsr_verify_into(cli->session, path, &options, &result);
     int code = cli_finish(cli, status);
     if (status == TSR_OK || status == TSR_DIFFERENT)
         return report(cli, &result, code);

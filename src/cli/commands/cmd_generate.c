@@ -55,7 +55,7 @@ static bool take_token(void *data, int64_t token)
 }
 
 // 0 is the library's default.
-static int read_options(struct cli *cli, tsr_generate_options *options)
+static int read_options(struct cli *cli, tsr_generate_options *options, tsr_run_options *run)
 {
     int code = cli_fill(cli, OPTION_OWN, options);
     if (code)
@@ -69,7 +69,8 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
         cli_say(cli, "sampling at temperature 1; set --temperature T\n");
     else if (!options->temperature && cli_value(cli, "--seed"))
         cli_say(cli, "--seed has no effect without --temperature, --top-k or --top-p\n");
-    return cli_read_run_options(cli, &options->run);
+    options->run = run;
+    return cli_read_run_options(cli, run);
 }
 
 // The time to the first token includes the prompt; the rate is that of the later tokens. A model
@@ -144,6 +145,7 @@ static int check_words(struct cli *cli)
 
 static int run(struct cli *cli)
 {
+    tsr_run_options run_options;
     tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
     tsr_generate_result result = {.size = sizeof result};
     struct listener listener = {.cli = cli, .first = true};
@@ -151,7 +153,7 @@ static int run(struct cli *cli)
     int code = check_words(cli);
     if (code)
         return code;
-    code = read_options(cli, &options);
+    code = read_options(cli, &options, &run_options);
     if (code)
         return code;
     int64_t *ids = read_ids(cli, cli_value(cli, "--ids"), &n);

@@ -136,7 +136,7 @@ static void each_entry(struct cli *cli, const tsr_model *model, void *data,
 // Empty if the model does not declare the configuration.
 static const char *config_name(const tsr_node_config *nc)
 {
-    const tsr_config *config = tsr_node_config_config(nc);
+    const tsr_config *config = tsr_node_config_target(nc);
     return config ? tsr_config_name(config) : "";
 }
 

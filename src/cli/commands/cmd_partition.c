@@ -44,7 +44,7 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     if (status != TSR_OK || !cli_value(cli, "--devices"))
         return status;
     tsr_plan_summary planned = {.size = sizeof planned};
-    status = tsr_plan(*out, &plan->options, &planned);
+    status = tsr_plan_into(*out, &plan->options, &planned);
     if (status != TSR_OK)
         return status;
     *config = planned.config;
@@ -89,7 +89,7 @@ static int partition_genai(struct cli *cli, const char *out)
                                   .force = cli_flag(cli, "--force")};
     tsr_status status = tsr_folder_open(cli->session, cli->folder, &folder);
     if (status == TSR_OK)
-        status = tsr_folder_partition(folder, out, &options, &summary);
+        status = tsr_folder_partition_into(folder, out, &options, &summary);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
         code = report(
@@ -133,7 +133,7 @@ static int reseal(struct cli *cli, const char *folder)
 
 static int run(struct cli *cli)
 {
-    const char *folder = cli_value(cli, "-o");
+    const char *folder = cli_value(cli, "-o"), *layout = cli_value(cli, "--layout");
     struct planning plan;
     tsr_partition_options options = {.size = sizeof options};
     tsr_partition_summary summary = {.size = sizeof summary};
@@ -148,7 +148,7 @@ static int run(struct cli *cli)
         return cli_usage(cli, "missing argument: MODEL");
     if (!folder && !options.dry_run)
         return cli_usage(cli, "no output folder given: use -o FOLDER");
-    if (options.layout && strcmp(options.layout, "genai") == 0)
+    if (layout && strcmp(layout, "genai") == 0)
         return partition_genai(cli, folder);
     code = cli_planning(cli, &plan);
     if (code)
@@ -160,7 +160,7 @@ static int run(struct cli *cli)
     options.n_state = cli_values(cli, "--state", lists + cli->n_given);
     tsr_status status = prepare(cli, &plan, &options.config, &prediction, &model);
     if (status == TSR_OK)
-        status = tsr_partition(model, folder, &options, &summary);
+        status = tsr_partition_into(model, folder, &options, &summary);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
         code = report(cli, options.dry_run ? NULL : folder, &summary, prediction);
@@ -179,12 +179,14 @@ static const struct option options_table[] = {
     {"--layout", "wrapped|genai",
      "wrapped: also write model.onnx, whose one node runs the partition in any ONNX Runtime with "
      "libtessera_ops.so; genai: one generation folder per device, for onnxruntime-genai",
-     OPTION(layout)},
+     INTO_ENUM(tsr_partition_options, layout),
+     .choices = (const char *const[]){"", "wrapped", NULL}},
     {"--transport", "threads|shm",
      "with --layout wrapped: ranks are threads of the program that loads model.onnx, or processes",
-     OPTION(transport)},
+     INTO_ENUM(tsr_partition_options, transport), .choices = TRANSPORTS},
     {"--weights", "data|safetensors", "format of weight files: plain bytes or safetensors",
-     OPTION(weights)},
+     INTO_ENUM(tsr_partition_options, weights),
+     .choices = (const char *const[]){"data", "safetensors", NULL}},
     {"--dry-run", NULL, "print the summary without writing files", OPTION(dry_run)},
     {"--force", NULL, "replace an existing folder", OPTION(force)},
     {"--keep-cut", "NAME", "input or output that stays sharded (repeatable; * matches any text)"},

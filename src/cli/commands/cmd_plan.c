@@ -569,7 +569,7 @@ static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
     planning_session = cli->session;
     sigemptyset(&stop.sa_mask);
     sigaction(SIGINT, &stop, &before);
-    tsr_status status = tsr_plan(model, options, out);
+    tsr_status status = tsr_plan_into(model, options, out);
     sigaction(SIGINT, &before, NULL);
     tsr_session_cancel(cli->session, false); // so that files can be written
     return status;

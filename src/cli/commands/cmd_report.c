@@ -17,7 +17,7 @@ struct report {
     const char *config;
     tsr_topology *kept; // stored in the model by the planner
     tsr_plan_summary plan;
-    tsr_simulation simulation;
+    tsr_simulation_summary simulation;
     int requests;
 };
 
@@ -58,7 +58,7 @@ static tsr_status plan(struct report *report)
     if (sharded && !options.topology && !options.devices)
         options.devices = tsr_config_devices(tsr_model_find_config(report->model, report->config));
     if (!sharded) {
-        tsr_status status = tsr_plan(report->model, &options, &report->plan);
+        tsr_status status = tsr_plan_into(report->model, &options, &report->plan);
         if (status == TSR_OK)
             report->config = report->plan.config;
         return status;
@@ -66,7 +66,7 @@ static tsr_status plan(struct report *report)
     // Planning a copy keeps existing shardings and leaves the model unchanged.
     tsr_status status = tsr_model_clone(report->model, &copy);
     if (status == TSR_OK)
-        status = tsr_plan(copy, &options, &report->plan);
+        status = tsr_plan_into(copy, &options, &report->plan);
     tsr_model_free(copy);
     if (status == TSR_OK || status == TSR_NOMEM)
         return status;
@@ -85,14 +85,14 @@ static tsr_status simulate(struct report *report)
                                     .n_sizes = report->planning.options.n_sizes,
                                     .requests = report->requests,
                                     .one_device = true};
-    tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
+    tsr_status status = tsr_simulate_into(report->model, &options, &report->simulation);
     if (status != TSR_OK)
         return status;
     if (!report->planning.options.topology && !report->kept)
         status = tsr_model_topology(report->model, report->config, &report->kept);
     if (status != TSR_OK)
         return status;
-    return tsr_check(report->model, report->config);
+    return tsr_check_config(report->model, report->config);
 }
 
 // Two requests per stage show the pipeline: 6 for three stages, at most MAX_REQUESTS.
@@ -250,20 +250,20 @@ static tsr_status write_page(struct report *report, const struct report *other, 
                             .topology = topology_of(other),
                             .plan = &other->plan,
                             .simulation = &other->simulation};
-    tsr_report_options options = {.size = sizeof options,
-                                  .config = report->config,
-                                  .topology = topology_of(report),
-                                  .plan = &report->plan,
-                                  .simulation = &report->simulation,
-                                  .trace = cli_value(report->cli, "--trace"),
-                                  .sizes = report->planning.options.sizes,
-                                  .n_sizes = report->planning.options.n_sizes,
-                                  .memory = report->planning.options.memory,
-                                  .command = command,
-                                  .format = cli_value(report->cli, "--format")};
+    tsr_report_input options = {.size = sizeof options,
+                                .config = report->config,
+                                .topology = topology_of(report),
+                                .plan = &report->plan,
+                                .simulation = &report->simulation,
+                                .trace = cli_value(report->cli, "--trace"),
+                                .sizes = report->planning.options.sizes,
+                                .n_sizes = report->planning.options.n_sizes,
+                                .memory = report->planning.options.memory,
+                                .command = command,
+                                .format = cli_value(report->cli, "--format")};
     if (other->model)
         options.beside = &side;
-    tsr_status status = tsr_report(report->model, &options, out);
+    tsr_status status = tsr_report_into(report->model, &options, out);
     free(command);
     return status;
 }

@@ -13,7 +13,7 @@
 #define CELLS 64
 
 // Requests per second in a steady stream; 0: there is only one request.
-static double per_second(const tsr_simulation *simulation)
+static double per_second(const tsr_simulation_summary *simulation)
 {
     return simulation->period > 0 ? 1 / simulation->period : 0;
 }
@@ -21,7 +21,7 @@ static double per_second(const tsr_simulation *simulation)
 // Draws what a device does for the largest part of each cell. `at` is the first span of the device
 // and is advanced past its last. A span from 0.12 to 0.20 ms with cells of 0.05 ms adds 0.03 ms to
 // cell 2 and 0.05 ms to cell 3. marks[3] is the time outside of all spans.
-static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at, char *bar)
+static void draw_bar(const tsr_simulation_summary *simulation, size_t device, size_t *at, char *bar)
 {
     static const char marks[] = "#=. ";
     double share[CELLS][4] = {{0}}, cell = simulation->seconds / CELLS;
@@ -52,13 +52,13 @@ static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at
     bar[CELLS] = 0;
 }
 
-static double percent(const tsr_simulation *simulation, double seconds)
+static double percent(const tsr_simulation_summary *simulation, double seconds)
 {
     return simulation->seconds > 0 ? 100 * seconds / simulation->seconds : 0;
 }
 
 // Spans are sorted by device, so each bar starts where the previous one ended.
-static void print_text(const struct cli *cli, const tsr_simulation *simulation)
+static void print_text(const struct cli *cli, const tsr_simulation_summary *simulation)
 {
     char bar[CELLS + 1];
     size_t at = 0;
@@ -122,28 +122,28 @@ static const tsr_json_field link_fields[] = {
 };
 
 static const tsr_json_field total_fields[] = {
-    {JSON_FIELD(tsr_simulation, "devices", devices)},
-    {JSON_FIELD(tsr_simulation, "assumed", assumed)},
-    {JSON_FIELD(tsr_simulation, "requests", requests)},
-    {JSON_FIELD(tsr_simulation, "seconds", seconds)},
-    {JSON_FIELD(tsr_simulation, "first_s", first)},
-    {JSON_FIELD(tsr_simulation, "period_s", period)},
+    {JSON_FIELD(tsr_simulation_summary, "devices", devices)},
+    {JSON_FIELD(tsr_simulation_summary, "assumed", assumed)},
+    {JSON_FIELD(tsr_simulation_summary, "requests", requests)},
+    {JSON_FIELD(tsr_simulation_summary, "seconds", seconds)},
+    {JSON_FIELD(tsr_simulation_summary, "first_s", first)},
+    {JSON_FIELD(tsr_simulation_summary, "period_s", period)},
     {JSON_END},
 };
 
 // `spans` is their number; --trace writes them. One device is not simulated for a partition.
 static const tsr_json_field detail_fields[] = {
-    {JSON_RECORDS(tsr_simulation, "timeline", device, devices, device_fields)},
-    {JSON_IF_KNOWN(tsr_simulation, "one_device_s", one_device_s)},
-    {JSON_IF_KNOWN(tsr_simulation, "one_device_memory", one_device_memory)},
-    {JSON_RECORDS(tsr_simulation, "communication", comms, n_comms, comm_fields)},
-    {JSON_RECORDS(tsr_simulation, "links", links, n_links, link_fields)},
-    {JSON_FIELD(tsr_simulation, "spans", n_spans)},
-    {JSON_FIELD(tsr_simulation, "unsized", unsized)},
+    {JSON_RECORDS(tsr_simulation_summary, "timeline", device, devices, device_fields)},
+    {JSON_IF_KNOWN(tsr_simulation_summary, "one_device_s", one_device_s)},
+    {JSON_IF_KNOWN(tsr_simulation_summary, "one_device_memory", one_device_memory)},
+    {JSON_RECORDS(tsr_simulation_summary, "communication", comms, n_comms, comm_fields)},
+    {JSON_RECORDS(tsr_simulation_summary, "links", links, n_links, link_fields)},
+    {JSON_FIELD(tsr_simulation_summary, "spans", n_spans)},
+    {JSON_FIELD(tsr_simulation_summary, "unsized", unsized)},
     {JSON_END},
 };
 
-static int print_json(struct cli *cli, const tsr_simulation *simulation)
+static int print_json(struct cli *cli, const tsr_simulation_summary *simulation)
 {
     tsr_json *json = cli_json(cli);
     tsr_json_fields(json, total_fields, simulation);
@@ -155,7 +155,7 @@ static int print_json(struct cli *cli, const tsr_simulation *simulation)
 
 // Plans a model without a configuration first.
 static tsr_status simulate_model(struct cli *cli, struct planning *planning,
-                                 tsr_simulate_options *options, tsr_simulation *simulation)
+                                 tsr_simulate_options *options, tsr_simulation_summary *simulation)
 {
     tsr_model *model = NULL;
     tsr_plan_summary summary = {.size = sizeof summary};
@@ -164,12 +164,12 @@ static tsr_status simulate_model(struct cli *cli, struct planning *planning,
         return status;
     cli_report_dims(cli, model, options->sizes, options->n_sizes);
     if (!tsr_model_config_count(model) && !options->config) {
-        status = tsr_plan(model, &planning->options, &summary);
+        status = tsr_plan_into(model, &planning->options, &summary);
         if (status != TSR_OK)
             goto free_model;
         options->config = summary.config;
     }
-    status = tsr_simulate(model, options, simulation);
+    status = tsr_simulate_into(model, options, simulation);
 free_model:
     tsr_model_free(model);
     return status;
@@ -192,7 +192,7 @@ static bool lacks_devices(struct cli *cli, const struct planning *planning)
 
 static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_options *options)
 {
-    tsr_simulation x = {.size = sizeof x};
+    tsr_simulation_summary x = {.size = sizeof x};
     const char *trace = cli_value(cli, "--trace");
     tsr_status status;
     if (cli_is_folder(cli->arguments[0]))

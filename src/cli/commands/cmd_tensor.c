@@ -10,7 +10,7 @@
 
 static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
 {
-    int64_t device = tsr_pieces_at(dict, i).device, first = tsr_pieces_find(dict, device, 0);
+    int64_t device = tsr_pieces_value(dict, i).device, first = tsr_pieces_find(dict, device, 0);
     if ((size_t)first == i)
         snprintf(out, cap, "%lld", (long long)device);
     else
@@ -43,7 +43,7 @@ static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, t
         return status;
     for (size_t k = 0; k < tsr_pieces_count(dict); k++) {
         char name[48];
-        tsr_piece piece = tsr_pieces_at(dict, k);
+        tsr_piece piece = tsr_pieces_value(dict, k);
         piece_name(dict, k, name, sizeof name);
         status = tsr_tensors_put(out, name, tsr_tensors_dtype(in, i), piece.rank, piece.dims,
                                  piece.data);
@@ -66,7 +66,7 @@ static int fill(const tsr_tensors *in, tsr_pieces *dict)
 {
     for (size_t k = 0; k < tsr_pieces_count(dict); k++) {
         char name[48];
-        tsr_piece piece = tsr_pieces_at(dict, k);
+        tsr_piece piece = tsr_pieces_value(dict, k);
         piece_name(dict, k, name, sizeof name);
         int64_t i = tsr_tensors_find(in, name);
         if (!fits(in, i, piece)) {

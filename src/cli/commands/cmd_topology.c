@@ -216,7 +216,7 @@ static tsr_status measure_here(struct cli *cli, const struct measurement *measur
     status = cli_topology(cli, measurement->file, out);
     if (status != TSR_OK)
         return status;
-    return tsr_topology_see(*out, &measurement->options);
+    return tsr_topology_add_profile(*out, &measurement->options);
 }
 
 // Under a launcher every rank measures, and rank 0 gets the topology.
@@ -292,7 +292,7 @@ static const struct option options[] = {
      "times of its nodes"},
     {"--inputs", "SET", "measure --model: inputs, as for `tessera run` (default random)"},
     {"--shape", "NAME:2x3", "measure --model: shape of a random input (repeatable)"},
-    {"--transport", "NAME", "measure: threads, shm (processes) or mpi", INTO_RUN(transport)},
+    {"--transport", "NAME", "measure: threads, shm (processes) or mpi", INTO_RUN_TRANSPORT},
     {"--threads", "N", "measure: threads per rank (default: cores / ranks, at least 1)",
      INTO_RUN(threads), .min = 1, .max = 4096},
     END_OF_OPTIONS,

@@ -65,7 +65,7 @@ static void json_sharding(tsr_json *json, const char *edits)
     tsr_json_end(json);
 }
 
-static void json_trials(tsr_json *json, const tsr_verify_result *result)
+static void json_trials(tsr_json *json, const tsr_verify_summary *result)
 {
     tsr_json_begin(json, "trials", '[');
     for (size_t i = 0; i < result->n_trials; i++) {
@@ -85,7 +85,7 @@ static void json_trials(tsr_json *json, const tsr_verify_result *result)
     tsr_json_end(json);
 }
 
-static tsr_input_sizes sizes_of(const tsr_verify_result *result)
+static tsr_input_sizes sizes_of(const tsr_verify_summary *result)
 {
     return (tsr_input_sizes){.size = sizeof(tsr_input_sizes),
                              .open_size = result->open_size,
@@ -95,7 +95,7 @@ static tsr_input_sizes sizes_of(const tsr_verify_result *result)
 
 // With --random the results are in each trial, otherwise at the top.
 static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
-                             const tsr_verify_result *result, int code)
+                             const tsr_verify_summary *result, int code)
 {
     tsr_json *json = cli_json(cli);
     tsr_input_sizes sizes = sizes_of(result);
@@ -123,12 +123,12 @@ static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
 
 // ---- text --------------------------------------------------------------------------------------
 
-static void print_verdict(const tsr_verify_result *result)
+static void print_verdict(const tsr_verify_summary *result)
 {
     printf("%s\n", result->ok ? "PASS" : "FAIL");
 }
 
-static void print_outputs(const tsr_verify_result *result)
+static void print_outputs(const tsr_verify_summary *result)
 {
     printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
     for (size_t i = 0; i < result->n_outputs; i++) {
@@ -157,7 +157,7 @@ static double worst(const tsr_trial *trial)
 }
 
 // Trial i has seed + i. The edits of failed trials are printed.
-static void print_trials(const tsr_verify_options *options, const tsr_verify_result *result)
+static void print_trials(const tsr_verify_options *options, const tsr_verify_summary *result)
 {
     printf("%-8s %12s %12s %12s\n", "seed", "sharded", "collectives", "max rel");
     for (size_t i = 0; i < result->n_trials; i++) {
@@ -187,23 +187,24 @@ static int check_random(struct cli *cli, const tsr_verify_options *options)
 {
     if (!options->random && options->seed)
         return cli_usage(cli, "--seed needs --random");
-    if (options->random && options->run.ranks > 0)
+    if (options->random && options->run->ranks > 0)
         return cli_usage(cli, "--random runs all ranks in this process: remove --rank");
     return 0;
 }
 
-static int read_options(struct cli *cli, tsr_verify_options *options)
+static int read_options(struct cli *cli, tsr_verify_options *options, tsr_run_options *run)
 {
     const char *reference = cli_value(cli, "--reference");
     int code = cli_fill(cli, OPTION_OWN, options);
     if (!code)
-        code = cli_read_run_options(cli, &options->run);
+        code = cli_read_run_options(cli, run);
+    options->run = run;
     if (!code && reference && strcmp(reference, "cpu") != 0)
         code = cli_usage(cli, "--reference can only be cpu, not '%s'", reference);
     if (!code)
         code = check_random(cli, options);
     options->reference_cpu = reference != NULL;
-    options->run.deterministic = true;
+    run->deterministic = true;
     options->inputs = code ? NULL : cli_inputs(cli);
     options->work = cli_temporary();
     return options->inputs ? 0 : EXIT_USAGE;
@@ -211,10 +212,11 @@ static int read_options(struct cli *cli, tsr_verify_options *options)
 
 static int run(struct cli *cli)
 {
+    tsr_run_options run_options;
     tsr_verify_options options = {.size = sizeof options};
-    tsr_verify_result result = {.size = sizeof result};
+    tsr_verify_summary result = {.size = sizeof result};
     struct planning plan;
-    int code = read_options(cli, &options);
+    int code = read_options(cli, &options, &run_options);
     if (!code)
         code = cli_planning(cli, &plan);
     if (code)
@@ -230,12 +232,13 @@ static int run(struct cli *cli)
         status = cli_engine(cli, NULL, NULL);
     cli_warn_ranks(cli, options.topology, options.devices);
     if (status == TSR_OK)
-        status = tsr_verify(cli->session, cli->arguments[0], &options, &result);
+        status = tsr_verify_into(cli->session, cli->arguments[0], &options, &result);
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
     bool has_result = status == TSR_OK || status == TSR_DIFFERENT || result.n_trials;
-    bool apart = options.run.transport && strcmp(options.run.transport, "threads") != 0;
-    if (!has_result || options.run.rank > 0 || (apart && cli_rank(cli) > 0))
+    bool apart = run_options.transport != TSR_TRANSPORT_DEFAULT &&
+                 run_options.transport != TSR_TRANSPORT_THREADS;
+    if (!has_result || run_options.rank > 0 || (apart && cli_rank(cli) > 0))
         return code;
     if (cli->json)
         return print_verify_json(cli, &options, &result, code);

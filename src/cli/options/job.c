@@ -36,7 +36,7 @@ static tsr_status choose_config(struct job *job)
     job->config = cli_value(job->cli, "--config");
     if (cli_value(job->cli, "--devices")) {
         if (cli_plans(&job->options))
-            status = tsr_plan_for(job->model, &job->planning.options, job->inputs, &job->plan);
+            status = tsr_plan_for_into(job->model, &job->planning.options, job->inputs, &job->plan);
         job->config = cli_text_or(job->plan.config, ""); // "": rank 0 plans
     }
     return status;

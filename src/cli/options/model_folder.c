@@ -101,7 +101,7 @@ int cli_folder(struct cli *cli)
     char path[PATH_MAX];
     if (!cli->n_arguments)
         return 0;
-    if (!tsr_folder_is(cli->arguments[0])) {
+    if (!tsr_is_genai_folder(cli->arguments[0])) {
         if (!has_model_alone(cli->arguments[0], path, sizeof path))
             return 0;
         return cli_usage(cli, "'%s' has no genai_config.json or config.json; use its model: %s",

@@ -217,6 +217,19 @@ static int fill_text(const struct cli *cli, const struct given *given, void *to)
     return 0;
 }
 
+// An empty choice has a place in the enumeration and no name.
+static int fill_enum(const struct cli *cli, const struct given *given, void *to)
+{
+    const char *const *choices = given->option->choices;
+    int i = 0;
+    while (choices[i] && (!choices[i][0] || strcmp(choices[i], given->value) != 0))
+        i++;
+    if (!choices[i] && given->option->kind == OPTION_ENUM)
+        return refuse_choice(cli, given);
+    *(int *)to = choices[i] ? i : -1; // an enumeration has the size of an int
+    return 0;
+}
+
 static int fill_one(const struct cli *cli, const struct given *given, void *to)
 {
     const char *name = given->option->name;
@@ -228,6 +241,9 @@ static int fill_one(const struct cli *cli, const struct given *given, void *to)
         return 0;
     case OPTION_TEXT:
         return fill_text(cli, given, to);
+    case OPTION_ENUM:
+    case OPTION_ANY_ENUM:
+        return fill_enum(cli, given, to);
     case OPTION_NUMBER:
         if (!cli_number(given->value, to))
             return cli_usage(cli, "%s needs a positive number, not '%s'", name, given->value);

@@ -123,7 +123,7 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     if (options->hosts && cli_count_hosts(options->hosts) != (int)ranks)
         return cli_usage(cli, "--hosts has %d ranks, but --ranks is %d",
                          cli_count_hosts(options->hosts), (int)ranks);
-    if (options->transport && strcmp(options->transport, "threads") == 0)
+    if (options->transport == TSR_TRANSPORT_THREADS)
         return cli_usage(cli, "--rank is for ranks that are processes: remove --transport threads");
     if (!options->meet)
         options->meet = realpath(cli->arguments[0], path) ? path : cli->arguments[0];
@@ -205,7 +205,6 @@ int cli_read_place(struct cli *cli, tsr_run_options *options)
 bool cli_plans(const tsr_run_options *options)
 {
     int rank = 0, ranks = 1;
-    const char *asked = options->transport;
-    bool alone = asked && strcmp(asked, "threads") == 0;
+    bool alone = options->transport == TSR_TRANSPORT_THREADS;
     return alone || !tsr_run_place(options, &rank, &ranks) || rank == 0;
 }

@@ -32,9 +32,9 @@ static int exit_code(tsr_status status)
 static size_t same_code_before(const struct cli *cli, size_t at)
 {
     size_t n = 0;
-    const char *code = tsr_finding_at(cli->session, at).code;
+    const char *code = tsr_finding_value(cli->session, at).code;
     for (size_t i = 0; i < at && n <= MAX_SAME_CODE; i++)
-        n += strcmp(tsr_finding_at(cli->session, i).code, code) == 0;
+        n += strcmp(tsr_finding_value(cli->session, i).code, code) == 0;
     return n;
 }
 
@@ -55,7 +55,7 @@ int cli_finish(struct cli *cli, tsr_status status)
 {
     size_t shown = 0, more = 0;
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
-        tsr_finding finding = tsr_finding_at(cli->session, i);
+        tsr_finding finding = tsr_finding_value(cli->session, i);
         // Results after a failed allocation are not reliable.
         if (strcmp(finding.code, "out-of-memory") == 0)
             status = TSR_NOMEM;

@@ -287,5 +287,7 @@ free_scratch:
 
 void tsr_bytes_free(tsr_session *session, void *bytes, size_t n)
 {
+    if (!session)
+        return;
     tsr__free(session, bytes, n);
 }

@@ -306,7 +306,7 @@ static void warn_absent(tsr_tensor *tensor, const struct diag_mark *mark)
     tsr_session *session = tensor->model->session;
     const char *why = "its data cannot be read";
     if (tsr_finding_count(session) > mark->n)
-        why = tsr_finding_at(session, mark->n).message;
+        why = tsr_finding_value(session, mark->n).message;
     tsr__diag_back(session, mark, false);
     if (tsr__diag_has(session, "external-absent"))
         return;

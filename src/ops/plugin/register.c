@@ -72,7 +72,8 @@ static struct endpoint *join_mpi(const char *family, char *why, size_t n)
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
         size_t last = tsr_finding_count(process.session);
         snprintf(process.mpi_error, sizeof process.mpi_error, "%s",
-                 last ? tsr_finding_at(process.session, last - 1).message : "MPI does not start");
+                 last ? tsr_finding_value(process.session, last - 1).message
+                      : "MPI does not start");
     }
     snprintf(why, n, "%s", process.mpi_error);
     return process.mpi;

@@ -91,7 +91,7 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
         return false;
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        if (tsr_node_config_config(nc) == planner->config && tsr_node_config_spec_count(nc))
+        if (tsr_node_config_target(nc) == planner->config && tsr_node_config_spec_count(nc))
             return true;
     }
     return false;

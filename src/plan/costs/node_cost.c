@@ -132,10 +132,10 @@ double tsr__far_speed(const tsr_topology_device *device, int move)
 
 double tsr__near_speed(const tsr_topology_device *device, int move)
 {
-    if (device->near[move] > 0)
-        return device->near[move];
-    if (device->moves[move] <= 0 && device->near[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
-        return device->near[older_way(move)];
+    if (device->cached[move] > 0)
+        return device->cached[move];
+    if (device->moves[move] <= 0 && device->cached[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
+        return device->cached[older_way(move)];
     return tsr__far_speed(device, move);
 }
 
@@ -183,7 +183,7 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
 
 bool tsr__device_widens(const tsr_topology_device *device)
 {
-    return device->near[TSR_MOVE_STREAM] > 0 && !device->queued;
+    return device->cached[TSR_MOVE_STREAM] > 0 && !device->queued;
 }
 
 int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,

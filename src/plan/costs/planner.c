@@ -56,7 +56,7 @@ static void slow_down(tsr_topology_device *at, const tsr_topology_device *device
         keep_less(&at->rates[i], rate_of(device, i), first);
     for (int i = 0; i < TSR_MOVE_COUNT; i++) {
         keep_less(&at->moves[i], tsr__far_speed(device, i), first);
-        keep_less(&at->near[i], tsr__near_speed(device, i), first);
+        keep_less(&at->cached[i], tsr__near_speed(device, i), first);
     }
     at->queued = device->queued && (first || at->queued);
     if (device->overhead > at->overhead)

@@ -124,7 +124,7 @@ static void rank_value(struct account *account, const tsr_value *value, int64_t 
     account->n_top += account->n_top < PLAN_MAX_BINDING;
     for (size_t k = account->n_top - 1; k > i; k--)
         account->top[k] = account->top[k - 1];
-    account->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
+    account->top[i] = (tsr_plan_binding){.value = tsr_value_name(value), .bytes = bytes};
 }
 
 // Bytes of the form on the account's device at the account's time.

@@ -192,7 +192,7 @@ bool tsr__planner_add_counts(const struct planner *planner, const struct collect
     if (!list)
         return false;
     for (size_t i = 0; i < n; i++)
-        list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
+        list[i] = (tsr_collective_count){.op = counts[i].op, .count = counts[i].count};
     out->collectives = list;
     out->n_collectives = n;
     if (planner->config)

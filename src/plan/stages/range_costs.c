@@ -30,7 +30,7 @@ static void key_of_device(struct text *key, const tsr_topology_device *device)
     for (int i = 0; i < TSR_RATE_COUNT; i++)
         tsr__text_printf(key, " %a", device->rates[i]);
     for (int i = 0; i < TSR_MOVE_COUNT; i++)
-        tsr__text_printf(key, " %a %a", device->moves[i], device->near[i]);
+        tsr__text_printf(key, " %a %a", device->moves[i], device->cached[i]);
     tsr__text_printf(key, " %d", device->queued);
     tsr__text_printf(key, ";");
 }

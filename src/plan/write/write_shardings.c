@@ -42,7 +42,7 @@ static void mark_given(const struct writing *writing, size_t node)
     const struct plan_node *at = &writing->planner->nodes[node];
     for (size_t i = 0; at->strategy->given && i < tsr_node_config_count(at->node); i++) {
         const tsr_node_config *entry = tsr_node_config_at(at->node, i);
-        if (tsr_node_config_config(entry) != writing->config)
+        if (tsr_node_config_target(entry) != writing->config)
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++) {
             const tsr_value *value = tsr_spec_value(tsr_node_config_spec(entry, k));

@@ -79,7 +79,7 @@ bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        if (tsr_node_config_config(nc) != config)
+        if (tsr_node_config_target(nc) != config)
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
             if (!take_spec(arena, node, tsr_node_config_spec(nc, k), shapes, in, out))

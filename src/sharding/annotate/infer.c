@@ -198,7 +198,23 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
     return status;
 }
 
-tsr_status tsr_infer(tsr_model *model, const char *config)
+tsr_status tsr_infer(tsr_model *model, const tsr_infer_options *options)
+{
+    tsr_infer_options given;
+    tsr_status st = OPTIONS_READ(tsr_model_session(model), &given, options, formalism);
+    if (st != TSR_OK)
+        return st;
+    if (given.formalism && given.propagate) {
+        tsr__diag(tsr_model_session(model), DIAG_argument_invalid, NULL, "set one of them",
+                  "propagate and formalism exclude each other");
+        return TSR_INVALID;
+    }
+    if (given.formalism)
+        return tsr_infer_formalism(model, given.config);
+    return tsr_infer_opts(model, given.config, given.propagate);
+}
+
+tsr_status tsr_infer_config(tsr_model *model, const char *config)
 {
     return infer(model, config, tsr__flow_new);
 }

@@ -37,7 +37,7 @@ static void write_specs(struct text *text, const tsr_node *node, const tsr_node_
 // "x {2,1:0,1}, w {1:0,1} -> y {2,1:0,1}; stage 1"
 static tsr_status write_label(tsr_node *node, const tsr_node_config *entry)
 {
-    const tsr_config *config = tsr_node_config_config(entry);
+    const tsr_config *config = tsr_node_config_target(entry);
     tsr_model *model = tsr_graph_model(tsr_node_graph(node));
     struct text text, key;
     int64_t stage;
@@ -73,7 +73,7 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
     if (!wanted)
         return true;
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
-        const tsr_config *config = tsr_node_config_config(tsr_node_config_at(node, i));
+        const tsr_config *config = tsr_node_config_target(tsr_node_config_at(node, i));
         if (config && strcmp(tsr_config_name(config), key + strlen(KEY)) == 0)
             return false;
     }

@@ -285,7 +285,7 @@ bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, co
 {
     struct agree agree = {.arena = scratch,
                           .node = node,
-                          .config = tsr_node_config_config(nc),
+                          .config = tsr_node_config_target(nc),
                           .remarks = remarks,
                           .uncut = uncut};
     return agreement(&agree, shapes, nc);

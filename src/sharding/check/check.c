@@ -328,7 +328,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     if (!tsr_node_config_stage(nc, &stage))
         return;
     if (stage < 0) {
-        struct place at = place_entry(node, tsr_node_config_config(nc));
+        struct place at = place_entry(node, tsr_node_config_target(nc));
         tsr__diag(check->session, DIAG_stage_range, &at, "stages are 0, 1, 2 and so on",
                   "the pipeline stage of the node is %lld", (long long)stage);
     } else if (state) {
@@ -363,14 +363,14 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
     if (uncut)
         told = vec_push(&check->arena, &check->told);
     if (told)
-        *told = (struct told){tsr__node_id(node), tsr_node_config_config(nc)};
+        *told = (struct told){tsr__node_id(node), tsr_node_config_target(nc)};
 }
 
 // The operator's rule is asked only if the specs themselves brought no error: a wrong spec has no
 // layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
-    const tsr_config *config = tsr_node_config_config(nc);
+    const tsr_config *config = tsr_node_config_target(nc);
     if (check->only && (!config || strcmp(tsr_config_name(config), check->only) != 0))
         return;
     struct config_state *state = check_binding(check, node, config);
@@ -425,7 +425,7 @@ static int64_t stage_of(const tsr_node *node, struct str config)
     int64_t stage;
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        const tsr_config *c = tsr_node_config_config(nc);
+        const tsr_config *c = tsr_node_config_target(nc);
         if (c && str_is(config, tsr_config_name(c)) && tsr_node_config_stage(nc, &stage))
             return int64_max(stage, -1);
     }
@@ -650,7 +650,7 @@ static bool check_calls(struct check *check)
             break;
         for (size_t i = 0; i < tsr_node_config_count(node); i++) {
             const tsr_node_config *nc = tsr_node_config_at(node, i);
-            const tsr_config *config = tsr_node_config_config(nc);
+            const tsr_config *config = tsr_node_config_target(nc);
             if (config && chosen(check, tsr_config_name(config)) &&
                 tsr__config_is_declared(config) && tsr_node_config_spec_count(nc))
                 check_operator(check, node, nc);
@@ -747,7 +747,18 @@ static tsr_status check_as(tsr_model *model, struct check check)
     return status;
 }
 
-tsr_status tsr_check(tsr_model *model, const char *config)
+tsr_status tsr_check(tsr_model *model, const tsr_check_options *options)
+{
+    tsr_check_options given;
+    tsr_status st = OPTIONS_READ(tsr_model_session(model), &given, options, formalism);
+    if (st != TSR_OK)
+        return st;
+    if (given.formalism)
+        return tsr_check_formalism(model, given.config);
+    return tsr_check_config(model, given.config);
+}
+
+tsr_status tsr_check_config(tsr_model *model, const char *config)
 {
     return check_as(model, (struct check){.only = config, .remarks = true});
 }

@@ -135,7 +135,7 @@ static bool read_specs(struct step *step)
 {
     for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(step->node, i);
-        if (tsr_node_config_config(nc) != step->work->flow->config)
+        if (tsr_node_config_target(nc) != step->work->flow->config)
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
             if (!take_spec(step, tsr_node_config_spec(nc, k)))

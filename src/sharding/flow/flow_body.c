@@ -658,7 +658,7 @@ static void spec_owners(const struct flow_work *work, struct arena *arena, const
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        if (tsr_node_config_config(nc) != work->flow->config)
+        if (tsr_node_config_target(nc) != work->flow->config)
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++) {
             const tsr_spec *spec = tsr_node_config_spec(nc, k);

@@ -21,7 +21,7 @@
 static const tsr_node_config *entry_of(const tsr_node *node, const tsr_config *config)
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++)
-        if (tsr_node_config_config(tsr_node_config_at(node, i)) == config)
+        if (tsr_node_config_target(tsr_node_config_at(node, i)) == config)
             return tsr_node_config_at(node, i);
     return NULL;
 }

@@ -137,6 +137,8 @@ static tsr_status fill(tsr_pieces *dict, const void *data)
 tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
                           const int64_t *shape, const void *data, tsr_pieces **out)
 {
+    if (!session)
+        return TSR_INVALID;
     if (!shape && rank > 0)
         return tsr__missing(session, "shape");
     if (!out)
@@ -186,7 +188,7 @@ size_t tsr_pieces_count(const tsr_pieces *dict)
     return dict->n;
 }
 
-tsr_piece tsr_pieces_at(const tsr_pieces *dict, size_t i)
+tsr_piece tsr_pieces_value(const tsr_pieces *dict, size_t i)
 {
     const struct held *held = &dict->held[i];
     return (tsr_piece){.device = held->device,
@@ -195,6 +197,21 @@ tsr_piece tsr_pieces_at(const tsr_pieces *dict, size_t i)
                        .dims = held->dims,
                        .data = held->data,
                        .bytes = held->bytes};
+}
+
+tsr_status tsr_pieces_at(const tsr_pieces *dict, size_t i, tsr_piece *out)
+{
+    tsr_status st = RESULT_CHECK(dict->session, out, bytes);
+    if (st != TSR_OK)
+        return st;
+    if (i >= dict->n) {
+        tsr__diag(dict->session, DIAG_argument_invalid, NULL, "",
+                  "index %zu is out of range: there are %zu pieces", i, dict->n);
+        return TSR_INVALID;
+    }
+    tsr_piece piece = tsr_pieces_value(dict, i);
+    tsr__result_write(out, &piece, sizeof piece);
+    return TSR_OK;
 }
 
 // The k-th piece of the device, or -1.

@@ -611,7 +611,7 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        if (tsr_node_config_config(nc) == config && tsr__entry_spec(nc, value))
+        if (tsr_node_config_target(nc) == config && tsr__entry_spec(nc, value))
             return true;
     }
     return false;

@@ -31,7 +31,7 @@ static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64
         int64_t *bounds = ARENA_ARRAY(boxes->arena, int64_t, 2 * (size_t)piece->rank + 1);
         if (!box || !bounds)
             return false;
-        *box = (tsr_box){device, bounds, bounds + piece->rank};
+        *box = (tsr_box){.device = device, .start = bounds, .stop = bounds + piece->rank};
         for (int axis = 0; axis < piece->rank; axis++) {
             bounds[axis] = piece->dims[axis].at[at[axis]].start;
             bounds[piece->rank + axis] = piece->dims[axis].at[at[axis]].stop;
@@ -137,4 +137,47 @@ tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int
     *out = boxes.list.at;
     *n = boxes.list.n;
     return TSR_OK;
+}
+
+struct tsr_tiling {
+    struct result_head head;
+    const tsr_box *boxes;
+    size_t n;
+};
+
+tsr_status tsr_tiling_new(tsr_session *session, const char *sharding, int rank,
+                          const int64_t *shape, int64_t devices, tsr_tiling **out)
+{
+    const tsr_box *boxes;
+    size_t n;
+    if (!session)
+        return TSR_INVALID;
+    if (!out)
+        return tsr__missing(session, "out");
+    tsr_status st = tsr_tiles(session, sharding, rank, shape, devices, &boxes, &n);
+    if (st != TSR_OK)
+        return st;
+    tsr_tiling *tiling = tsr__result_new(session, RESULT_TILES, sizeof *tiling);
+    if (!tiling)
+        return TSR_NOMEM;
+    tiling->boxes = boxes;
+    tiling->n = n;
+    *out = tiling;
+    return TSR_OK;
+}
+
+void tsr_tiling_free(tsr_tiling *tiling)
+{
+    tsr__result_free(tiling);
+}
+
+size_t tsr_tiling_count(const tsr_tiling *tiling)
+{
+    return tiling->n;
+}
+
+tsr_status tsr_tiling_box(const tsr_tiling *tiling, size_t i, tsr_box *out)
+{
+    return tsr__element_read(tiling->head.session, SIZED_LIST(tiling->boxes, tiling->n, stop), i,
+                             out);
 }
