@@ -86,7 +86,7 @@ static bool is_stretch(const struct tile_piece *a, const struct tile_piece *b, i
             if (k == b->dims[axis].n || b->dims[axis].at[k].start + at != start)
                 return false;
             int64_t left = b->dims[axis].at[k].stop - start;
-            int64_t n = left < stop - start ? left : stop - start;
+            int64_t n = int64_min(left, stop - start);
             start += n;
             at += n;
             if (n == left)
@@ -173,6 +173,15 @@ static bool root_copy_fits(struct lower_context *lower, const struct device_grou
     return true;
 }
 
+// Send and Recv. The pair is ascending; the member that is not the root receives.
+static bool message_fits(struct lower_context *lower, const struct device_group *pair, int64_t root)
+{
+    int64_t receiver = pair->devices[pair->devices[0] == root];
+    struct tile_piece *x = piece_of(lower, lower->from, root),
+                      *y = piece_of(lower, lower->to, receiver);
+    return x && y && piece_equal(x, y, -1, -1);
+}
+
 // ---- lowering a step ----------------------------------------------------------------------------
 
 // Sorts each group; its first device is the root.
@@ -207,50 +216,36 @@ static int64_t unit_of(const struct tile_layout *layout, int axis)
 }
 
 // True if the operator returns the wanted shards in that group.
-typedef bool (*fits_fn)(struct lower_context *, const struct lowered *, size_t group);
+static bool fits_group(struct lower_context *lower, const struct lowered *lowered, size_t g)
+{
+    const struct device_group *group = &lowered->groups[g];
+    struct tile_division division = {.unit = lowered->unit, .n = (int64_t)group->n};
+    if (lowered->shares)
+        division.shares = lowered->shares[g];
+    switch (lowered->kind) {
+    case COMM_ALL_GATHER:
+        return gathers(lower, group, lowered->axis);
+    case COMM_REDUCE_SCATTER:
+        return divides(lower, group, lowered->axis, lowered->axis, &division);
+    case COMM_ALL_TO_ALL:
+        return all_to_all_fits(lower, group, lowered->axis, lowered->split_axis, &division);
+    case COMM_REDUCE:
+        return root_copy_fits(lower, group, lowered->roots[g], ROOT_RECEIVES);
+    case COMM_BROADCAST:
+        return root_copy_fits(lower, group, lowered->roots[g], ALL_RECEIVE);
+    case COMM_SEND:
+        return message_fits(lower, group, lowered->roots[g]);
+    default:
+        return false;
+    }
+}
 
-static bool all_groups(struct lower_context *lower, const struct lowered *lowered, fits_fn fits)
+static bool fits(struct lower_context *lower, const struct lowered *lowered)
 {
     for (size_t group = 0; group < lowered->n_groups; group++)
-        if (!fits(lower, lowered, group))
+        if (!fits_group(lower, lowered, group))
             return false;
     return lowered->n_groups > 0;
-}
-
-static bool fits_gather(struct lower_context *lower, const struct lowered *lowered, size_t group)
-{
-    return gathers(lower, &lowered->groups[group], lowered->axis);
-}
-
-static struct tile_division division_of(const struct lowered *lowered, size_t group)
-{
-    struct tile_division division = {.unit = lowered->unit, .n = (int64_t)lowered->groups[group].n};
-    if (lowered->shares)
-        division.shares = lowered->shares[group];
-    return division;
-}
-
-static bool fits_scatter(struct lower_context *lower, const struct lowered *lowered, size_t group)
-{
-    struct tile_division division = division_of(lowered, group);
-    return divides(lower, &lowered->groups[group], lowered->axis, lowered->axis, &division);
-}
-
-static bool fits_turn(struct lower_context *lower, const struct lowered *lowered, size_t group)
-{
-    struct tile_division division = division_of(lowered, group);
-    return all_to_all_fits(lower, &lowered->groups[group], lowered->axis, lowered->split_axis,
-                           &division);
-}
-
-static bool fits_reduce(struct lower_context *lower, const struct lowered *lowered, size_t group)
-{
-    return root_copy_fits(lower, &lowered->groups[group], lowered->roots[group], ROOT_RECEIVES);
-}
-
-static bool fits_broadcast(struct lower_context *lower, const struct lowered *lowered, size_t group)
-{
-    return root_copy_fits(lower, &lowered->groups[group], lowered->roots[group], ALL_RECEIVE);
 }
 
 // How an axis is divided among the members of a group.
@@ -301,7 +296,7 @@ static const int64_t **shares_of(struct lower_context *lower, const struct lower
 
 // Tries single elements, then the units that the layout keeps together.
 static bool find_division(struct lower_context *lower, struct lowered *lowered, int axis,
-                          enum division_kind kind, fits_fn fits)
+                          enum division_kind kind)
 {
     lowered->shares = NULL;
     if (kind != DIVISION_EQUAL) {
@@ -310,10 +305,10 @@ static bool find_division(struct lower_context *lower, struct lowered *lowered, 
             return false;
     }
     lowered->unit = 1;
-    if (all_groups(lower, lowered, fits))
+    if (fits(lower, lowered))
         return true;
     lowered->unit = unit_of(lower->to, axis);
-    return lowered->unit > 1 && all_groups(lower, lowered, fits);
+    return lowered->unit > 1 && fits(lower, lowered);
 }
 
 // Tries every axis, with equal shares first.
@@ -321,19 +316,19 @@ static bool find_scatter(struct lower_context *lower, struct lowered *lowered)
 {
     for (int kind = DIVISION_EQUAL; kind <= DIVISION_IN_ELEMENTS; kind++)
         for (lowered->axis = 0; lowered->axis < lower->to->rank; lowered->axis++)
-            if (find_division(lower, lowered, lowered->axis, (enum division_kind)kind,
-                              fits_scatter))
+            if (find_division(lower, lowered, lowered->axis, (enum division_kind)kind))
                 return true;
     return false;
 }
 
-static bool find_turn(struct lower_context *lower, struct lowered *lowered, int axis, int split)
+static bool find_all_to_all(struct lower_context *lower, struct lowered *lowered, int axis,
+                            int split)
 {
     if (axis < 0 || split < 0)
         return false;
     lowered->axis = axis;
     lowered->split_axis = split;
-    return find_division(lower, lowered, split, DIVISION_EQUAL, fits_turn);
+    return find_division(lower, lowered, split, DIVISION_EQUAL);
 }
 
 // Each message moves a full shard, and no device is in two of them.
@@ -353,14 +348,10 @@ static bool find_messages(struct lower_context *lower, const struct reshard_step
     }
     if (lower->draft->arena->failed || !take_groups(lower->draft, pairs, from->n_moves, lowered))
         return false;
-    for (size_t group = 0; group < lowered->n_groups; group++) {
-        struct tile_piece *x = piece_of(lower, lower->from, ends[2 * group]);
-        struct tile_piece *y = piece_of(lower, lower->to, ends[2 * group + 1]);
-        if (!x || !y || !piece_equal(x, y, -1, -1) ||
-            tsr__layout_has_device(lower->to, ends[2 * group]))
+    for (size_t group = 0; group < lowered->n_groups; group++)
+        if (tsr__layout_has_device(lower->to, lowered->roots[group]))
             return false;
-    }
-    return lowered->n_groups > 0;
+    return fits(lower, lowered);
 }
 
 // True if every owner of the result is in a group.
@@ -390,35 +381,29 @@ static bool lower_step(struct lower_context *lower, const struct reshard_step *f
         !take_groups(lower->draft, from->groups, from->n_groups, lowered))
         return false;
     bool ok = false, small = lower->to->rank <= NOTED_RANK;
+    lowered->kind = from->op == RESHARD_PERMUTE ? COMM_SEND : (int)from->op;
     switch (from->op) {
     case COMM_ALL_GATHER:
-        lowered->kind = COMM_ALL_GATHER;
         lowered->axis = from->axis;
-        ok = from->axis >= 0 && all_groups(lower, lowered, fits_gather);
+        ok = from->axis >= 0 && fits(lower, lowered);
         break;
     case COMM_ALL_TO_ALL:
-        lowered->kind = COMM_ALL_TO_ALL;
-        ok = find_turn(lower, lowered, from->axis, from->to_axis) ||
-             find_turn(lower, lowered, from->to_axis, from->axis);
+        ok = find_all_to_all(lower, lowered, from->axis, from->to_axis) ||
+             find_all_to_all(lower, lowered, from->to_axis, from->axis);
         break;
     case COMM_REDUCE_SCATTER:
-        lowered->kind = COMM_REDUCE_SCATTER;
         ok = find_scatter(lower, lowered);
         break;
     case COMM_ALL_REDUCE:
-        lowered->kind = COMM_ALL_REDUCE;
         ok = tsr__layout_same(lower->from, lower->to);
         break;
     case COMM_REDUCE:
-        lowered->kind = COMM_REDUCE;
-        ok = all_groups(lower, lowered, fits_reduce);
+        ok = fits(lower, lowered);
         break;
     case COMM_BROADCAST:
-        lowered->kind = COMM_BROADCAST;
-        ok = small && all_groups(lower, lowered, fits_broadcast);
+        ok = small && fits(lower, lowered);
         break;
     case RESHARD_PERMUTE:
-        lowered->kind = COMM_SEND;
         ok = small && find_messages(lower, from, lowered);
         break;
     default:
@@ -538,39 +523,6 @@ static int lower_path(struct lower_context *lower, const struct tile_layout *fro
     return lower_steps(lower, from, &reshard->direct, 1, out);
 }
 
-// The pair is ascending; the member that is not the root receives.
-static bool fits_message(struct lower_context *lower, const struct lowered *lowered, size_t group)
-{
-    const struct device_group *pair = &lowered->groups[group];
-    int64_t other = pair->devices[pair->devices[0] == lowered->roots[group]];
-    struct tile_piece *x = piece_of(lower, lower->from, lowered->roots[group]),
-                      *y = piece_of(lower, lower->to, other);
-    return x && y && piece_equal(x, y, -1, -1);
-}
-
-static bool still_fits(struct lower_context *lower, const struct lowered *lowered)
-{
-    switch (lowered->kind) {
-    case STEP_SLICE:
-    case COMM_ALL_REDUCE:
-        return true; // does not depend on sizes
-    case COMM_ALL_GATHER:
-        return all_groups(lower, lowered, fits_gather);
-    case COMM_ALL_TO_ALL:
-        return all_groups(lower, lowered, fits_turn);
-    case COMM_REDUCE_SCATTER:
-        return all_groups(lower, lowered, fits_scatter);
-    case COMM_REDUCE:
-        return all_groups(lower, lowered, fits_reduce);
-    case COMM_BROADCAST:
-        return all_groups(lower, lowered, fits_broadcast);
-    case COMM_SEND:
-        return all_groups(lower, lowered, fits_message);
-    default:
-        return false;
-    }
-}
-
 // The number of shards along that dimension.
 static int64_t cuts_of(const struct tile_layout *layout, int axis)
 {
@@ -607,7 +559,9 @@ static bool holds_for_all_sizes(struct lower_context *lower, int64_t *shape,
         lower->from = from;
         for (int i = 0; i < n; i++) {
             lower->to = path[i].to;
-            if (!still_fits(lower, &path[i]))
+            // Slices and AllReduce do not depend on sizes.
+            if (path[i].kind != STEP_SLICE && path[i].kind != COMM_ALL_REDUCE &&
+                !fits(lower, &path[i]))
                 return false;
             lower->from = lower->to;
         }
