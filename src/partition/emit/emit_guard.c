@@ -230,63 +230,7 @@ static float neutral(enum combine combine)
     return 0;
 }
 
-// ---- the branches ------------------------------------------------------------------------------
-
-// Makes the branch the graph under construction.
-static tsr_status open_branch(struct guard *guard, const char *name)
-{
-    guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
-    return status_of_alloc(guard->part->graph);
-}
-
-static tsr_status branch_output(struct guard *guard, size_t i, tsr_value *value)
-{
-    if (!value)
-        return TSR_NOMEM;
-    tsr_status status = tsr_graph_add_output(guard->part->graph, value);
-    if (status != TSR_OK)
-        return status;
-    return tsr__part_rank_known(guard->part, value, guard->st->outputs[i]);
-}
-
-// Names in a branch must differ from those outside.
-static struct str *fresh_names(struct guard *guard)
-{
-    struct step *st = guard->st;
-    struct str *names = ARENA_ARRAY(guard->part->draft->arena, struct str, st->n_outputs + 1);
-    for (size_t i = 0; names && i < st->n_outputs; i++)
-        if (st->outputs[i])
-            names[i] = tsr__part_new_name(guard->part);
-    return names;
-}
-
-// The node in a branch; for now its results are the local values of the step's outputs.
-static tsr_status node_within(struct guard *guard)
-{
-    struct str *names = fresh_names(guard);
-    if (!names)
-        return TSR_NOMEM;
-    return tsr__emit_plain(guard->part, guard->st, names);
-}
-
-static tsr_status some_branch(struct guard *guard)
-{
-    struct step *st = guard->st;
-    tsr_status status = open_branch(guard, "then_branch");
-    if (status != TSR_OK)
-        return status;
-    status = node_within(guard);
-    if (status != TSR_OK)
-        return status;
-    for (size_t i = 0; i < st->n_outputs; i++) {
-        if (!st->outputs[i])
-            continue;
-        status = branch_output(guard, i, st->outputs[i]->local[guard->part->rank]);
-        if (status != TSR_OK)
-            return status;
-    }
-    return TSR_OK;
-}
+// ---- stand-ins ---------------------------------------------------------------------------------
 
 // The local size of a factor; 1 if it is unknown.
 static int64_t share_of(const struct guard *guard, int factor)
@@ -444,32 +388,52 @@ static void own_inputs(const struct guard *guard, tsr_value *const *own)
             form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
 }
 
-// The node runs on stand-ins; of each result the local part is kept.
-static tsr_status none_branch(struct guard *guard)
+// Adds the node to the branch under new names: names in a branch must differ from those outside. For
+// now its results are the local values of the step's outputs.
+static tsr_status add_node(struct guard *guard)
 {
     struct step *st = guard->st;
-    int64_t rank = guard->part->rank;
-    tsr_value **own = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
-    if (!own)
+    struct str *names = ARENA_ARRAY(guard->part->draft->arena, struct str, st->n_outputs + 1);
+    if (!names)
         return TSR_NOMEM;
-    tsr_status status = open_branch(guard, "else_branch");
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            names[i] = tsr__part_new_name(guard->part);
+    return tsr__emit_plain(guard->part, st, names);
+}
+
+static tsr_status add_output(struct guard *guard, size_t i, bool empty)
+{
+    struct form *form = guard->st->outputs[i];
+    tsr_value *value = form->local[guard->part->rank];
+    if (empty)
+        value = result_here(guard, i, value);
+    if (!value)
+        return TSR_NOMEM;
+    tsr_status status = tsr_graph_add_output(guard->part->graph, value);
     if (status != TSR_OK)
         return status;
-    status = put_stand_ins(guard, own);
+    return tsr__part_rank_known(guard->part, value, form);
+}
+
+// A branch with the node. empty: the node runs on stand-ins, and of each result the local part is
+// kept.
+static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
+{
+    struct step *st = guard->st;
+    tsr_value **own = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
+    guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
+    if (!own || !guard->part->graph)
+        return TSR_NOMEM;
+    tsr_status status = empty ? put_stand_ins(guard, own) : TSR_OK;
     if (status != TSR_OK)
         return status;
-    status = node_within(guard);
+    status = add_node(guard);
     own_inputs(guard, own);
-    if (status != TSR_OK)
-        return status;
-    for (size_t i = 0; i < st->n_outputs; i++) {
-        if (!st->outputs[i])
-            continue;
-        status = branch_output(guard, i, result_here(guard, i, st->outputs[i]->local[rank]));
-        if (status != TSR_OK)
-            return status;
-    }
-    return TSR_OK;
+    for (size_t i = 0; i < st->n_outputs && status == TSR_OK; i++)
+        if (st->outputs[i])
+            status = add_output(guard, i, empty);
+    return status;
 }
 
 // ---- the If -------------------------------------------------------------------------------------
@@ -477,7 +441,7 @@ static tsr_status none_branch(struct guard *guard)
 // The branches read the node's inputs as captures. Engines mishandle some of those, so the branches
 // read copies; own_inputs undoes it, since others may read the inputs too. ONNX Runtime moves a
 // QuantizeLinear back through a Transpose to the value before both, and overlooks that a branch
-// reads that value (seen with 1.31.1).
+// reads that value (quirk quantize_moved_through_transpose).
 static tsr_status shield_inputs(struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -524,8 +488,10 @@ static tsr_status make_choice(struct guard *guard)
     status = add_choice(guard);
     if (status != TSR_OK)
         return status;
-    status = some_branch(guard);
-    return status != TSR_OK ? status : none_branch(guard);
+    status = add_branch(guard, "then_branch", false);
+    if (status != TSR_OK)
+        return status;
+    return add_branch(guard, "else_branch", true);
 }
 
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
