@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// bundle.c - opens the folder of a partition and checks that its files are unchanged. Files are opened
-// only inside the folder and read by pread in blocks of limited size.
+// bundle.c - opens the folder of a partition and checks that its files are unchanged. Files are
+// opened only inside the folder and read by pread in blocks of limited size.
 //
 //     out/manifest.json     ranks, ports, collectives, files
 //     out/rank0.onnx        the graph of rank 0;  out/rank0.data: its own weights
 //     out/common.data       weights that several ranks use
 //
-// tsr__bundle_open reads only the manifest. tsr__bundle_verify checks the files of the ranks that run
-// here, so a host of a cluster needs no others.
+// tsr__bundle_open reads only the manifest. tsr__bundle_verify checks the files of the ranks that
+// run here, so a host of a cluster needs no others.
 #include "internal.h"
 
 #include <errno.h>
@@ -82,7 +82,7 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     tsr_status st = TSR_OK;
     uint64_t done = 0;
     while (done < bytes) {
-        size_t want = bytes - done < READ_BYTES ? (size_t)(bytes - done) : READ_BYTES;
+        size_t want = size_min(bytes - done, READ_BYTES);
         ssize_t got = read_at(bundle->session, fd, buffer, want, done);
         if (got <= 0) {
             tsr__diag(bundle->session, DIAG_io_read, at, NULL, "cannot read: %s",

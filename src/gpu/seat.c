@@ -185,7 +185,7 @@ void tsr__seat_free(struct gpu_seat *seat, void *p)
 static size_t grown(size_t had, size_t wanted)
 {
     size_t more = had + had / 2;
-    return more > wanted ? more : wanted;
+    return size_max(more, wanted);
 }
 
 // A block only grows.

@@ -76,7 +76,7 @@ void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
 
 // An AllGather of strings. count and recv are by member; outer and inner count strings.
-struct gather {
+struct text_gather {
     struct kernel *kernel;
     struct arena *arena;
     struct comm_buffer *recv;
@@ -89,7 +89,7 @@ struct gather {
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
-    struct gather *gather = data;
+    struct text_gather *gather = data;
     const int64_t *mine = notes[gather->kernel->self];
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
         int rank = (int)gather->kernel->call.group[i];
@@ -129,7 +129,7 @@ static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int m
 }
 
 // Interleaves the elements of all members.
-static OrtStatus *interleave(struct gather *gather, struct texts *out)
+static OrtStatus *interleave(struct text_gather *gather, struct texts *out)
 {
     int64_t n = 0, before = 0, row = gather->total * gather->inner;
     for (int i = 0; i < gather->kernel->call.n_group; i++)
@@ -184,7 +184,7 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
         return tsr__kernel_error(kernel, "axis %lld of a tensor of rank %d",
                                  (long long)kernel->axis, x.rank);
     size_t n = (size_t)kernel->call.n_group, bytes = 0;
-    struct gather gather = {.kernel = kernel, .arena = arena, .outer = 1, .inner = 1};
+    struct text_gather gather = {.kernel = kernel, .arena = arena, .outer = 1, .inner = 1};
     for (int d = 0; d < axis; d++)
         gather.outer *= x.dims[d];
     for (int d = (int)axis + 1; d < x.rank; d++)

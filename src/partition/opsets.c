@@ -45,7 +45,7 @@ int64_t tsr__part_ir(const struct draft *draft)
     const int64_t lowest = 4, usual = 8; // 4: constants need not be inputs
     int64_t own = tsr_model_ir_version(draft->model), ir = usual;
     if (own < usual)
-        ir = own < lowest ? lowest : own;
+        ir = int64_max(own, lowest);
     if (tsr__calls_left(draft->model) && ir < 8)
         ir = 8;
     for (size_t i = 0; i < TSR_COUNT(newer); i++)

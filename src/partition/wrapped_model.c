@@ -120,8 +120,8 @@ static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node,
     return tsr_graph_add_output(to, given);
 }
 
-// The operator fills outputs by index. So an output that is an input, or a duplicate, gets a new name
-// that is not used.
+// The operator fills outputs by index. So an output that is an input, or a duplicate, gets a new
+// name that is not used.
 static tsr_status make_node(struct draft *draft, tsr_graph *to)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);

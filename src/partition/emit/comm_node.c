@@ -140,7 +140,9 @@ static tsr_status set_attributes(struct draft *draft, tsr_node *node, const stru
     if (status != TSR_OK)
         return status;
     status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
-    return status != TSR_OK ? status : own_attributes(draft, node, st, group);
+    if (status != TSR_OK)
+        return status;
+    return own_attributes(draft, node, st, group);
 }
 
 // Sender and receiver have different operators.

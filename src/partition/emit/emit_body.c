@@ -117,8 +117,8 @@ static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis,
 }
 
 // ONNX Runtime transposes scan inputs whose axis is not 0 inside Scan, and divides by zero if the
-// shard is empty. So sharded scan inputs are transposed before the node. axes: the resulting axes
-// of all of them.
+// shard is empty (quirk scan_axis_of_empty). So sharded scan inputs are transposed before the node.
+// axes: the resulting axes of all of them.
 static tsr_status turn_slices(struct part *part, const struct step *st, tsr_value **slices,
                               int64_t *axes)
 {

@@ -185,9 +185,9 @@ static tsr_status rewrite_inputs(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Copies inputs that the kernel overwrites: ranks that are threads share the inputs of a run, which
-// belong to the caller. ONNX Runtime removes Identity but not Max of one tensor. Max and Min
-// alternate because equal nodes are merged.
+// Copies inputs that the kernel overwrites (quirk written_statistics): they belong to the caller,
+// and ranks that are threads share them. ONNX Runtime removes Identity but not Max of one tensor.
+// Max and Min alternate because equal nodes are merged.
 static tsr_status copy_written(struct local_copy *copy)
 {
     for (size_t i = 0; i < copy->step->n_node_inputs; i++) {
@@ -201,8 +201,8 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
-// ONNX Runtime merges some different Splits of one value. So each reads another copy: a chain of
-// copies, because equal nodes are merged too.
+// ONNX Runtime merges some different Splits of one value (quirk merged_splits). So each reads
+// another copy: a chain of copies, because equal nodes are merged too.
 static tsr_status copy_split(struct local_copy *copy)
 {
     for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
@@ -355,8 +355,8 @@ static tsr_value *find_captured(void *data, tsr_value *outer)
     return NULL;
 }
 
-// Engines refuse to Scan a value of unknown rank, such as the result of an operator that ONNX
-// defines by a function. So the ranks of inputs are declared.
+// Declares the ranks of a node's inputs: engines refuse to Scan a value of unknown rank, such as
+// the result of an operator that ONNX defines by a function (quirk scan_without_rank).
 static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
 {
     for (size_t i = 0; i < st->n_node_inputs; i++) {
@@ -380,7 +380,7 @@ static bool written_empty(const tsr_node *node, size_t input)
 }
 
 // Trailing inputs that only this rank lacks are dropped. Those that the model left out are written:
-// ONNX Runtime refuses a Loop(3, "") without its second input.
+// ONNX Runtime refuses a Loop(3, "") without its second input (quirk loop_of_one_input).
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;
@@ -429,7 +429,9 @@ static tsr_status make_node(struct local_copy *copy)
     if (status != TSR_OK)
         return status;
     status = rewrite_attributes(copy);
-    return status != TSR_OK ? status : front_attribute(copy);
+    if (status != TSR_OK)
+        return status;
+    return front_attribute(copy);
 }
 
 // *here: of a lookup, the mask of local rows (emit_lookup.c); else NULL.
@@ -457,11 +459,13 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     if (status != TSR_OK)
         return status;
     status = front_input(copy);
-    return status != TSR_OK ? status : tsr__lookup_begin(copy->part, st, copy->inputs, here);
+    if (status != TSR_OK)
+        return status;
+    return tsr__lookup_begin(copy->part, st, copy->inputs, here);
 }
 
-// Keeps the kernel from reusing the memory of input 0 for the result: a Where that always selects
-// the result reads both. Needs opset 9.
+// Keeps the kernel from reusing the memory of input 0 for the result (quirk moe_over_its_input): a
+// Where that always selects the result reads both. Needs opset 9.
 static tsr_status keep_first_input(const struct local_copy *copy, struct str name)
 {
     static const unsigned char no = 0;

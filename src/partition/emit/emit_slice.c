@@ -114,9 +114,9 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
     return joined;
 }
 
-// ONNX Runtime's Gather copies only the first string of each row (seen with 1.31.1), so strings use
-// Compress. Example: of 5 rows, intervals [0, 1) and [2, 4) are the mask {1, 0, 1, 1}. Rows behind
-// the last interval need no entry.
+// ONNX Runtime's Gather copies only the first string of each row (quirk string_gather_rows), so
+// strings use Compress. Example: of 5 rows, intervals [0, 1) and [2, 4) are the mask {1, 0, 1, 1}.
+// Rows behind the last interval need no entry.
 static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                              struct str out)
 {
@@ -207,7 +207,7 @@ static tsr_value *add_slices(struct part *part, const struct form *to,
     return x;
 }
 
-// Types without a Slice kernel (float8, 4 bits) are cast and cast back.
+// Types without a Slice kernel are cast and cast back (quirks slice_of_float8, identity_of_4_bits).
 tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];

@@ -35,7 +35,9 @@ static tsr_status emit_node(struct part *part, struct step *st)
         if (st->outputs[i])
             outputs[i] = tsr__form_name(part, st->outputs[i]);
     status = tsr__emit_plain(part, st, outputs);
-    return status != TSR_OK ? status : tsr__part_keep_declared(part, st);
+    if (status != TSR_OK)
+        return status;
+    return tsr__part_keep_declared(part, st);
 }
 
 // The shape of the local tensor, or the length of a list.
@@ -68,7 +70,9 @@ static tsr_status emit_taken(struct part *part, struct step *st)
 {
     tsr_status status;
     status = st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
-    return status != TSR_OK ? status : shield(part, st->outputs[0]);
+    if (status != TSR_OK)
+        return status;
+    return shield(part, st->outputs[0]);
 }
 
 // Concatenates every `parts` adjacent values. False: out of memory.

@@ -145,7 +145,7 @@ tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct 
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
     if (tsr__carried(type) != type || tsr__is_float8(type)) { // float8: before opset 21
-        // Max of one tensor keeps ONNX Runtime from removing the Cast before the Shape.
+        // Max of one tensor keeps the Cast before the Shape (quirk cast_before_shape).
         x = tsr__part_cast(part, x, tsr__is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
         x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
     }
@@ -201,7 +201,7 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
 
 // Names the shard of a named dimension, so that engines know that two tensors have the same number
 // of rows. Otherwise ONNX Runtime's NchwcTransformer adds a Reshape between convolutions, which
-// fails with 0 rows.
+// fails with 0 rows (quirk nchwc_of_empty).
 static tsr_dim named_part(struct part *part, const char *whole, const struct local_size *size)
 {
     const struct tile_units *units = &size->part;

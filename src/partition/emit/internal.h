@@ -27,7 +27,7 @@ tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, stru
 // dimension.
 tsr_value *tsr__part_barrier(struct part *part, tsr_value *x);
 // x, safe to be read by a body. ONNX Runtime moves a DequantizeLinear behind a Slice and crashes if
-// a body reads the Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor
+// a body reads the Slice (quirk dequantize_moved_behind_slice). A Concat of one tensor
 // in between prevents it. x has a dimension.
 tsr_value *tsr__part_shielded(struct part *part, tsr_value *x);
 // The local sizes of the form: numbers, names, or unknown. False: nothing is known.

@@ -35,7 +35,7 @@ static bool is_added_by_first(const struct node_flow *nf, int64_t device, int in
 
 // In a sharded sum the last shard adds the input. Shard i of k starts at i * n / k, so the last one
 // has elements whenever there are any: of n = 1 and k = 3 the shards are empty, empty, [0]. An
-// empty Gemm would be wrong: ONNX Runtime leaves out beta * C there.
+// empty Gemm would be wrong: ONNX Runtime leaves out beta * C (quirk gemm_of_empty).
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
     if (is_added_by_first(nf, device, input))

@@ -76,10 +76,10 @@ static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
     case ARITH_MUL:
         return mul_ok(a, b, out);
     case ARITH_MAX:
-        *out = a > b ? a : b;
+        *out = int64_max(a, b);
         return true;
     case ARITH_MIN:
-        *out = a < b ? a : b;
+        *out = int64_min(a, b);
         return true;
     case ARITH_DIV:
         if (divides)

@@ -124,7 +124,7 @@ static void write_block(struct taker *taker, const unsigned char *block, int64_t
     bool left = false;
     while (!left && !runs->done && runs->start * bytes < at + n) {
         int64_t from = runs->start * bytes, to = runs->stop * bytes;
-        int64_t stop = to < at + n ? to : at + n;
+        int64_t stop = int64_min(to, at + n);
         const unsigned char *start = block + (from - at);
         if (n_pieces == GATHER_MOST || stop - from < GATHER_LEAST)
             flush_pieces(taker, pieces, &n_pieces);
@@ -158,7 +158,7 @@ static tsr_status write_blocks(const struct source *source, struct taker *takers
 {
     int64_t block = BLOCK_BYTES / bytes * bytes;
     for (int64_t at; (at = next_wanted(takers, n, bytes)) != INT64_MAX;) {
-        int64_t length = source->bytes - at < block ? source->bytes - at : block;
+        int64_t length = int64_min(source->bytes - at, block);
         const unsigned char *data = buffer;
         tsr_status st = TSR_OK;
         if (source->memory)
@@ -183,7 +183,7 @@ static tsr_status copy_runs(const struct source *source, struct taker *taker, in
     for (struct runs *runs = &taker->runs; !runs->done; tsr__runs_next(runs))
         for (int64_t at = runs->start * bytes, end = runs->stop * bytes; at < end;
              at += COPY_MOST) {
-            int64_t n = end - at < COPY_MOST ? end - at : COPY_MOST;
+            int64_t n = int64_min(end - at, COPY_MOST);
             tsr__out_copy(taker_file(taker), source->fd, source->offset + (uint64_t)at,
                           (uint64_t)n);
             advance_digest(taker);
