@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// blocked.c - copies between the usual layout of images and that of convolutions: ONNX Runtime's convolutions for CPUs work on
-// channels in blocks, and so do pools, sums and activations that follow them. Where another operator reads such a value, or a convolution
-// another's, there is a copy.
+// blocked.c - copies between the usual layout of images and that of convolutions: ONNX Runtime's
+// convolutions for CPUs work on channels in blocks, and so do pools, sums and activations that
+// follow them. Where another operator reads such a value, or a convolution another's, there is a
+// copy.
 //
-//     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, what the last Relu makes after it
+//     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, what
+//       the last Relu makes after it
 #include "rules/rules.h"
 
 #include <stdlib.h>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// counts.c - arithmetic of the operators whose rule does not say it: windows, attention, packed weights, recurrences,
-// models of ai.onnx.ml.
+// counts.c - arithmetic of the operators whose rule does not say it: windows, attention, packed
+// weights, recurrences, models of ai.onnx.ml.
 //
-// A rule's factors tell how the work shrinks when it is cut, but not always how much there is: the window of a
-// convolution is no factor, nor are the keys that a cache holds. Such operators have a row here that counts one whole
-// node from its shapes; a part does the share of it that its factors have of all factors.
+// A rule's factors tell how the work shrinks when it is cut, but not always how much there is: the
+// window of a convolution is no factor, nor are the keys that a cache holds. Such operators have a
+// row here that counts one whole node from its shapes; a part does the share of it that its factors
+// have of all factors.
 //
-//     Conv of [4,256,56,56] with [256,256,3,3]: 2 x |Y| x 256 x 3 x 3; cut in 4 along the channels, each part a quarter
+//     Conv of [4,256,56,56] with [256,256,3,3]: 2 x |Y| x 256 x 3 x 3; cut in 4 along the channels,
+//       each part a quarter
 #include "rules/rules.h"
 
 #include <math.h>
@@ -32,7 +34,7 @@ static struct shape in_at(const struct counting *counting, size_t i)
     return shape_at(counting, false, i);
 }
 
-// Size of a dimension, the last being -1; 0: there is none, or nobody knows.
+// Size of a dimension, the last being -1; 0: no such dimension, or unknown.
 static double dim(struct shape shape, int d)
 {
     if (d < 0)
@@ -62,7 +64,8 @@ static double attribute(const struct counting *counting, const char *name, int64
 
 // ---- counts: operations of the whole node, multiplication and addition being two ---------------
 
-// Every element of the result is a sum over the window and the channels of its group: all of W but its first dimension.
+// Every element of the result is a sum over the window and the channels of its group: all of W but
+// its first dimension.
 static double count_conv(const struct counting *counting)
 {
     return 2 * elements(shape_at(counting, true, 0)) * product_from(in_at(counting, 1), 1);
@@ -101,7 +104,8 @@ static double count_recurrence(const struct counting *counting)
            (elements(in_at(counting, 1)) + elements(in_at(counting, 2)));
 }
 
-// Queries with all keys, then their weights with all values. queries: elements of the queries; keys: how many each meets.
+// Queries with all keys, then their weights with all values. queries: elements of the queries;
+// keys: how many each meets.
 static double attend(double queries, double keys, double key_size, double value_size)
 {
     if (key_size <= 0)
@@ -115,7 +119,8 @@ static double with_past(double keys, struct shape past, int dimension)
     return keys + (past.rank > 0 ? dim(past, dimension) : 0);
 }
 
-// ai.onnx: Q [batch, heads, s, d] or [batch, s, heads d]; K and V likewise, the past of each in 4 dimensions.
+// ai.onnx: Q [batch, heads, s, d] or [batch, s, heads d]; K and V likewise, the past of each in 4
+// dimensions.
 static double count_attention(const struct counting *counting)
 {
     struct shape q = in_at(counting, 0), k = in_at(counting, 1), v = in_at(counting, 2);
@@ -127,7 +132,8 @@ static double count_attention(const struct counting *counting)
     return attend(elements(q), keys, size, value);
 }
 
-// com.microsoft MultiHeadAttention: query [batch, s, heads d]; key [batch, t, heads d] or [batch, heads, t, d]; past 6.
+// com.microsoft MultiHeadAttention: query [batch, s, heads d]; key [batch, t, heads d] or [batch,
+// heads, t, d]; past 6.
 static double count_heads(const struct counting *counting)
 {
     struct shape q = in_at(counting, 0), k = in_at(counting, 1), v = in_at(counting, 2);
@@ -143,7 +149,8 @@ static double count_heads(const struct counting *counting)
     return attend(queries, with_past(keys, in_at(counting, 6), 2), 1, ratio);
 }
 
-// com.microsoft Attention: input [batch, s, inputs] times weights [inputs, q + k + v] first; past [2, batch, heads, t, d].
+// com.microsoft Attention: input [batch, s, inputs] times weights [inputs, q + k + v] first; past
+// [2, batch, heads, t, d].
 static double count_projected_attention(const struct counting *counting)
 {
     struct shape x = in_at(counting, 0), w = in_at(counting, 1);
@@ -153,7 +160,8 @@ static double count_projected_attention(const struct counting *counting)
     return 2 * rows * elements(w) + attend(rows * query, keys, query, value);
 }
 
-// com.microsoft GroupQueryAttention: queries alone or with keys and values behind them; the present holds all keys.
+// com.microsoft GroupQueryAttention: queries alone or with keys and values behind them; the present
+// holds all keys.
 static double count_group_query(const struct counting *counting)
 {
     struct shape q = in_at(counting, 0), k = in_at(counting, 1),
@@ -181,9 +189,9 @@ static double count_experts(const struct counting *counting)
     return 2 * tokens * attribute(counting, "k", 1) * each;
 }
 
-// ---- ai.onnx.ml: the model is in the attributes --------------------------------------------------
+// ---- ai.onnx.ml: the model is in the attributes -------------------------------------------------
 
-// Number of entries of a list; 0: there is none.
+// Number of entries of a list attribute; 0: none.
 static double length_of(const struct counting *counting, const char *name)
 {
     const tsr_attr *attr = tsr_node_find_attr(counting->node, name);

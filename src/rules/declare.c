@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// declare.c - tsr_shapes: writes the types and shapes that were found into the model. Bodies of
-// functions are left as they are: one body serves calls of many shapes.
+// declare.c - tsr_shapes: writes the inferred types and shapes into the model. Bodies of functions
+// are left unchanged: one body serves calls of many shapes.
 //
-// Order: shapes are found with the sizes that the caller gives (shapes.c); symbols that nobody has
-// become notes; then each value of the main graph and of bodies gets its type. After a failure some
-// values may be declared and others not: such a model is not saved.
+// Order: shapes are inferred with the sizes that the caller gives (shapes.c); unused symbols become
+// notes; then each value of the main graph and of bodies gets its type. After a failure some values
+// may be declared and others not: such a model is not saved.
 #include "rules/internal.h"
 
 // Every dimension is a number or an expression; false without a rank.

@@ -2,8 +2,8 @@
 // derive_attention.c - rules of the attention operators of ai.onnx. Heads are h for keys and
 // values; each has g query heads. Both are free, and so is the batch b. Rows q of the query are
 // free where no mask counts them; what a softmax runs over (k), and rows that a mask counts, may be
-// cut where the node can be taken apart (expand_attention.c); what a recurrence runs over (t) and the
-// inside of a head (d) stay whole, columns v of the values do not mix.
+// cut where the node can be taken apart (expand_attention.c); what a recurrence runs over (t) and
+// the inside of a head (d) stay whole, columns v of the values do not mix.
 //
 // Attention of q [2 6 64], k and v [2 7 16] with 8 query heads and 2 heads of keys:
 //
@@ -80,7 +80,8 @@ static bool rows_are_free(const struct derivation *derivation)
     return tsr__derive_int(derivation, "is_causal", 0) == 0;
 }
 
-// A mask that the parts can be cut from: its rows and its heads are known, and it has a column for each key.
+// A mask that the parts can be cut from: its rows and its heads are known, and it has a column for
+// each key.
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys)
 {
     struct shape m = tsr__derive_in(derivation, i), k = tsr__derive_in(derivation, 1);
@@ -190,8 +191,9 @@ static int64_t width_of(const struct derivation *derivation, size_t i)
     return shape.dims[2].value;
 }
 
-// Each head of the values has a key of its own; the operator allows fewer keys, which several heads then share. That only the widths
-// tell: queries of 24 = 8 heads * 3 with keys of 12 are 4 keys, with keys of 6 they are 2.
+// Each head of the values has its own key; the operator allows fewer keys, which several heads then
+// share. Only the widths show that: queries of 24 = 8 heads * 3 with keys of 12 have 4 keys, with
+// keys of 6 they have 2.
 static bool has_key_for_each(const struct derivation *derivation, int64_t q, int64_t kv)
 {
     int64_t queries = width_of(derivation, 0), keys = width_of(derivation, 1);
@@ -255,7 +257,8 @@ static const char *rotated(int rank)
     return "[b h t d]";
 }
 
-// Positions of com.microsoft: a start for all, a place for each token, or three of them (MRotaryEmbedding).
+// Positions of com.microsoft: a start for all, a place for each token, or three of them
+// (MRotaryEmbedding).
 static const char *positions_of(int rank)
 {
     if (rank == 3)
@@ -265,8 +268,9 @@ static const char *positions_of(int rank)
     return "[_]";
 }
 
-// Each pair of elements of a head is turned by the angle of its position: heads and rows are free, the inside of a head (d) is not.
-// [2 6 64] with 8 heads: "[b t (h d)],[_ _],[_ _],[b~ t~]? -> [b t (h d)]; rep d; attr num_heads=h", h 8, d 8.
+// Each pair of elements of a head is turned by the angle of its position: heads and rows are free,
+// the inside of a head (d) is not. [2 6 64] with 8 heads: "[b t (h d)],[_ _],[_ _],[b~ t~]? -> [b t
+// (h d)]; rep d; attr num_heads=h", h 8, d 8.
 void tsr__derive_rotary(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_conv.c - rules of convolutions, poolings and sampling in images. Batch and channels are
-// free: groups g, channels i that a group reads (summed) and o that it gives. Space is free where
-// each place stands for itself. Elsewhere a part of the result needs more than a part of the input
-// (struct rule_window), and the local node has the pads that are left at its ends; where sizes are
-// not known, space is whole.
+// derive_conv.c - rules of convolutions, poolings and sampling in images. Batch and channels can be
+// sharded: groups g, input channels i of a group (summed) and output channels o. Space can be
+// sharded if each position is independent. Otherwise a part of the result needs more than a part of
+// the input (struct rule_window), and the local node has the pads of its ends; if sizes are
+// unknown, space is not sharded.
 //
-// A Conv of 224 places, kernel 7, stride 2, pads 3 3, gives 112 places. Its rule, in full:
+// A Conv of 224 positions, kernel 7, stride 2, pads 3 3, gives 112 positions. Its rule, in full:
 //
 //   [n (g i) o0^],[(g o) i _],[(g o)]? -> [n (g o) o0]; attr group=g
 //   ; win 0 2 o0 224 112 2 -3 7; list pads 3 2; put 0 before 0; put 1 after 0
 //   ; unset auto_pad; unset ceil_mode; red i:sum; once 2
 //
-// The pad behind is written as 2, where the last window ends. Cut in 2 along o0:
+// The end pad is written as 2, where the last window ends. Split in 2 along o0:
 //
-//   part 0 makes places 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
-//   part 1 makes places 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
+//   part 0 has positions 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
+//   part 1 has positions 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
 //
 // Each half of the input has 112 elements: part 0 receives 112 and 113, part 1 receives 109..111.
 #include "rules/derive/derive.h"
@@ -30,7 +30,7 @@ struct space {
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
 };
 
-// The list of an attribute; 0 entries where there is none.
+// The list of an attribute; 0 entries if it is absent.
 static size_t list_of(const struct derivation *derivation, const char *name, const int64_t **list)
 {
     return tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), list);
@@ -57,8 +57,8 @@ static int64_t entry(const struct derivation *derivation, const char *name, int 
     return list[i];
 }
 
-// The size of the kernel in dimension i of space that the weights have, in their last dimensions: [64 3 7 7] is
-// 7 by 7. -1: not known, or the operator has no weights.
+// The size of the kernel in dimension i of space that the weights have, in their last dimensions:
+// [64 3 7 7] is 7 by 7. -1: not known, or the operator has no weights.
 static int64_t kernel_of_weights(const struct derivation *derivation, int weights, int rank, int i)
 {
     if (weights == NO_WEIGHTS)
@@ -93,9 +93,10 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
     return true;
 }
 
-// Pads of one dimension as numbers, automatic ones and those of a last window that reaches beyond. False: nobody can say. Where
-// automatic windows do not reach the end (9 elements, kernel 1, stride 3: they span 7), the standard begins with the first
-// element; ONNX Runtime's poolings and convolutions leave some out in front, each in its own way.
+// Pads of one dimension as numbers, including automatic ones and those of a last window beyond the
+// end. False: unknown. If automatic windows do not reach the end (9 elements, kernel 1, stride 3:
+// they span 7), the standard begins with the first element; ONNX Runtime's poolings and
+// convolutions skip some in front, each differently.
 static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
@@ -122,7 +123,8 @@ static bool is_size(int64_t number)
     return number >= 1 && number <= INT32_MAX;
 }
 
-// Sizes and strides of dimension i of space, input and result. False: one is not a number that can be computed with.
+// Sizes and strides of dimension i of space, input and result. False: one is not a number that can
+// be computed with.
 static bool read_sizes(const struct derivation *derivation, struct space *space, int i)
 {
     space->size[i] = size_at(tsr__derive_in(derivation, 0), i + 2);
@@ -131,7 +133,8 @@ static bool read_sizes(const struct derivation *derivation, struct space *space,
     return is_size(space->size[i]) && is_size(space->out[i]) && is_size(space->stride[i]);
 }
 
-// Whether the windows of dimension i can be divided: numbers all of them, and each sees at least one element.
+// Whether the windows of dimension i can be divided: numbers all of them, and each sees at least
+// one element.
 static bool read_window(const struct derivation *derivation, int weights, struct space *space,
                         int i)
 {
@@ -177,7 +180,8 @@ static void read_windows(const struct derivation *derivation, int weights, struc
         space->window[i] = false;
 }
 
-// Letters of space: s where the input stands, o where only the output does, or a window leads to it.
+// Letters of space: s where the input stands, o where only the output does, or a window leads to
+// it.
 static void add_space(struct derivation *derivation, const struct space *space, enum side side)
 {
     for (int i = 0; i < space->n; i++) {
@@ -243,8 +247,9 @@ static void keep_whole(struct derivation *derivation, const struct space *space)
     add_windows(derivation, space);
 }
 
-// Depthwise convolutions have as many groups as channels: g is then what a cut of the channels cuts.
-// Sizes of g, and of i where the channels are a number: of 3 in 3 groups i is 1, whatever name the weights have for it.
+// Depthwise convolutions have as many groups as channels: g is then what a cut of the channels
+// cuts. Sizes of g, and of i where the channels are a number: of 3 in 3 groups i is 1, whatever
+// name the weights have for it.
 static bool take_groups(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
@@ -264,8 +269,9 @@ static bool take_groups(struct derivation *derivation)
 
 // ---- convolutions ------------------------------------------------------------------------------
 
-// A scale or zero point: one for the tensor, or one for each channel that is given; which of the two, a size
-// that only the run knows does not say, unless it has the name of the weights' channels.
+// A scale or zero point: one for the tensor, or one for each channel that is given; which of the
+// two, a size that only the run knows does not say, unless it has the name of the weights'
+// channels.
 static void add_per_channel(struct derivation *derivation, size_t i, size_t weights)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -346,9 +352,10 @@ static bool is_short(int64_t number)
     return number >= 1 && number <= INT16_MAX;
 }
 
-// Whether dimension i of a transposed convolution can be divided: a place y of the result is reached by the elements j with
-// y + pad - (reach - 1) <= j * stride <= y + pad. All pads are numbers, each place is reached (reach >= stride, no
-// padding of the result beyond what is cut off), and what is left over at both ends of a part are its pads.
+// Whether dimension i of a transposed convolution can be divided: a place y of the result is
+// reached by the elements j with y + pad - (reach - 1) <= j * stride <= y + pad. All pads are
+// numbers, each place is reached (reach >= stride, no padding of the result beyond what is cut
+// off), and what is left over at both ends of a part are its pads.
 static bool read_spread_at(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t kernel = size_at(tsr__derive_in(derivation, 1), i + 2),
@@ -367,7 +374,8 @@ static bool read_spread_at(const struct derivation *derivation, struct space *sp
            after >= more && after < reach && all - before - after == space->out[i];
 }
 
-// Pads that the engine would find, and shapes that are asked for, are not followed: space then stays whole.
+// Pads that the engine would find, and shapes that are asked for, are not followed: space then
+// stays whole.
 static void read_spread(const struct derivation *derivation, struct space *space)
 {
     int rank = tsr__derive_in(derivation, 0).rank;
@@ -438,8 +446,8 @@ void tsr__derive_conv_transpose(struct derivation *derivation)
 
 // ---- other kinds of convolutions ---------------------------------------------------------------
 
-// Each channel is set against those next to it, as many as exist: with size 5, channel 7 against 5..9. What the
-// local node gives for the neighbours it was lent is trimmed off.
+// Each channel uses its neighbours, as far as they exist: with size 5, channel 7 uses 5..9. What
+// the local node computes for received neighbours is trimmed.
 void tsr__derive_lrn(struct derivation *derivation)
 {
     int64_t size = tsr__derive_int(derivation, "size", 0),
@@ -508,7 +516,8 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
     tsr__derive_add(derivation, "; %s i", clause);
 }
 
-// Space of the result may be cut where the node can be taken apart; the image stays whole, offsets lead anywhere.
+// Space of the result may be cut where the node can be taken apart; the image stays whole, offsets
+// lead anywhere.
 static void add_deform_space(struct derivation *derivation, const struct space *space)
 {
     const char *of_result = "rep";
@@ -566,8 +575,8 @@ void tsr__derive_pool(struct derivation *derivation)
     bool indices = output_at(derivation->node, 1) != NULL;
     if (!read_space(derivation, NO_WEIGHTS, &space))
         return;
-    // What a last window counts that reaches beyond the pads, engines do not agree about; nor how windows with holes
-    // are padded.
+    // What a last window counts that reaches beyond the pads, engines do not agree about; nor how
+    // windows with holes are padded.
     bool doubtful = tsr__derive_int(derivation, "ceil_mode", 0) != 0 &&
                     str_is(tsr__node_op_str(derivation->node), "AveragePool");
     bool same = tsr__derive_text_is(derivation, "auto_pad", "SAME_UPPER") ||
@@ -617,7 +626,7 @@ void tsr__derive_col2im(struct derivation *derivation)
     derivation->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
 }
 
-// Each channel for itself; the state is the end of what came before. com.microsoft also has more
+// Channels are independent; the state is the end of the previous input. com.microsoft also has more
 // dimensions of space, channels last, and a window of states in front.
 void tsr__derive_causal_conv(struct derivation *derivation)
 {

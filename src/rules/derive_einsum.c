@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_einsum.c - Einsum: the equation is the rule. Letters that the result lacks are summed; of one
-// that an operand has twice (a diagonal) the rows may be cut (expand_einsum.c); the ellipsis is a pack. A size of 1 is stretched along a letter
-// that stands more than once: "ab,ab->ab" of [n 6] and [1 6] gives [n 6].
+// derive_einsum.c - Einsum: the equation is the rule. Letters that the result lacks are summed; of
+// one that an operand has twice (a diagonal) the rows may be cut (expand_einsum.c); the ellipsis is
+// a pack. A size of 1 is stretched along a letter that stands more than once: "ab,ab->ab" of [n 6]
+// and [1 6] gives [n 6].
 //
 //   "bij,bjk->bik"   [b i j],[b j k] -> [b i k]; j is summed over parts
 //   "bii->bi"        [b i _] -> [b i]; stat i
@@ -14,7 +15,7 @@
 // Letters by number, a to z, then A to Z. The text is read once from left to right.
 struct equation {
     struct str text;     // what is left of it
-    int times[LETTERS];  // how often each letter stands in all operands
+    int times[LETTERS];  // number of occurrences of each letter in all operands
     int seen[LETTERS];   // and in those that were read
     bool twice[LETTERS]; // in one operand
     bool square;         // sizes along each diagonal are the same
@@ -55,8 +56,8 @@ static bool take(struct equation *equation, const char *word)
     return true;
 }
 
-// The letter stands again in the term that is read: along the diagonal of its first axis and this one. Axes behind
-// an ellipsis are counted from the end.
+// The letter stands again in the term that is read: along the diagonal of its first axis and this
+// one. Axes behind an ellipsis are counted from the end.
 struct term_axes {
     int operand, axis;
     int first[LETTERS]; // 1 + axis
@@ -80,8 +81,7 @@ static bool is_square(const struct derivation *derivation, const struct term_axe
     return dim_known(rows) && tsr__dim_equal(derivation->shapes->exprs, rows, columns);
 }
 
-// Dimensions that the ellipsis of a term stands for.
-// Negative where the rank is not known.
+// Number of dimensions of a term's ellipsis; negative if the rank is unknown.
 static int dots_length(const struct derivation *derivation, struct str term, int operand)
 {
     int letters = 0;
@@ -98,8 +98,8 @@ static void count_letters(struct equation *equation)
             equation->times[number_of(equation->text.p[i])]++;
 }
 
-// A letter of a term. Where the rule is for cutting, one that stands again is any size: its rows are cut, not its
-// columns; where it is for shapes, both say how large it is.
+// A letter of a term. In a rule for sharding, a repeated letter matches any size: its rows are
+// sharded, not its columns; in a rule for shapes, both give its size.
 static void add_again(struct derivation *derivation, struct equation *equation,
                       const struct term_axes *axes, int i)
 {
@@ -122,7 +122,8 @@ static int take_letter(struct equation *equation)
     return letter;
 }
 
-// The term of an operand: letters and at most one ellipsis. A letter that stands anywhere else too may be stretched.
+// The term of an operand: letters and at most one ellipsis. A letter that stands anywhere else too
+// may be stretched.
 static void read_operand(struct derivation *derivation, struct equation *equation, int operand)
 {
     struct term_axes axes = {.operand = operand};
@@ -155,7 +156,7 @@ static void read_operand(struct derivation *derivation, struct equation *equatio
     tsr__derive_add(derivation, "]");
 }
 
-// The result's term. False: a letter stands in it twice, or in no operand.
+// The result's term. False: a letter occurs in it twice, or in no operand.
 static bool read_result(struct derivation *derivation, struct equation *equation)
 {
     tsr__derive_add(derivation, "[");
@@ -192,7 +193,8 @@ static void implied_output(struct derivation *derivation, struct equation *equat
     tsr__derive_add(derivation, "]");
 }
 
-// Terms of operands, one for each input of the node, then the result's; without an arrow the standard says what it is.
+// Terms of operands, one for each input of the node, then the result's; without an arrow the
+// standard says what it is.
 static bool read_equation(struct derivation *derivation, struct equation *equation)
 {
     size_t n = 0;
@@ -216,7 +218,8 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
            equation->dots == equation->out_dots;
 }
 
-// "bij,bjk->bik": [b~ i j~],[b~ j~ k] -> [b i k]; red j:sum. Letters that stand in both operands may be 1 in one of them.
+// "bij,bjk->bik": [b~ i j~],[b~ j~ k] -> [b i k]; red j:sum. Letters that stand in both operands
+// may be 1 in one of them.
 void tsr__derive_einsum(struct derivation *derivation)
 {
     struct equation equation = {.square = true};

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_experts.c - rules of mixtures of experts. Tokens are free. The inner size i of all experts
-// is a sum that the second layer takes, so it may be cut too, where the first layer's halves (gate
-// and value) are cut alike and no block of packed weights is cut through. Experts may be cut where
-// the node can be taken apart (expand_experts.c); else they stay whole: the operator chooses among
+// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. The second layer sums
+// over the inner size i of all experts, so it can be sharded too, if the first layer's halves (gate
+// and value) are sharded equally and no block of packed weights is split. Experts can be sharded if
+// the node can be expanded (expand_experts.c); otherwise not, since the operator chooses among
 // those it sees.
 //
-// 8 experts of 64 -> 256 -> 64 for tokens [6 64] and what the router says, [6 8]:
+// 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
 //
 //   [t m],[t e],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m; stat e; red i:sum; once 5
 //   t 6, m 64, e 8, i 256
 //
-// Cut in 2 along i, each device has 128 of the inner size of every expert, and the results are added. Cut in 2 along e, the
-// node is taken apart, and each device has 4 experts.
+// Sharded in 2 along i, each device has 128 of the inner size of every expert, and the results are
+// added. Sharded in 2 along e, the node is expanded, and each device has 4 experts.
 #include "rules/derive/derive.h"
 
 // How many rows of the first layer belong to one of the inner size, and whether they lie together.
@@ -20,7 +20,8 @@ struct layers {
     bool together; // (i f) instead of (f i)
 };
 
-// inner: what the second layer reads. A first layer of 512 rows for an inner size of 256 has 2 rows for each: gate and value.
+// inner: what the second layer reads. A first layer of 512 rows for an inner size of 256 has 2 rows
+// for each: gate and value.
 static bool read_layers(const struct derivation *derivation, size_t first, int64_t inner,
                         struct layers *layers)
 {
@@ -36,8 +37,8 @@ static bool read_layers(const struct derivation *derivation, size_t first, int64
     return layers->rows > 0;
 }
 
-// How tokens lie, what the router says of each, and which experts it chose: by rank of the input, one long row of tokens
-// or batches of rows. The router knows no batches.
+// How tokens lie, what the router says of each, and which experts it chose: by rank of the input,
+// one long row of tokens or batches of rows. The router knows no batches.
 static const struct {
     const char *tokens, *router, *choice;
 } forms[] = {{"[t m]", "[t e]", ",[t e]?"}, {"[b t m]", "[(b t) e]", ",[(b t) e]?"}};
@@ -135,8 +136,9 @@ static bool points_by_row(const struct derivation *derivation, size_t i, int64_t
     return tsr__derive_has(derivation, i) && bits < 8 && tsr__derive_in(derivation, i).rank != 3;
 }
 
-// False: the packing is not one of those that can be cut. 4 bits in blocks of 32: a unit is 32 elements, 16 bytes, 1
-// scale; with zero points, of which two share a byte, it is 64 elements, 32 bytes, 2 scales.
+// False: the packing is not one of those that can be cut. 4 bits in blocks of 32: a unit is 32
+// elements, 16 bytes, 1 scale; with zero points, of which two share a byte, it is 64 elements, 32
+// bytes, 2 scales.
 static bool read_packed(const struct derivation *derivation, struct packed *packed)
 {
     int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),
@@ -155,7 +157,7 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
         packed->unit = per_byte;
     } else {
         packed->scales = 1;
-        if (tsr__derive_has(derivation, 12)) // so many zero points share a byte
+        if (tsr__derive_has(derivation, 12)) // this many zero points share a byte
             packed->scales = per_byte;
         packed->unit = block * packed->scales;
     }

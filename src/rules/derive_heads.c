@@ -11,9 +11,9 @@
 // Cut in 2 along h, device 0 has columns 0..31 of q, k and v, and of the bias 0..31, 64..95 and
 // 128..159: its heads in each third. Its node says 4 heads.
 //
-// GroupQueryAttention with q, k and v in one tensor [2 6 96], 8 heads of 8 and 2 of keys: columns 0..63
-// are queries, 64..79 keys, 80..95 values. No factor is cut like that, so h has three windows; device 0 of
-// 2 needs 0..31, 64..71 and 80..87.
+// GroupQueryAttention with q, k and v in one tensor [2 6 96], 8 heads of 8 and 2 of keys: columns
+// 0..63 are queries, 64..79 keys, 80..95 values. No factor is cut like that, so h has three
+// windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
 #include "rules/derive/derive.h"
 
 #define NO_HEADS "the number of heads is not known"
@@ -119,7 +119,7 @@ static void add_three(struct derivation *derivation, struct multi *multi)
     }
 }
 
-// The letter of what a head gives: v where values have a head size of their own.
+// The letter of a head's result: v if values have a different head size.
 static const char *head_of_values(bool own)
 {
     if (own)
@@ -154,8 +154,8 @@ static bool multi_is_plain(const struct derivation *derivation)
            tsr__derive_mask_fits(derivation, 5, 1);
 }
 
-// Rows of the query are free where no mask, cache or buffer counts them; heads where the bias is in even thirds; the
-// batch where the mask has one row for each sequence.
+// Rows of the query are free where no mask, cache or buffer counts them; heads where the bias is in
+// even thirds; the batch where the mask has one row for each sequence.
 void tsr__derive_multi_head(struct derivation *derivation)
 {
     struct multi multi = {.rows = tsr__derive_int(derivation, "unidirectional", 0) == 0 &&
@@ -189,7 +189,7 @@ void tsr__derive_multi_head(struct derivation *derivation)
             tsr__derive_stat_if(multi_is_plain(derivation), derivation, 13, EXPAND_FLOATS));
 }
 
-// One step of decoding: the cache may be kept in an order of its own, but heads lie apart.
+// One decoding step: the cache may be stored in another order, but heads are separate.
 void tsr__derive_masked_multi_head(struct derivation *derivation)
 {
     struct multi multi = {.rows = false, .own = true};
@@ -224,7 +224,8 @@ static bool even_thirds(const struct derivation *derivation, int64_t heads, size
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
 }
 
-// What all three begin with: input, weights and bias of the projection. x: the dimensions of the input before the last.
+// What all three begin with: input, weights and bias of the projection. x: the dimensions of the
+// input before the last.
 static bool start_projected(struct derivation *derivation, const char *x)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
@@ -254,7 +255,7 @@ void tsr__derive_projected_attention(struct derivation *derivation)
     tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
 }
 
-// The heads of a bias: one for all, one each, or nobody knows how many.
+// The heads of a bias: one for all, one each, or unknown.
 static const char *heads_of_bias(int64_t heads)
 {
     if (heads == 1)
@@ -264,7 +265,8 @@ static const char *heads_of_bias(int64_t heads)
     return "_";
 }
 
-// A bias on the scores: [.. heads rows columns], or one for all heads where it has fewer dimensions.
+// A bias on the scores: [.. heads rows columns], or one for all heads where it has fewer
+// dimensions.
 static int64_t bias_heads(const struct derivation *derivation, size_t i)
 {
     struct shape bias = tsr__derive_in(derivation, i);
@@ -297,7 +299,8 @@ static void add_column_point(struct derivation *derivation, size_t i)
         tsr__derive_add(derivation, ",[]?");
 }
 
-// As the projected one, with scales and points: of the input one, of the weights one or one for each column.
+// As the projected one, with scales and points: of the input one, of the weights one or one for
+// each column.
 void tsr__derive_quantized_attention(struct derivation *derivation)
 {
     if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "b q"))
@@ -356,7 +359,8 @@ static int64_t packed_head(const struct derivation *derivation)
     return 0;
 }
 
-// Of each part the heads that belong together: 8 heads of 8 for 2 of keys have windows 0 + 32 j, 64 + 8 j and 80 + 8 j.
+// Of each part the heads that belong together: 8 heads of 8 for 2 of keys have windows 0 + 32 j, 64
+// + 8 j and 80 + 8 j.
 static void add_packed_windows(struct derivation *derivation, int64_t each)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
@@ -370,7 +374,7 @@ static void add_packed_windows(struct derivation *derivation, int64_t each)
                         (long long)shifts[i], (long long)steps[i]);
 }
 
-// Elements of a head in the cache: two of 4 bits share a byte, and then nobody counts them.
+// Elements of a head in the cache: two of 4 bits share a byte, and then they are not counted.
 static const char *head_in_cache(const struct derivation *derivation)
 {
     if (tsr__derive_int(derivation, "kv_cache_bit_width", 0) == 4)
@@ -386,7 +390,8 @@ static const char *lengths_of(const struct derivation *derivation, size_t i)
     return "[b]";
 }
 
-// Queries, keys and values as three inputs, as one that is cut by windows (heads of `each` elements), or as one that is whole.
+// Queries, keys and values as three inputs, as one that is cut by windows (heads of `each`
+// elements), or as one that is whole.
 static void add_grouped(struct derivation *derivation, bool three, int64_t each)
 {
     if (three)
@@ -427,8 +432,8 @@ void tsr__derive_group_query(struct derivation *derivation)
         add_packed_windows(derivation, each);
 }
 
-// Layouts of blocks are taken in turn by the heads: a cut must start a new turn. 8 heads for 4 of keys with 4 layouts:
-// two heads of keys make a turn, so h is cut in multiples of 2 ("blk h/2").
+// Layouts of blocks are taken in turn by the heads: a cut must start a new turn. 8 heads for 4 of
+// keys with 4 layouts: two heads of keys make a turn, so h is cut in multiples of 2 ("blk h/2").
 void tsr__derive_sparse_attention(struct derivation *derivation)
 {
     struct shape rows = tsr__derive_in(derivation, 5);
@@ -484,8 +489,8 @@ void tsr__derive_packed_multi_head(struct derivation *derivation)
                     text_if(of_bias < 1 && even, " h"), text_if(own, " v"));
 }
 
-// Keys and values lie in pages of a cache that all sequences share: n pages of m tokens. A latent cache holds one
-// tensor from which both are made, with v_head_size elements of a value.
+// Keys and values lie in pages of a cache that all sequences share: n pages of m tokens. A latent
+// cache holds one tensor from which both are made, with v_head_size elements of a value.
 void tsr__derive_paged_attention(struct derivation *derivation)
 {
     bool latent = tsr__derive_text_is(derivation, "kv_cache_layout", "LATENT");

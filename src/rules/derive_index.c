@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_index.c - rules of operators that are addressed by values: lookups, scatters, selections.
-// What lies beside the addressed dimension passes through. A table may be cut along that dimension
-// too, if its size is known: each device gives the rows that it has; other addressed dimensions stay whole.
+// Dimensions beside the addressed one pass through. A table can also be sharded along that
+// dimension, if its size is known: each device returns the rows that it has; other addressed
+// dimensions are not sharded.
 //
-// Gather of a table [100 8] with indices [3] along axis 0: "[v d1],[i0] -> [i0 d1]; red v:sum;
-// look 1 v 1". Cut in 2 along v, device 0 holds rows 0..49 and device 1 rows 50..99. For the indices
-// {3, 70, 5} device 0 gives row 3, zeros, row 5, and device 1 gives zeros, row 70, zeros: their sum
-// is the result.
+// Gather of a table [100 8] with indices [3] along axis 0: "[v d1],[i0] -> [i0 d1]; red v:sum; look
+// 1 v 1". Sharded in 2 along v, device 0 holds rows 0..49 and device 1 rows 50..99. For the indices
+// {3, 70, 5} device 0 returns row 3, zeros, row 5, and device 1 returns zeros, row 70, zeros: their
+// sum is the result.
 #include "rules/derive/derive.h"
 
 // Types that the nodes take that would be put in place.
@@ -29,7 +30,8 @@ static void add_around(struct derivation *derivation, int rank, int axis)
     tsr__derive_add(derivation, "]");
 }
 
-// The indices stand in the place of the axis: table [4 100 8], indices [2 3], axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
+// The indices stand in the place of the axis: table [4 100 8], indices [2 3], axis 1: "[d0 v
+// d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
@@ -85,7 +87,8 @@ static bool beside(const struct derivation *derivation, int axis, int rank, bool
     return true;
 }
 
-// "[d0 v d2]": dimensions that run side by side by their letter, the axis by the letter given, any other whole.
+// "[d0 v d2]": dimensions that run side by side by their letter, the axis by the letter given, any
+// other whole.
 static void add_beside(struct derivation *derivation, int rank, const bool *same, int axis,
                        char letter)
 {
@@ -121,8 +124,9 @@ void tsr__derive_gather_elements(struct derivation *derivation)
     tsr__derive_lookup(derivation, 0, 0);
 }
 
-// Indices and updates are whole along the axis: of data [100 8] along 0 a device that has rows 0..49 sees all updates, and drops those
-// that go elsewhere. Beside the axis all are cut alike, where their sizes are the same.
+// Indices and updates are replicated along the axis: of data [100 8] along 0 a device with rows
+// 0..49 gets all updates and drops those for other rows. Other dimensions are sharded equally, if
+// their sizes are the same.
 void tsr__derive_scatter_elements(struct derivation *derivation)
 {
     bool same[DERIVE_MAX_RANK] = {false};
@@ -160,8 +164,9 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
 }
 
 // Data [4 5 6 7], indices [4 9 2], batch_dims 1: an index tuple addresses 2 dimensions, so the rule
-// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 may be cut: whoever does not hold the
-// row gives 0, and the parts are summed. Types that cannot be summed keep them whole ("_").
+// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 can be sharded: a device without the
+// row returns 0, and the parts are summed. For types that cannot be summed they are not sharded
+// ("_").
 void tsr__derive_gather_nd(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
@@ -231,8 +236,9 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
         tsr__derive_add(derivation, "; scat 1 v%d %d %d", i, i, i);
 }
 
-// A cache that is written at a place of its axis, one for each element of the batch: [b h s d] along 2: "[d0 d1 _ d3],[d0 d1 _ d3],[d0]?
-// -> [d0 d1 _ d3]". The axis stays whole: the place is known when the model runs.
+// A cache that is written at a place of its axis, one for each element of the batch: [b h s d]
+// along 2: "[d0 d1 _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis stays whole: the place is
+// known when the model runs.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -250,7 +256,8 @@ void tsr__derive_tensor_scatter(struct derivation *derivation)
     add_around(derivation, rank, axis);
 }
 
-// Fractions as indices are left alone: engines do not agree about them. Before opset 11 nothing counted from the end.
+// Fractions as indices are left alone: engines do not agree about them. Before opset 11 nothing
+// counted from the end.
 static bool one_hot_compares(const struct derivation *derivation)
 {
     static const tsr_dtype at[] = {TSR_INT32, TSR_INT64, TSR_UINT8};
@@ -262,7 +269,7 @@ static bool one_hot_compares(const struct derivation *derivation)
            tsr__derive_in(derivation, 1).rank >= 0 && tsr__onnx_opset(derivation->node) >= 11;
 }
 
-// ---- places: what is found by comparing (expand_place.c) -----------------------------------------
+// ---- places: what is found by comparing (expand_place.c) ----------------------------------------
 
 // The row's own text allows cuts; here it is only taken back where comparing places cannot replace
 // the node.
@@ -291,7 +298,8 @@ void tsr__derive_range(struct derivation *derivation)
         derivation->text = "·,·,· -> [r]; rep r";
 }
 
-// A diagonal is found by comparing places (expand_place.c), for types that comparing and casting give.
+// A diagonal is found by comparing places (expand_place.c), for types that comparing and casting
+// give.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,
@@ -304,7 +312,8 @@ void tsr__derive_eye_like(struct derivation *derivation)
         derivation->text = "[n m] -> [n m]; rep n m";
 }
 
-// [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Classes t can be cut where the node can be replaced by a comparison.
+// [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Classes t can be cut where the node can
+// be replaced by a comparison.
 void tsr__derive_one_hot(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -325,7 +334,8 @@ void tsr__derive_one_hot(struct derivation *derivation)
     tsr__derive_add(derivation, "]; %s t", clause);
 }
 
-// How many elements of the axis stay, the run decides: it is whole. Without an axis the input is one long list, and nothing can be cut.
+// How many elements of the axis stay, the run decides: it is whole. Without an axis the input is
+// one long list, and nothing can be cut.
 void tsr__derive_compress(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -343,7 +353,8 @@ void tsr__derive_compress(struct derivation *derivation)
     add_around(derivation, rank, axis);
 }
 
-// Each sequence of the batch is reversed up to its own length: time is whole, lengths go with the batch.
+// Each sequence of the batch is reversed up to its own length: time is whole, lengths go with the
+// batch.
 void tsr__derive_reverse_sequence(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

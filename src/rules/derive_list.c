@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_list.c - rules of operators that make lists of tensors and join them. A list has the letters of
-// its elements: all are cut alike. The axis along which a tensor is taken apart or put together is whole.
+// derive_list.c - rules of operators that make and join lists of tensors. A list has the letters of
+// its elements: all are sharded equally. The axis along which a tensor is split or joined is not
+// sharded.
 //
-//   SplitToSequence of [4 6] along 1     the list has elements [4 ?]; dimension 0 may be cut in all of them
-//   ConcatFromSequence along 1           of such a list [4 ?] again, cut along 0 as its elements are
+//   SplitToSequence of [4 6] along 1     elements [4 ?]; dimension 0 can be sharded in all of them
+//   ConcatFromSequence along 1           of such a list [4 ?] again, sharded along 0 as its
+//                                        elements are
 #include "rules/derive/derive.h"
 
-// [a0 a1 _ a3]: the letters of a tensor with that many others, and a whole dimension at the axis (-1: none).
+// [a0 a1 _ a3]: the letters of a tensor with that many others, and a whole dimension at the axis
+// (-1: none).
 static void add_tensor(struct derivation *derivation, int others, int axis)
 {
     tsr__derive_add(derivation, "[");
@@ -28,7 +31,8 @@ static int rank_in(struct derivation *derivation)
     return -1;
 }
 
-// Elements [4 6], joined along 1: "[a0 _] -> [a0 _]"; stacked along a new axis 0: "[a0 a1] -> [_ a0 a1]".
+// Elements [4 6], joined along 1: "[a0 _] -> [a0 _]"; stacked along a new axis 0: "[a0 a1] -> [_ a0
+// a1]".
 void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation);
@@ -49,7 +53,8 @@ void tsr__derive_concat_from_sequence(struct derivation *derivation)
     add_tensor(derivation, rank - 1, axis);
 }
 
-// [4 6] split along 1: "[a0 _],· -> [a0 _]"; into single indices without keepdims: "[a0 _] -> [a0]".
+// [4 6] split along 1: "[a0 _],· -> [a0 _]"; into single indices without keepdims: "[a0 _] ->
+// [a0]".
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation), axis = tsr__derive_axis(derivation, "axis", 0, rank);

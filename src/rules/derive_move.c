@@ -67,7 +67,7 @@ static void marked_rule(struct derivation *derivation, int rank, const bool *mar
     tsr__derive_add(derivation, "]");
 }
 
-// Marks axes of a tensor of that rank; false: one of them is none, and the derivation has ended.
+// Marks axes of a tensor of that rank; false: one of them is invalid, and the derivation has ended.
 static bool mark_axes(struct derivation *derivation, int rank, const int64_t *axes, int64_t n,
                       bool *marked)
 {
@@ -82,7 +82,8 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     return true;
 }
 
-// Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". What is cropped or padded lies around the middle of the whole.
+// Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". What is cropped or padded lies around the
+// middle of the whole.
 void tsr__derive_center_crop_pad(struct derivation *derivation)
 {
     const int64_t *axes;
@@ -126,8 +127,8 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Dimensions that are resampled, perhaps to the same size: by a scale that is not known to be 1, to keep
-// proportions, from a region, or because their size stands in a list of some axes.
+// Dimensions that are resampled, perhaps to the same size: by a scale that may not be 1, to keep
+// proportions, from a region, or because their size is in a list of some axes.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
     float scales[MAX_RANK];
@@ -171,8 +172,8 @@ static bool is_usual_or(const struct derivation *derivation, const char *name,
     return false;
 }
 
-// How often a dimension of that size stands in the new one, by the sizes or by the scale, which must agree; 0: not a whole
-// number of times, or the node says its sizes in a way that is not followed.
+// The integer factor between the old and the new size, by sizes or scale, which must agree; 0: not
+// an integer, or sizes are given in a form that is not supported.
 static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const policies[] = {"stretch"};
@@ -192,9 +193,9 @@ static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim
     return times;
 }
 
-// Every element is repeated so many times: each stands for itself. 0: it is not so.
-// Nearest with these roundings takes element i for places i*times .. i*times + times - 1, and no
-// other.
+// The number of times that every element is repeated, so that elements are independent; 0:
+// otherwise. Nearest with these roundings takes element i for positions i*times .. i*times + times
+// - 1 only.
 static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const modes[] = {"nearest"}, *const centres[] = {"half_pixel"};
@@ -209,8 +210,9 @@ static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim fro
     return whole_scale(derivation, dim, from, to);
 }
 
-// Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is not so. Linear mixing
-// reads the neighbour on one side or the other, so one on each side is lent; cubic mixing reads two.
+// Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is
+// not so. Linear mixing reads the neighbour on one side or the other, so one on each side is lent;
+// cubic mixing reads two.
 static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const centres[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
@@ -285,8 +287,8 @@ static void add_resized(struct derivation *derivation, int rank, const bool *mar
     }
 }
 
-// How the marked dimensions of a Resize are made, each of `times` elements for one: repeated, or (sides) mixed. 0: in a way
-// that cannot be cut. False: none is mixed.
+// How the marked dimensions of a Resize are made, each of `times` elements for one: repeated, or
+// (sides) mixed. 0: in a way that cannot be cut. False: none is mixed.
 static bool read_resized(struct derivation *derivation, int rank, const bool *marked,
                          int64_t *times, int64_t *sides)
 {
@@ -312,10 +314,11 @@ static bool read_resized(struct derivation *derivation, int rank, const bool *ma
 // A dimension that is not resampled passes. The sizes of the local node are its own.
 //
 //   [4 6] to [4 18], nearest   [d0 d1],·?,·?,·? -> [d0 (d1 u1)]; rep u1          u1 3
-//   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1; win 0 1 d1 6 6 1 -1 3; trim 0 1 0 3
+//   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1; win 0 1 d1 6 6 1 -1 3;
+//                              trim 0 1 0 3
 //
-// Linear, in 2 parts: part 1 makes places 9..17 of elements 3..5, and is lent element 2 for the mixing; of the 12
-// places that its node makes of 4 elements, the first 3 are trimmed off.
+// Linear, in 2 parts: part 1 makes places 9..17 of elements 3..5, and is lent element 2 for the
+// mixing; of the 12 places that its node makes of 4 elements, the first 3 are trimmed off.
 void tsr__derive_resize(struct derivation *derivation)
 {
     bool marked[MAX_RANK] = {false};
@@ -388,7 +391,8 @@ static bool sizes_follow(struct derivation *derivation, int rank)
     return true;
 }
 
-// [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0; ...": the result is the same on all devices, whatever part each has.
+// [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0; ...": the result is the same on
+// all devices, whatever part each has.
 void tsr__derive_shape(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
@@ -418,8 +422,8 @@ void tsr__derive_size_of(struct derivation *derivation)
         tsr__derive_add(derivation, "; drop d%d", i);
 }
 
-// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes no rule is written: a device whose part
-// of another dimension happens to have size 1 would drop that dimension too.
+// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes no rule is written: a device whose
+// part of another dimension happens to have size 1 would drop that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     int64_t axes[MAX_RANK];
@@ -492,8 +496,8 @@ static void add_product(struct derivation *derivation, int from, int to)
         tsr__derive_add(derivation, ") ");
 }
 
-// A size that is 0 makes a product 0 whose other sizes nobody can tell from it: [0 8 n] is [0 1], and a part of the 8 is
-// no part of the product.
+// A size of 0 makes the product 0, from which the other sizes cannot be inferred: [0 8 n] is [0 1],
+// and a part of the 8 is not a part of the product.
 static bool has_nothing(const struct derivation *derivation)
 {
     struct shape in = tsr__derive_in(derivation, 0);
@@ -562,8 +566,8 @@ void tsr__derive_space_to_depth(struct derivation *derivation)
         derivation->text = "[n c (h p) (w q)] -> [n (p q c) h w]; rep p q";
 }
 
-// What becomes of one dimension of an Expand: it stays 1, is made, passes through, or (where none of
-// that can be proved) stays whole.
+// What becomes of one dimension of an Expand: it stays 1, is made, passes through, or (where none
+// of that can be proved) stays whole.
 static char expand_kind(const struct derivation *derivation, struct shape from, struct shape to,
                         int i)
 {
@@ -603,7 +607,7 @@ void tsr__derive_expand(struct derivation *derivation)
     tsr__derive_add(derivation, "[");
     for (int i = fresh; i < to.rank; i++) {
         char kind = expand_kind(derivation, from, to, i);
-        if (kind == 'g') // of what is made here, the input has one element
+        if (kind == 'g') // the input has one element of what is made here
             kind = '1';
         add_expanded(derivation, kind, i);
     }
@@ -618,7 +622,8 @@ void tsr__derive_expand(struct derivation *derivation)
 
 #define MAX_REPEATED 8 // dimensions
 
-// Repeats are made: a device makes those of its part. Of 2 x 6 repeats, each device of 3 makes 2 x 2.
+// Repeats are made: a device makes those of its part. Of 2 x 6 repeats, each device of 3 makes 2 x
+// 2.
 static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
 {
     static const char *const names[MAX_REPEATED] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
@@ -637,8 +642,9 @@ static void add_repeats(struct derivation *derivation, int rank, const int64_t *
             tsr__derive_add(derivation, "; put %d share t%d", i, i);
 }
 
-// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1; list 1 1 3; put 1 share t1". The copies t stand outermost: a part of
-// d1 in the result is 3 separate stretches, each of them a local copy; a part of t1 is fewer copies.
+// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1; list 1 1 3; put 1 share t1". The
+// copies t stand outermost: a part of d1 in the result is 3 separate stretches, each of them a
+// local copy; a part of t1 is fewer copies.
 void tsr__derive_tile(struct derivation *derivation)
 {
     int64_t times[MAX_REPEATED];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_norm.c - rules of softmax and the normalisations. Dimensions whose statistics a node takes
-// are `stat`: whole while the node stands, cut once it is replaced (expand_norm.c); the others pass.
+// are `stat`: whole while the node stands, cut once it is replaced (expand_norm.c); the others
+// pass.
 //
-// Softmax of [2 3 4] along its last axis is "[d0 d1 d2] -> [d0 d1 d2]; stat d2": rows d0 and d1 may be
-// cut for nothing; a cut of d2 replaces the node by a greatest, a sum and what goes between.
+// Softmax of [2 3 4] along its last axis is "[d0 d1 d2] -> [d0 d1 d2]; stat d2": rows d0 and d1 may
+// be cut for nothing; a cut of d2 replaces the node by a greatest, a sum and what goes between.
 #include "rules/derive/derive.h"
 
 #define EXPAND_OPSET 11
@@ -128,8 +129,8 @@ void tsr__derive_layer_norm(struct derivation *derivation)
     tsr__derive_letters(derivation, 'd', axis, rank);
 }
 
-// ONNX Runtime adds a skip of [2 3 6] to an input of [4 3 6], over and over: such a batch cannot be cut, and nobody
-// knows before the run whether an input of [n 3 6] is such a one.
+// ONNX Runtime adds a skip of [2 3 6] to an input of [4 3 6] repeatedly: such a batch cannot be
+// sharded, and whether an input of [n 3 6] is such a case is unknown before the run.
 static bool skip_repeats(const struct derivation *derivation)
 {
     struct shape input = tsr__derive_in(derivation, 0), skip = tsr__derive_in(derivation, 1);
@@ -147,7 +148,7 @@ void tsr__derive_skip_norm(struct derivation *derivation)
         return;
     }
     const char *stat = tsr__derive_stat(derivation, 13, EXPAND_FLOATS);
-    // Statistics as outputs are of no use to inference; nobody replaces a node that gives them.
+    // Inference does not use statistics as outputs; nodes that have them are not replaced.
     if (output_at(derivation->node, 1) || output_at(derivation->node, 2))
         stat = "rep";
     tsr__derive_add(derivation,

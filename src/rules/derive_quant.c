@@ -3,12 +3,13 @@
 // for each index of an axis, or one for each block along it; they follow the factors they belong
 // to, and blocks are never cut.
 //
-// MatMulNBits with K = 256, blocks of 32 elements, 4 bits, and zero points of which two share a byte:
-// a cut of k must keep two blocks together, so k is (w p z) with w = 4, p = 2, z = 32, and w alone is
-// cut. On 2 devices each has 128 rows of k, 4 blocks, 4 scales and 2 bytes of zero points a column.
+// MatMulNBits with K = 256, blocks of 32 elements, 4 bits, and zero points of which two share a
+// byte: a cut of k must keep two blocks together, so k is (w p z) with w = 4, p = 2, z = 32, and w
+// alone is cut. On 2 devices each has 128 rows of k, 4 blocks, 4 scales and 2 bytes of zero points
+// a column.
 #include "rules/derive/derive.h"
 
-// ---- QuantizeLinear, DequantizeLinear --------------------------------------------------------------
+// ---- QuantizeLinear, DequantizeLinear -----------------------------------------------------------
 
 static void add_around(struct derivation *derivation, int axis, int rank, const char *there,
                        const char *end)
@@ -20,8 +21,8 @@ static void add_around(struct derivation *derivation, int axis, int rank, const 
     tsr__derive_add(derivation, "]%s", end);
 }
 
-// [64 256] with blocks of 32 along 1 has scales [64 8]: "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)]; rep z", with
-// u 8 and z 32. A cut of u takes whole blocks and their scales.
+// [64 256] with blocks of 32 along 1 has scales [64 8]: "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)];
+// rep z", with u 8 and z 32. A cut of u takes whole blocks and their scales.
 static void per_block(struct derivation *derivation, int axis, int rank)
 {
     struct shape x = tsr__derive_in(derivation, 0), scale = tsr__derive_in(derivation, 1);
@@ -81,12 +82,12 @@ void tsr__derive_dynamic_quantize(struct derivation *derivation)
         tsr__derive_add(derivation, "; %s A", tsr__derive_stat(derivation, 11, EXPAND_FLOATS));
 }
 
-// ---- products of integers ----------------------------------------------------------------------------
+// ---- products of integers -----------------------------------------------------------------------
 
 enum point_of { POINT_OF_ROW, POINT_OF_COLUMN };
 
-// A row's or column's scale or zero point: [] [1] [m] [.. m 1], or [] [1] [n] [.. 1 n]. Of an operand that is a vector
-// there is one.
+// A row's or column's scale or zero point: [] [1] [m] [.. m 1], or [] [1] [n] [.. 1 n]. Of an
+// operand that is a vector there is one.
 static void add_point(struct derivation *derivation, size_t i, enum point_of of, bool vector)
 {
     int rank = tsr__derive_in(derivation, i).rank;
@@ -123,7 +124,8 @@ static void add_product(struct derivation *derivation, bool left, bool right)
                     text_if(!left, "m "), text_if(!right, "n"));
 }
 
-// Points subtract one number from rows or columns before the product; sums of integers over parts of k are exact.
+// Points subtract one number from rows or columns before the product; sums of integers over parts
+// of k are exact.
 void tsr__derive_matmul_integer(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
@@ -140,7 +142,7 @@ bool tsr__derive_single(struct shape shape)
     return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
-// Overlapping comparison: all bytes are alike if each equals the next.
+// Overlapping comparison: all bytes are equal if each equals the next.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
     const void *bytes;
@@ -202,7 +204,7 @@ void tsr__derive_quantized_gemm(struct derivation *derivation)
     tsr__derive_add(derivation, ",[]?,[]? -> [m n]; rep k");
 }
 
-// ---- weights of few bits -----------------------------------------------------------------------------
+// ---- weights of few bits ------------------------------------------------------------------------
 
 struct packed {
     int64_t k, block, blocks, bits;
@@ -323,7 +325,7 @@ void tsr__derive_gather_quantized(struct derivation *derivation)
     tsr__derive_lookup(derivation, 2, rank - 1);
 }
 
-// ---- activations, sums and pools of quantised tensors -------------------------------------------------
+// ---- activations, sums and pools of quantised tensors -------------------------------------------
 
 // What the softmax runs over is whole; all else passes. Scales and zero points are single numbers.
 void tsr__derive_qlinear_softmax(struct derivation *derivation)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_reduce.c - rules of operators that reduce dimensions away, and what derive functions share.
+// derive_reduce.c - rules of operators that reduce dimensions away, and what derive functions
+// share.
 //
 // A reduced dimension may be cut where the pieces of the result combine by a plain sum, product,
 // least or greatest. Means, roots and logarithms come after the combination: there the dimension is
@@ -9,7 +10,7 @@
 //   ReduceMean of the same           [d0 d1 d2] -> [d0 d2]; stat d1
 #include "rules/derive/derive.h"
 
-// ---- shared --------------------------------------------------------------------------------------
+// ---- shared -------------------------------------------------------------------------------------
 
 // As tsr__job_int, for those who have a derivation: attributes of a function's body may be the
 // call's.
@@ -69,7 +70,7 @@ int tsr__derive_rank(struct derivation *derivation, size_t i)
 // From the front, whatever the sign; -1 after saying why.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
 {
-    if (rank < 0) // whoever asked for it has said so
+    if (rank < 0) // the caller has reported it
         return -1;
     int axis = tsr__axis(tsr__derive_int(derivation, name, otherwise), rank);
     if (axis < 0)
@@ -117,7 +118,7 @@ const char *tsr__derive_stat_if(bool holds, const struct derivation *derivation,
     return tsr__derive_stat(derivation, opset, types);
 }
 
-// ---- axes ----------------------------------------------------------------------------------------
+// ---- axes ---------------------------------------------------------------------------------------
 
 // The axes of a reduction: an attribute, or (later) an input. Count, or -1: not known.
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
@@ -152,9 +153,9 @@ static bool kept_tell(const struct derivation *derivation, struct shape x, struc
     return true;
 }
 
-// Dimensions go: the result's are found among the input's, in order; told if from both ends the same
-// ones are found. [2 3 4] to [2 4]: 3 went. [2 3 3] to [2 3]: from the front the first 3 stays, from the end the
-// second; nobody can tell which of them went.
+// Dimensions are removed: those of the result are matched with the input's, in order; known if
+// matching from both ends gives the same. [2 3 4] to [2 4]: 3 was removed. [2 3 3] to [2 3]: from
+// the front the first 3 stays, from the end the second; ambiguous.
 static bool left_tell(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
 {
@@ -204,7 +205,8 @@ static void axes_open(struct derivation *derivation, int rank)
     derivation->whole = why;
 }
 
-// No axes means all of them, unless noop_with_empty_axes. Axes that are not known may follow from the shapes of input and result.
+// No axes means all of them, unless noop_with_empty_axes. Axes that are not known may follow from
+// the shapes of input and result.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 {
     int64_t axes[DERIVE_MAX_RANK];
@@ -228,7 +230,7 @@ bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
     return true;
 }
 
-// ---- reductions ----------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 
 // The rule of a reduction of those dimensions; clause "red" takes the combination with it.
 // [d0 d1 d2] without d1, kept: "[d0 d1 d2 ],·? -> [d0 1 d2 ]; red d1:sum".
@@ -349,7 +351,7 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
     return (int)n;
 }
 
-// ---- pools over all of space -----------------------------------------------------------------------
+// ---- pools over all of space --------------------------------------------------------------------
 
 // Space becomes 1 in every dimension; batch and channels pass.
 static void global_pool(struct derivation *derivation, const char *clause, const char *combine)

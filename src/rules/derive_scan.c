@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_scan.c - rules of recurrent layers, transforms of signals, optimizers and the classical
-// models of ai.onnx.ml: what goes row by row is free in the rows.
+// derive_scan.c - rules of recurrent layers, signal transforms, optimizers and the classical models
+// of ai.onnx.ml: whatever works row by row can be sharded by rows.
 //
-//   LSTM of x [t b i]            [t b i],[v w i],[v w h],... -> [t v b h]?,...; rep t w i h: the batch b may be cut, and the
-//                                directions v where there are two
-//   STFT, frame 16, step 8       frames f may be cut: frames 4..7 of 15 need samples 32..71 of 128 (a window)
-//   DFT along 1 of [2 16 2]      [d0 d1 _] -> [d0 f _]; rep d1 f: all samples make every frequency
-//   Adam                         element by element: parameter, gradient and states are cut alike
+//   LSTM of x [t b i]            [t b i],[v w i],[v w h],... -> [t v b h]?,...; rep t w i h: the
+//                                batch
+//                                b can be sharded, and the directions v if there are two
+//   STFT, frame 16, step 8       frames f: frames 4..7 of 15 need samples 32..71 of 128 (a window)
+//   DFT along 1 of [2 16 2]      [d0 d1 _] -> [d0 f _]; rep d1 f: every frequency needs all samples
+//   Adam                         element-wise: parameter, gradient and states are sharded equally
 #include "rules/derive/derive.h"
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-// Forwards and backwards are layers of their own that lie side by side: a device may have one of them. Lists of
-// activations have as many entries for each; of their parameters nobody can tell which belong to which.
+// Forward and backward are separate layers stored together: a device may have one of them. Lists of
+// activations have an entry for each; which of their parameters belong to which is unknown.
 static bool has_directions(const struct derivation *derivation)
 {
     const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
@@ -58,7 +59,8 @@ void tsr__derive_recurrent(struct derivation *derivation) // GRU and RNN
 
 // ---- signals -----------------------------------------------------------------------------------
 
-// A transform along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1 f". `hosts`: length and axis as inputs.
+// A transform along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1 f". `hosts`: length and
+// axis as inputs.
 static void transform(struct derivation *derivation, int axis, int rank, const char *hosts)
 {
     tsr__derive_add(derivation, "[");
@@ -98,8 +100,8 @@ void tsr__derive_dft(struct derivation *derivation)
         transform_axis(derivation, axis, ",·?,·?");
 }
 
-// A frame begins every `step` elements and has `frame` of them; frames a .. b - 1 need no more than (b - 1 - a) * step +
-// frame elements of the signal.
+// A frame begins every `step` elements and has `frame` of them; frames a .. b - 1 need no more than
+// (b - 1 - a) * step + frame elements of the signal.
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
@@ -126,7 +128,8 @@ void tsr__derive_stft(struct derivation *derivation)
 // ---- optimizers --------------------------------------------------------------------------------
 
 // R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by
-// element. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
+// element. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] ->
+// [A0*],[A1*],[A0*],[A1*]".
 static void optimizer(struct derivation *derivation, int kinds)
 {
     int inputs = (int)tsr_node_input_count(derivation->node), n = (inputs - 2) / kinds;
@@ -162,7 +165,8 @@ void tsr__derive_rows(struct derivation *derivation)
         tsr__derive_none(derivation, "there is one row only");
 }
 
-// Columns of [A* v] by their numbers: one list of them is a factor t of the result, a matrix of them is taken flat and stays whole.
+// Columns of [A* v] by their numbers: one list of them is a factor t of the result, a matrix of
+// them is taken flat and stays whole.
 void tsr__derive_feature_extractor(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), at = tsr__derive_rank(derivation, 1);

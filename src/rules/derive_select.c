@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_select.c - rules of running sums, of the greatest elements, of losses, and of products with a
-// few steps fused in.
+// derive_select.c - rules of running sums, of the greatest elements, of losses, and of products
+// with a few steps fused in.
 //
 //   TopK of [4 9] along 1        [d0 d1],·? -> [d0 _],[d0 _]; stat d1
 //   CumSum of [4 9] along 1      [d0 d1],· -> [d0 d1]; stat d1
 //   a loss, reduction sum        [n c D*],[n D*],[c]? -> []; stat c; red n:sum D:sum
-//   the same, mean               ... -> []; stat c; stat n D: the weights are summed too, and then divided by
+//   the same, mean               ... -> []; stat c; stat n D: the weights are summed too, and then
+//                                divided by
 //   FusedMatMul, transB 1        [B~ m k],[B~ n k] -> [B* m n]; red k:sum
 #include "rules/derive/derive.h"
 
-// ---- the greatest, running sums -------------------------------------------------------------------
+// ---- the greatest, running sums -----------------------------------------------------------------
 
 // A dimension of known size that is cut evenly is done in parts (expand_scan.c).
 static const char *scan_clause(const struct derivation *derivation, int axis)
@@ -19,7 +20,8 @@ static const char *scan_clause(const struct derivation *derivation, int axis)
     return "rep";
 }
 
-// Of each part the k greatest, and of those the k greatest (expand_scan.c): that needs k, and a size that is known.
+// Of each part the k greatest, and of those the k greatest (expand_scan.c): that needs k, and a
+// size that is known.
 void tsr__derive_top_k(struct derivation *derivation)
 {
     int64_t k;
@@ -45,7 +47,7 @@ void tsr__derive_top_k(struct derivation *derivation)
     tsr__derive_add(derivation, "; %s d%d", clause, axis);
 }
 
-// The axis is an input; if nobody knows it, all dimensions stay whole.
+// The axis is an input; if it is unknown, no dimension is sharded.
 void tsr__derive_cumulate(struct derivation *derivation)
 {
     int64_t axis;
@@ -72,7 +74,7 @@ void tsr__derive_cumulate(struct derivation *derivation)
         derivation->whole = "the axis is not known before the run";
 }
 
-// ---- losses --------------------------------------------------------------------------------------
+// ---- losses -------------------------------------------------------------------------------------
 
 enum loss { LOSS_MEAN, LOSS_SUM, LOSS_NONE };
 
@@ -111,7 +113,7 @@ void tsr__derive_softmax_loss(struct derivation *derivation)
     loss(derivation, true);
 }
 
-// ---- fused products -------------------------------------------------------------------------------
+// ---- fused products -----------------------------------------------------------------------------
 
 // The operands of a product by how they are stored: plain, transposed.
 static const char *const left_operand[] = {"m k", "k m"};

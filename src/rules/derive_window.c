@@ -116,7 +116,8 @@ void tsr__derive_concat(struct derivation *derivation)
     }
 }
 
-// "; list split 4 8": the sizes of a Split's outputs, which are an attribute before opset 13, input 1 since.
+// "; list split 4 8": the sizes of a Split's outputs, which are an attribute before opset 13, input
+// 1 since.
 static void add_split_sizes(struct derivation *derivation, const int64_t *sizes, size_t n)
 {
     const char *name = "1";
@@ -161,8 +162,8 @@ void tsr__derive_split(struct derivation *derivation)
     tsr__derive_add(derivation, "; unset num_outputs");
 }
 
-// The same with equal shares of every segment: all sizes are multiples of r, which alone is cut. "(p0
-// r)" is one of several such tensors, "(p r)" the one that has them all.
+// The same with equal shares of every segment: all sizes are multiples of r, which alone is cut.
+// "(p0 r)" is one of several such tensors, "(p r)" the one that has them all.
 static int64_t common_unit(const int64_t *sizes, size_t n)
 {
     int64_t unit = 0;
@@ -238,7 +239,7 @@ static void add_segments(struct derivation *derivation, const struct strided *st
     }
 }
 
-// How many units a tensor has is never cut: only r, which all have alike, is.
+// The number of units of a tensor is never sharded: only r, which all have in common, is.
 static void keep_segments(struct derivation *derivation, size_t n)
 {
     tsr__derive_add(derivation, "; rep p");
@@ -258,7 +259,8 @@ void tsr__derive_concat_strided(struct derivation *derivation)
     keep_segments(derivation, strided.n);
 }
 
-// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2; in 2 parts the sizes are 2 and 4.
+// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2; in 2
+// parts the sizes are 2 and 4.
 void tsr__derive_split_strided(struct derivation *derivation)
 {
     struct strided strided;
@@ -289,7 +291,8 @@ static bool takes_all(const struct ranges *ranges, int64_t i, tsr_dim dim)
            (ranges->end[i] >= INT32_MAX || (dim.value >= 0 && ranges->end[i] >= dim.value));
 }
 
-// The elements that a range takes of a dimension of that size. 8:2:-2 of 10 takes 8, 6 and 4: shift 8, step -2, to 3.
+// The elements that a range takes of a dimension of that size. 8:2:-2 of 10 takes 8, 6 and 4: shift
+// 8, step -2, to 3.
 static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t size)
 {
     struct worked worked = {.marked = true, .from = size, .step = ranges->step[i]};
@@ -312,7 +315,8 @@ static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t si
 
 #define NOT_GIVEN (-2) // of tsr__derive_ints
 
-// Without axes the first dimensions are meant, as many as there are starts: n_start, or (-1) as the shape of that input says.
+// Without axes the first dimensions are meant, one for each start: n_start, or (-1) the size of
+// that input.
 static void first_axes(const struct derivation *derivation, int rank, int64_t n_start,
                        struct ranges *ranges)
 {
@@ -329,7 +333,7 @@ static void first_axes(const struct derivation *derivation, int rank, int64_t n_
 }
 
 // Starts and ends are attributes in old opsets, inputs later; without axes the first dimensions are
-// meant, without steps they are 1. False: nobody knows which axes are sliced.
+// meant, without steps they are 1. False: the sliced axes are unknown.
 static bool read_ranges(struct derivation *derivation, int rank, struct ranges *ranges)
 {
     int64_t n_start = tsr__derive_ints(derivation, "starts", 1, ranges->start, MAX_RANK);
@@ -350,7 +354,8 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     return ranges->n >= 0;
 }
 
-// Where a dimension has a window, its entry becomes the bound of all that the window has: bounds[1] for ranges backwards.
+// Where a dimension has a window, its entry becomes the bound of all that the window has: bounds[1]
+// for ranges backwards.
 static void add_all_of_window(struct derivation *derivation, const struct ranges *ranges,
                               const struct worked *worked, const int64_t bounds[2])
 {
@@ -425,14 +430,15 @@ static bool pads_with_constant(const struct derivation *derivation)
     return !tsr_attr_string(mode, &n) || tsr__derive_text_is(derivation, "mode", "constant");
 }
 
-// What is padded: axes[i] by pads[i] in front and pads[n_axes + i] behind; n of them, -1: they are not known.
+// What is padded: axes[i] by pads[i] in front and pads[n_axes + i] behind; n of them, -1: they are
+// not known.
 struct padding {
     const char *name; // of the attribute, in old opsets
     int64_t axes[MAX_RANK], n_axes;
     int64_t pads[2 * MAX_RANK], n;
 };
 
-// Without axes all dimensions are meant. False: nobody knows which, and the derivation has ended.
+// Without axes all dimensions are meant. False: unknown, and the derivation has ended.
 static bool read_padding(struct derivation *derivation, int rank, struct padding *padding)
 {
     padding->name = "pads";

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// draws.c - which nodes give something else each time they run: those that draw random numbers without a seed,
-// themselves or in a body or function of theirs. Only one device may run such a node; what it drew is sent to the
-// others. A seed makes the same numbers on every device. Also which nodes write over what they read. Knows operators by their rows alone.
+// draws.c - which nodes give something else each time they run: those that draw random numbers
+// without a seed, themselves or in a body or function of theirs. Only one device may run such a
+// node; what it drew is sent to the others. A seed makes the same numbers on every device. Also
+// which nodes write over what they read. Knows operators by their rows alone.
 #include "rules/internal.h"
 
-// Nodes of bodies and functions that are looked at. A function can call others twice each, twenty deep: what has
-// more nodes than this counts as drawing, which costs time on several devices and is never wrong.
+// Nodes of bodies and functions that are looked at. A function can call others twice each, twenty
+// deep: what has more nodes than this counts as drawing, which costs time on several devices and is
+// never wrong.
 #define MAX_NODES 4096
 
-// A negative seed is how integer attributes say that there is none; one that stands for an attribute of the calling
-// node may be absent there.
+// A negative seed is how integer attributes say that there is none; one that stands for an
+// attribute of the calling node may be absent there.
 static bool has_seed(const tsr_node *node)
 {
     const tsr_attr *seed = tsr_node_find_attr(node, "seed");
@@ -27,8 +29,8 @@ static bool graph_draws(const tsr_graph *graph, int *left)
     return false;
 }
 
-// The node, then its bodies, then the function that it calls. Functions that call each other are no models; *left
-// ends them too.
+// The node, then its bodies, then the function that it calls. Functions that call each other are no
+// models; *left ends them too.
 static bool draws_within(const tsr_node *node, int *left)
 {
     const struct op_row *row = tsr__row_of_node(node);

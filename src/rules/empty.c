@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// empty.c - kernels of ONNX Runtime that do not take tensors without elements. A device may have nothing of a size that
-// is known at run time alone: of a batch of 1 on 2 devices, the first has no row. Most kernels then give an empty result.
-// Some refuse, some give another shape or memory that nobody wrote, some end the process. The rows' column `some` names
-// the factors of which a kernel wants at least one element; tests/rules/empty.py holds it against the engine.
+// empty.c - kernels of ONNX Runtime that do not accept empty tensors. A device may have an empty shard
+// if a size is known at run time only: of a batch of 1 on 2 devices, the first has no row. Most
+// kernels then return an empty result. Some refuse, some return another shape or uninitialized
+// memory, some end the process. The column `some` of the table lists the factors of which a kernel
+// needs at least one element; tests/rules/empty.py compares it with the engine.
 #include "rules/internal.h"
 
 #include <ctype.h>
 
-// A letter of the column and a factor's name: "s" is s, s0, s1 and the inner half s_; "d1" is d1 alone.
+// A letter of the column and a factor's name: "s" is s, s0, s1 and the inner half s_; "d1" is d1
+// alone.
 static bool letter_is(struct str letter, struct str factor)
 {
     if (factor.n < letter.n || memcmp(factor.p, letter.p, letter.n) != 0)
@@ -26,7 +28,8 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
     return axis < 0 ? 0 : tensor->dims[axis].n;
 }
 
-// From optimisation level 2 on, the engine takes a Transpose into the product, which then sees a stack again.
+// From optimisation level 2 on, the engine takes a Transpose into the product, which then sees a
+// stack again.
 static bool left_is_transposed(const tsr_node *node)
 {
     const tsr_value *left = tsr_node_input(node, 0);
@@ -34,8 +37,8 @@ static bool left_is_transposed(const tsr_node *node)
     return maker && str_is(tsr__node_op_str(maker), "Transpose");
 }
 
-// The two matrices of a product are not stacked alike: one is a vector, or is multiplied with several of the other. Of [4 0] and
-// [0], ONNX Runtime's product is whatever lay in memory; [0 4 5] times [1 5 6] it refuses. A stack times one matrix it takes: it
+// The two matrices of a product are stacked differently: one is a vector, or is multiplied with
+// several of the other (QUIRK_matmul_of_empty_stack). A stack times one matrix works: the kernel
 // sees one tall matrix.
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {
@@ -85,8 +88,9 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     return false;
 }
 
-// GroupQueryAttention compares the last key of a row of the batch (input 5) with the number of its queries, and refuses 0 for 4 of them.
-// All keys that there are (input 6), less one, are right for any row.
+// GroupQueryAttention compares the last key of a row of the batch (input 5) with the number of its
+// queries, and refuses 0 for 4 of them. All keys that there are (input 6), less one, are right for
+// any row.
 int tsr__rule_stand_in(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);

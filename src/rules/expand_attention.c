@@ -22,7 +22,8 @@ struct attention {
     size_t mask;        // input, or 0
     bool causal;
     bool
-        hidden_is_zero; // a query whose keys are all hidden gives 0, else what a softmax makes of it
+        // a query whose keys are all hidden gives 0, else what a softmax makes of it
+        hidden_is_zero;
     double scale;
     tsr_dtype type, wide;
 };
@@ -95,7 +96,8 @@ static double hiding_number(tsr_dtype type)
     }
 }
 
-// Scores and a mask of numbers. Where hidden rows give 0, a key is hidden by the lowest number as by -inf.
+// Scores and a mask of numbers. Where hidden rows give 0, a key is hidden by the lowest number as
+// by -inf.
 static tsr_value *added(struct expansion *expansion, const struct attention *attention,
                         tsr_value *scores, tsr_value *mask, tsr_dtype type)
 {
@@ -158,8 +160,9 @@ static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
     return NULL;
 }
 
-// A softmax in which a row of -inf gives zeros instead of NaN. Of [-inf, -inf] the greatest is -inf: 0 is taken off
-// instead, both exponentials are 0, and so is their sum, for which 1 stands. NaN is not above -inf, and stays NaN.
+// A softmax in which a row of -inf gives zeros instead of NaN. Of [-inf, -inf] the greatest is
+// -inf: 0 is taken off instead, both exponentials are 0, and so is their sum, for which 1 stands.
+// NaN is not above -inf, and stays NaN.
 static tsr_value *softmax_or_zero(struct expansion *expansion, const struct attention *attention,
                                   tsr_value *scores)
 {
@@ -176,7 +179,8 @@ static tsr_value *softmax_or_zero(struct expansion *expansion, const struct atte
     return tsr__x_op(expansion, "Div", 2, value, sum);
 }
 
-// Scores, softmax over the keys, and their products with the values, put back into the form that the queries had.
+// Scores, softmax over the keys, and their products with the values, put back into the form that
+// the queries had.
 static void attend(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
@@ -251,7 +255,8 @@ void tsr__expand_attention(struct expansion *expansion)
     attend(expansion, &attention);
 }
 
-// MultiHeadAttention of com.microsoft: as many heads of keys as of queries; a scale of 0 means that none was given.
+// MultiHeadAttention of com.microsoft: as many heads of keys as of queries; a scale of 0 means that
+// none was given.
 void tsr__expand_multi_head(struct expansion *expansion)
 {
     struct attention attention = {0};

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_deform.c - a deformable convolution of which the result's space is cut.
 //
-// The kernel of an engine counts places of the result from 0, so a part of them cannot be told to it. It is done as its
-// definition says instead: for each element k of the kernel the image is sampled at all places, displaced by the offsets, and
-// a convolution of 1 x 1 with element k of the weights makes its share of the result; the shares are added.
-// The image is whole on every device, for an offset may lead anywhere; everything else has the space of the result.
+// The kernel of an engine counts places of the result from 0, so a part of them cannot be told to
+// it. It is done as its definition says instead: for each element k of the kernel the image is
+// sampled at all places, displaced by the offsets, and a convolution of 1 x 1 with element k of the
+// weights makes its share of the result; the shares are added. The image is whole on every device,
+// for an offset may lead anywhere; everything else has the space of the result.
 //
-//     y = sum over k of Conv(GridSample(x, places + k + offset[k]) * mask[k], w[k]), with the bias at the first
+//     y = sum over k of Conv(GridSample(x, places + k + offset[k]) * mask[k], w[k]), with the bias
+//       at the first
 //
-// GridSample takes places as shares of the image: pixel p of n stands at (2 p + 1) / n - 1. Pixels that are not in the image,
-// however far, count 0; those that are no numbers, too, as in the engine's kernel.
+// GridSample takes places as shares of the image: pixel p of n stands at (2 p + 1) / n - 1. Pixels
+// that are not in the image, however far, count 0; those that are no numbers, too, as in the
+// engine's kernel.
 #include "rules/expand/expand.h"
 
 #define SPACE        2
@@ -34,7 +37,8 @@ static struct shape shape_of(const struct shapes *shapes, const tsr_node *node, 
     return tsr__shapes_of(shapes, input_at(node, i));
 }
 
-// False: a size is not known, there are more sets of offsets than one, or it is nothing that GridSample does.
+// False: a size is not known, there are more sets of offsets than one, or it is nothing that
+// GridSample does.
 static bool read_deform(const struct shapes *shapes, const tsr_node *node, struct deform *out)
 {
     struct shape image = shape_of(shapes, node, 0), weights = shape_of(shapes, node, 1),
@@ -69,7 +73,8 @@ static tsr_value *both(struct expansion *expansion, double x, double y)
     return tsr__x_constant(expansion, TSR_FLOAT, 4, dims, numbers, sizeof(numbers));
 }
 
-// Pixels that the windows begin with, of one dimension of space: places times the stride, less what is padded.
+// Pixels that the windows begin with, of one dimension of space: places times the stride, less what
+// is padded.
 static tsr_value *first_pixels(struct expansion *expansion, const struct deform *deform, int i)
 {
     const struct rule_dim *dim = &expansion->rule->inputs[2].dims[i + 2];
@@ -95,9 +100,10 @@ static tsr_value *channels(struct expansion *expansion, size_t input, const int6
     return tsr_node_output(node, 0);
 }
 
-// The pixels, with every coordinate that is outside of the image, or no number, at -2, where a sample is 0: of 9 pixels -0.5 and 8.5
-// stay, and 1e30 and NaN become -2. What GridSample itself does so far away is not 0 but half a pixel of the border: ONNX Runtime
-// puts at -0.5 what does not fit into 64 bits.
+// The pixels, with every coordinate that is outside of the image, or no number, at -2, where a
+// sample is 0: of 9 pixels -0.5 and 8.5 stay, and 1e30 and NaN become -2. What GridSample itself
+// does so far away is not 0 but half a pixel of the border: ONNX Runtime puts at -0.5 what does not
+// fit into 64 bits.
 static tsr_value *near_image(struct expansion *expansion, const struct deform *deform,
                              tsr_value *pixels)
 {
@@ -108,7 +114,8 @@ static tsr_value *near_image(struct expansion *expansion, const struct deform *d
     return tsr__x_op(expansion, "Where", 3, inside, pixels, both(expansion, -2, -2));
 }
 
-// The image at pixels [n, 2, rows, columns], x before y, which need not be whole numbers: [n, channels, rows, columns].
+// The image at pixels [n, 2, rows, columns], x before y, which need not be whole numbers: [n,
+// channels, rows, columns].
 static tsr_value *sample(struct expansion *expansion, const struct deform *deform,
                          tsr_value *pixels)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_einsum.c - an Einsum with a diagonal whose letter is cut. Rows are cut, columns lie whole; what is not on the
-// diagonal becomes 0, whatever it was, and is summed along a letter of its own: "bii->bi" of x is "bij->bi" of
-// Where(row = column, x, 0). Nothing moves.
+// expand_einsum.c - an Einsum with a diagonal whose letter is sharded. Rows are sharded, columns
+// are not; elements off the diagonal become 0 and are summed along a new letter: "bii->bi" of x is
+// "bij->bi" of Where(row = column, x, 0). Nothing moves.
 #include "rules/expand/expand.h"
 
 #include <ctype.h>
@@ -26,7 +26,7 @@ static bool has_char(const char *text, size_t n, char c)
     return n && memchr(text, c, n) != NULL;
 }
 
-// A letter that neither the old nor the new equation has; 0: there is none.
+// A letter that neither the old nor the new equation has; 0: none is left.
 static char fresh_letter(const struct rewritten *rewritten)
 {
     static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";

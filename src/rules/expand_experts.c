@@ -93,8 +93,9 @@ static tsr_value *activated(struct expansion *expansion, tsr_value *value)
     return value; // identity
 }
 
-// What experts give, weighed. An expert that a token has not chosen adds 0 to it whatever it would have given: its share is 0, and of an
-// infinity, which a long sum may have become, 0 times that would be NaN.
+// What experts give, weighed. An expert that a token has not chosen adds 0 to it whatever it would
+// have given: its share is 0, and of an infinity, which a long sum may have become, 0 times that
+// would be NaN.
 static tsr_value *weighed(struct expansion *expansion, const struct experts *experts,
                           tsr_value *given)
 {
@@ -105,8 +106,9 @@ static tsr_value *weighed(struct expansion *expansion, const struct experts *exp
     return tsr__x_op(expansion, "Where", 3, unchosen, zero, product);
 }
 
-// 6 tokens of 64 and 8 experts: tokens [1 6 64] against weights [8 256 64] make [8 6 256], then [8 6 64]; weighed with
-// shares [8 6 1] and summed over the experts, [6 64]. A device that has experts 0..3 makes the same with [4 ..] of each.
+// 6 tokens of 64 and 8 experts: tokens [1 6 64] against weights [8 256 64] make [8 6 256], then [8
+// 6 64]; weighed with shares [8 6 1] and summed over the experts, [6 64]. A device that has experts
+// 0..3 makes the same with [4 ..] of each.
 void tsr__expand_experts(struct expansion *expansion)
 {
     struct shape tokens = tsr__x_shape(expansion, 0), first = tsr__x_shape(expansion, 2);

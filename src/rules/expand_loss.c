@@ -2,9 +2,10 @@
 // expand_loss.c - losses of classes: each sample's class is found by comparing, so that classes and
 // samples may be cut; sums and the weights of a mean are plain reductions.
 //
-// Scores [2 3], labels {2, 0}: places of the classes {0, 1, 2} compared with the labels give [0 0 1; 1 0 0]. Where that is true
-// the value stays, elsewhere 0; its sum along the classes is what the label names. Cut in 3 along the classes, device 2 has
-// column 2 and finds the class of the first sample alone; the sum over devices has both.
+// Scores [2 3], labels {2, 0}: places of the classes {0, 1, 2} compared with the labels give [0 0
+// 1; 1 0 0]. Where that is true the value stays, elsewhere 0; its sum along the classes is what the
+// label names. Cut in 3 along the classes, device 2 has column 2 and finds the class of the first
+// sample alone; the sum over devices has both.
 #include "rules/expand/expand.h"
 
 struct loss {
@@ -43,7 +44,8 @@ static tsr_value *weights(struct expansion *expansion, const struct loss *loss, 
     return tsr__x_op(expansion, "Where", 3, is, one, tsr__x_scalar(expansion, loss->wide, 0));
 }
 
-// The loss of a sample is -value of its class, times the class's weight; a mean divides by the sum of the weights that were used.
+// The loss of a sample is -value of its class, times the class's weight; a mean divides by the sum
+// of the weights that were used.
 static void finish(struct expansion *expansion, const struct loss *loss)
 {
     int64_t one = 1;
@@ -88,7 +90,8 @@ void tsr__expand_loss(struct expansion *expansion)
         finish(expansion, &s);
 }
 
-// The logarithm of the softmax first (x less the greatest, less the logarithm of the sum of exponentials), then the loss of that.
+// The logarithm of the softmax first (x less the greatest, less the logarithm of the sum of
+// exponentials), then the loss of that.
 void tsr__expand_softmax_loss(struct expansion *expansion)
 {
     struct loss s;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_mel.c - MelWeightMatrix: which of its nodes can be cut, and the simpler nodes that then stand for one.
+// expand_mel.c - MelWeightMatrix: which of its nodes can be cut, and the simpler nodes that then
+// stand for one.
 //
-// Column m of the matrix is a triangle over the rows: it rises from row edges[m] to row edges[m + 1], where it is 1, and falls to
-// row edges[m + 2]. Where the inputs are constants the edges are found here, in doubles and in the order in which ONNX
-// Runtime counts, and become constants. What stands at a place then follows from its row and from the edges of its
-// column, of which each device has those of its part. Nothing moves.
+// Column m of the matrix is a triangle over the rows: it rises from row edges[m] to row edges[m +
+// 1], where it is 1, and falls to row edges[m + 2]. Where the inputs are constants the edges are
+// found here, in doubles and in the order in which ONNX Runtime counts, and become constants. What
+// stands at a place then follows from its row and from the edges of its column, of which each
+// device has those of its part. Nothing moves.
 //
-//     3 columns, edges 0 2 4 5 7:    column 1 is 0 at row 2, 0.5 at row 3, 1 at row 4, 0 from row 5 on
+//     3 columns, edges 0 2 4 5 7:    column 1 is 0 at row 2, 0.5 at row 3, 1 at row 4, 0 from row 5
+//                                    on
 #include "rules/expand/expand.h"
 
 #include <math.h>
@@ -54,7 +57,8 @@ static double hertz_of(double mel)
     return 700 * (pow(10, mel / 2595) - 1);
 }
 
-// False: an input is not known, or is one that the engine refuses. `edges` stay NULL where there is no arena for them.
+// False: an input is not known, or is one that the engine refuses. `edges` stay NULL where there is
+// no arena for them.
 static bool read_mel(struct arena *arena, const struct shapes *shapes, const tsr_node *node,
                      struct mel *out)
 {
@@ -167,7 +171,8 @@ static tsr_value *share(struct expansion *expansion, tsr_value *part, tsr_value 
                      tsr__x_cast(expansion, whole, TSR_INT64, type));
 }
 
-// where top <= row < end: (end - row) / (end - top); else where foot <= row <= top: (row - zero) / (top - zero); else 0.
+// where top <= row < end: (end - row) / (end - top); else where foot <= row <= top: (row - zero) /
+// (top - zero); else 0.
 void tsr__expand_mel_weights(struct expansion *expansion)
 {
     struct mel mel;

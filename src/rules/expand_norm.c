@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_norm.c - softmax and the normalisations, as the sums and element-wise steps they are made of.
+// expand_norm.c - softmax and normalizations, expanded into reductions and element-wise steps.
 //
-// Variances take two passes, as the definitions do: first the mean, then the squares of what is left.
-// Short floating-point types are widened first, which is what their stash types ask for.
+// Variances take two passes, as in the definitions: first the mean, then the squares of the
+// differences. Short floating-point types are widened first, as their stash types require.
 //
-// Softmax of 1 2 | 3, cut in 2: the greatest of the parts is 2 | 3, exchanged 3; the exponentials of
-// what is left are e^-2 e^-1 | e^0, their sums 0.503 | 1, exchanged 1.503; each element divided by
+// Softmax of 1 2 | 3, sharded in 2: the maxima are 2 | 3, exchanged 3; the exponentials of the
+// differences are e^-2 e^-1 | e^0, their sums 0.503 | 1, exchanged 1.503; each element divided by
 // that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
 #include "rules/expand/expand.h"
 
@@ -117,7 +117,7 @@ void tsr__expand_hardmax(struct expansion *expansion)
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.value, s.axes, s.n, true);
     tsr_value *at = tsr__x_positions(expansion, 0, (int)s.axes[0]);
-    // As many as a row has: a place that no element has, greater than all of them.
+    // The length of a row: an index that no element has, larger than all of them.
     tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
     tsr_value *here =
         tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.value, top), at, none);
@@ -146,8 +146,8 @@ void tsr__expand_lp_norm(struct expansion *expansion)
 
 // ---- moments -----------------------------------------------------------------------------------
 
-// `sum` is the reduction: ReduceSum for a mean, ReduceSumSquare for a variance of what is centred.
-// The count is that of the whole row, not of the part.
+// `sum` is the reduction: ReduceSum for a mean, ReduceSumSquare for a variance of centred values.
+// The count is that of the full row, not of the shard.
 static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, const char *sum,
                           tsr_value *value)
 {
@@ -165,8 +165,8 @@ static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr
                                tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
-// (x - mean) / deviation, both taken over the axes, 0 2 3 unless the node says others. The body that onnx has for it
-// adds 1e-9 to the deviation; its formula and ONNX Runtime's kernel do not.
+// (x - mean) / deviation, both taken over the axes, 0 2 3 unless the node says others. The body
+// that onnx has for it adds 1e-9 to the deviation; its formula and ONNX Runtime's kernel do not.
 void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -205,7 +205,8 @@ static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t s
 
 #define NONE 99 // no such input
 
-// A statistic that is an output has the type that the node stashes it in, float32 by default: of doubles too.
+// A statistic that is an output has the type that the node stashes it in, float32 by default: of
+// doubles too.
 static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
                            tsr_value *value)
 {
@@ -216,8 +217,8 @@ static void give_statistic(struct expansion *expansion, const struct norm *norm,
     tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
 }
 
-// Normal forms of norm->v; the statistics go to outputs where given (-1: nobody wants them).
-// centred: the mean is taken off first; else it is a root-mean-square norm.
+// Normalized norm->v; statistics are stored in outputs if given (-1: not wanted). centred: the mean
+// is subtracted first; else it is a root-mean-square norm.
 static tsr_value *normal(struct expansion *expansion, const struct norm *norm, bool centred,
                          int mean_out, int inverse_out)
 {
@@ -344,7 +345,8 @@ static tsr_value *group_mean(struct expansion *expansion, const struct norm *nor
     return tsr__x_reshape(expansion, value, back, norm->rank);
 }
 
-// Mean and variance over a group of channels and all of space; both are taken channel by channel first, so that space may be cut.
+// Mean and variance over a group of channels and all of space; both are taken channel by channel
+// first, so that space may be cut.
 void tsr__expand_group_norm(struct expansion *expansion)
 {
     struct norm s;

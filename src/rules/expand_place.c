@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_place.c - operators whose elements depend on where they stand: triangles, diagonals, classes. The places are
-// numbers of their own, of which each device has those of its part; what stands there is found by comparing. Nothing
-// moves.
+// expand_place.c - operators whose elements depend on where they stand: triangles, diagonals,
+// classes. The places are numbers of their own, of which each device has those of its part; what
+// stands there is found by comparing. Nothing moves.
 #include "rules/expand/expand.h"
 
 // Place of each row (rank - 2) or column (rank - 1) of input 0.
@@ -54,9 +54,9 @@ static int64_t size_of_output(const struct expansion *expansion, int axis)
     return known ? shape.dims[axis].value : -1;
 }
 
-// The classes along their axis, of that many dimensions: 0 .. 9 as [1, 10] for depth 10, axis 1 of 2. A size that is
-// known is written down although the depth may come with the inputs: what is cut must be seen not to be 1, and an engine
-// refuses a depth that is another.
+// The classes along their axis, of that many dimensions: 0 .. 9 as [1, 10] for depth 10, axis 1 of
+// 2. A size that is known is written down although the depth may come with the inputs: what is cut
+// must be seen not to be 1, and an engine refuses a depth that is another.
 static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axis, int rank)
 {
     int64_t shape[DERIVE_MAX_RANK + 1];
@@ -69,7 +69,7 @@ static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axi
                         &expansion->rule->outputs[0].dims[axis]);
 }
 
-// Each class is compared with the index; one that is none of them gives `off` everywhere.
+// Each class is compared with the index; an index that is no class gives `off` everywhere.
 void tsr__expand_one_hot(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0), number = tsr__x_shape(expansion, 1);

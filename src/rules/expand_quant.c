@@ -65,7 +65,8 @@ void tsr__expand_qlinear_matmul(struct expansion *expansion)
     tsr__x_give(expansion, 0, y);
 }
 
-// Bytes without sign, which alone every engine sums: signed ones and their zero points are moved alike.
+// Unsigned bytes, which every engine can sum: signed ones and their zero points are shifted
+// equally.
 static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, tsr_dtype type)
 {
     if (type == TSR_UINT8)

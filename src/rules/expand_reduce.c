@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_reduce.c - reductions with something after the sum, as a plain reduction and that something;
-// places of the greatest and the least.
+// expand_reduce.c - reductions with something after the sum, as a plain reduction and that
+// something; places of the greatest and the least.
 //
-// ReduceMean of 1 2 | 3 6, cut in 2, is ReduceSum, 3 | 9, exchanged 12, then Div by the count of the
-// whole axis, 4.
+// ReduceMean of 1 2 | 3 6, cut in 2, is ReduceSum, 3 | 9, exchanged 12, then Div by the count of
+// the whole axis, 4.
 #include "rules/expand/expand.h"
 
 // ---- means, roots, logarithms ------------------------------------------------------------------
@@ -125,7 +125,8 @@ void tsr__expand_global_average_pool(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
-// (sum of |x|^p) ^ (1/p) over space; 1 and 2 have reductions of their own, which are exact where powers are not.
+// (sum of |x|^p) ^ (1/p) over space; 1 and 2 have reductions of their own, which are exact where
+// powers are not.
 void tsr__expand_global_lp_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK], p = tsr__x_int(expansion, "p", 2);
@@ -149,8 +150,9 @@ void tsr__expand_global_lp_pool(struct expansion *expansion)
 
 // ---- places ------------------------------------------------------------------------------------
 
-// Positions of the elements that equal the greatest; of those the first, or the last. NaN equals nothing: a row of
-// which it is the greatest gives its last position (the first, where the last was asked for), which is one at least.
+// Positions of the elements that equal the greatest; of those the first, or the last. NaN equals
+// nothing: a row of which it is the greatest gives its last position (the first, where the last was
+// asked for), which is one at least.
 static void arg(struct expansion *expansion, const char *best)
 {
     struct shape shape = tsr__x_shape(expansion, 0);

@@ -5,15 +5,16 @@
 // before; between them it runs once more, on one element (a sum) or a few (the greatest) of each.
 // Where the parts would not be equal, elements that change nothing are put behind the last.
 //
-// CumSum of 1 2 3 | 4 5 6, cut in 2: inside the parts 1 3 6 | 4 9 15; sums of the parts 6 | 15; what
-// stands before each part 0 | 6; added, 1 3 6 | 10 15 21. Only one number of each part is exchanged.
+// CumSum of 1 2 3 | 4 5 6, cut in 2: inside the parts 1 3 6 | 4 9 15; sums of the parts 6 | 15;
+// what stands before each part 0 | 6; added, 1 3 6 | 10 15 21. Only one number of each part is
+// exchanged.
 #include "rules/expand/expand.h"
 
 #include <math.h>
 
 struct parts {
     int axis, rank;
-    int64_t n, each;                    // so many parts of so many elements
+    int64_t n, each;                    // number of parts, and elements of each
     int64_t size, more;                 // elements, and those put behind them
     int64_t shape[DERIVE_MAX_RANK + 1]; // of the input with the dimension in two
     int64_t back[DERIVE_MAX_RANK];      // and as it was
@@ -29,7 +30,8 @@ static int64_t cuts_of(const struct expansion *expansion, int axis)
     return expansion->cuts[tensor->dims[axis].factors[0]];
 }
 
-// Sizes before the axis are copied; of those behind it one may be open, and none 0, which would be a copy too.
+// Sizes before the axis are copied; of those behind it one may be open, and none 0, which would be
+// a copy too.
 static bool split(struct expansion *expansion, int axis, struct parts *parts)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
@@ -61,7 +63,7 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
     return open <= 1;
 }
 
-// The dimension with so many more elements behind it that all parts are equal: 7 in 3 parts become 9.
+// The dimension with padding at the end so that all parts are equal: 7 in 3 parts become 9.
 static tsr_value *lengthened(struct expansion *expansion, const struct parts *parts,
                              tsr_value *value, double fill)
 {
@@ -88,9 +90,10 @@ static tsr_value *shortened(struct expansion *expansion, const struct parts *par
                      tsr__x_ints(expansion, &parts->size, 1), tsr__x_ints(expansion, &axis, 1));
 }
 
-// ---- running sums ----------------------------------------------------------------------------------
+// ---- running sums -------------------------------------------------------------------------------
 
-// A running sum along the axis in the direction of the old node; exclusive: each element without itself.
+// A running sum along the axis in the direction of the old node; exclusive: each element without
+// itself.
 static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *value, int axis,
                        bool exclusive)
 {
@@ -104,7 +107,8 @@ static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *v
     return tsr_node_output(node, 0);
 }
 
-// `total` is what a part comes to (ReduceSum, ReduceProd), `join` puts it before another; `neutral` changes nothing and fills up parts.
+// `total` is what a part comes to (ReduceSum, ReduceProd), `join` puts it before another; `neutral`
+// changes nothing and fills up parts.
 static void cumulate(struct expansion *expansion, const char *op, const char *total,
                      const char *join, double neutral)
 {
@@ -144,7 +148,7 @@ void tsr__expand_cum_prod(struct expansion *expansion)
     cumulate(expansion, "CumProd", "ReduceProd", "Mul", 1);
 }
 
-// ---- the greatest ----------------------------------------------------------------------------------
+// ---- the greatest -------------------------------------------------------------------------------
 
 // A TopK of k with the direction of the old node.
 static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, int axis,
@@ -181,8 +185,8 @@ static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
                           parts->rank + 1 - parts->axis);
 }
 
-// The greatest of each part, and of those the greatest. Parts follow each other in order, so that of
-// equal elements the first is still the first.
+// The greatest of each part, and of those the greatest. Parts follow each other in order, so that
+// of equal elements the first is still the first.
 void tsr__expand_top_k(struct expansion *expansion)
 {
     struct parts parts;
@@ -231,9 +235,9 @@ void tsr__expand_top_k(struct expansion *expansion)
     tsr__x_give(expansion, 1, tsr_node_output(which, 0));
 }
 
-// ---- a product and its activation ------------------------------------------------------------------
+// ---- a product and its activation ---------------------------------------------------------------
 
-// A Gemm, then its activation as a node of its own: FusedGemm with activation LeakyRelu and
+// A Gemm, then its activation as a separate node: FusedGemm with activation LeakyRelu and
 // activation_alpha 0.1 is Gemm, then LeakyRelu with alpha 0.1. Other activations fail.
 void tsr__expand_fused_gemm(struct expansion *expansion)
 {

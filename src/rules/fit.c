@@ -62,7 +62,7 @@ static bool is_pack(const struct fit *fit, const struct pattern_dim *dim)
     return dim->n == 1 && fit->pattern->letters[dim->letters[0]].pack;
 }
 
-// Dimensions that one dimension of the pattern stands for: a pack for as many as it is long.
+// Number of dimensions that one dimension of the pattern matches: for a pack, its length.
 static int length_of(const struct fit *fit, const struct pattern_dim *dim)
 {
     if (is_pack(fit, dim))
@@ -70,7 +70,7 @@ static int length_of(const struct fit *fit, const struct pattern_dim *dim)
     return 1;
 }
 
-// Input i is given, is cut like others, and nobody knows its rank.
+// True if input i is given, is sharded like others, and has an unknown rank.
 static bool is_unread(const struct fit *fit, int i)
 {
     return fit_value(fit, SIDE_IN, i) && !tsr__fit_pattern(fit, SIDE_IN, i)->host &&
@@ -89,8 +89,8 @@ static int missing_dims(const struct fit *fit, const struct pattern_tensor *tens
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
-// The pack of the tensor that is still open, NULL: none is; *fixed: dimensions that the others have.
-// False: two are open, and nobody can say which of them is how long.
+// The pack of the tensor whose length is open, or NULL; *fixed: dimensions of the others. False:
+// two are open, and their lengths are ambiguous.
 static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
                       const struct pattern_dim **open, int *fixed)
 {
@@ -132,7 +132,8 @@ static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int r
     return true;
 }
 
-// A pack that an input of unknown rank has may be longer than the inputs that are broadcast along it.
+// A pack that an input of unknown rank has may be longer than the inputs that are broadcast along
+// it.
 static bool packs_settled(struct fit *fit, const struct pattern_tensor *tensor)
 {
     for (int i = 0; i < tensor->n_dims; i++) {
@@ -153,8 +154,8 @@ static bool may_stretch(const struct pattern_tensor *tensor)
     return false;
 }
 
-// What tensor i of one side says about the lengths of packs. Outputs need not say anything, nor inputs that no
-// other is broadcast along where only shapes are wanted: the others may say enough.
+// What tensor i of one side says about the lengths of packs. Outputs need not say anything, nor
+// inputs that no other is broadcast along where only shapes are wanted: the others may say enough.
 static bool fit_tensor(struct fit *fit, enum side side, int i)
 {
     static const char *const too_many[] = {
@@ -234,8 +235,8 @@ int tsr__fit_rank(const struct fit *fit, enum side side, int i)
 
 // ---- factors -----------------------------------------------------------------------------------
 
-// The name of element k of a letter: A1 of a pack, m of a plain one. Where only shapes are wanted, nobody reads
-// the names, so there are none.
+// The name of element k of a letter: A1 of a pack, m of a plain one. If only shapes are wanted,
+// names are not used, so there are none.
 static struct str factor_name(struct fit *fit, const struct letter *letter, int k)
 {
     if (fit->shapes_only)
@@ -270,7 +271,7 @@ static bool make_factors(struct fit *fit)
     return !fit->arena->failed;
 }
 
-// The dimensions that a pack stands for, `skip` of which the tensor does not have: packs are aligned from the
+// The dimensions of a pack, `skip` of which the tensor does not have: packs are aligned from the
 // right, so [2 3 4] beside [4] is A0 A1 A2 beside A2.
 static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
 {
@@ -286,8 +287,9 @@ static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
     return true;
 }
 
-// [m~ n~] of rank 1: the leading dimension is missing, so n alone is visited, at axis 0. [B~ m k] of rank 3 where B is 2
-// long elsewhere: the first of B is skipped, B1 is at axis 0, m at 1, k at 2.
+// [m~ n~] of rank 1: the leading dimension is missing, so n alone is visited, at axis 0. [B~ m k]
+// of rank 3 where B is 2 long elsewhere: the first of B is skipped, B1 is at axis 0, m at 1, k at
+// 2.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
 {
     const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
@@ -341,7 +343,8 @@ static bool join_size(struct fit *fit, int factor, tsr_dim dim)
     return true;
 }
 
-// A dimension that is neither broadcast nor a window has the size of its factor, in all tensors that have it.
+// A dimension that is neither broadcast nor a window has the size of its factor, in all tensors
+// that have it.
 static bool strict_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -362,7 +365,8 @@ static bool strict_size(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// Of an input whose rank is not known no size is: what is broadcast along its factors says nothing about them.
+// Of an input whose rank is not known no size is: what is broadcast along its factors says nothing
+// about them.
 static void open_unread(struct fit *fit)
 {
     for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
@@ -380,10 +384,11 @@ static void open_unread(struct fit *fit)
 }
 
 // Broadcast dimensions, after the strict ones: a number above 1 is the size. A symbol is the size
-// if no other tensor disagrees; else nobody knows before the run whether it is 1.
+// if no other tensor disagrees; else whether it is 1 is unknown before the run.
 //
-// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays open, for the first input has it and the third
-// may be stretched along it. Of [n 6], [6 8], [s 8]: m is n whatever s is, and doubtful: nobody knows whether s is 1.
+// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays open, since the first input
+// has it and the third may be broadcast along it. Of [n 6], [6 8], [s 8]: m is n whatever s is, and
+// doubtful, since s may be 1.
 static bool loose_number(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -395,8 +400,8 @@ static bool loose_number(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// The second half of what loose_number says: symbols, after the numbers. A symbol beside a size
-// that is a number is doubtful, for it may be 1 when the model runs.
+// The second half of loose_number: symbols, after the numbers. A symbol beside a numeric size is
+// doubtful, since it may be 1 at run time.
 static bool loose_symbol(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -427,7 +432,7 @@ static bool loose_symbol(const struct fit_dim *dim)
     return true;
 }
 
-// A broadcast factor that nobody has above 1 is 1, if all who have it are known.
+// A broadcast factor that is above 1 in no tensor is 1, if all tensors that have it are known.
 static bool loose_one(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -441,9 +446,9 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8. Factors that are all known
-// must make the dimension: 24 is no (n a) with n = 6 and a = 2. A factor that has a name keeps it: a scale [1] beside
-// channels `c` may be one for all of them.
+// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8. Factors
+// that are all known must make the dimension: 24 is no (n a) with n = 6 and a = 2. A factor that
+// has a name keeps it: a scale [1] beside channels `c` may be one for all of them.
 static bool product_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -488,8 +493,9 @@ static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
     return true;
 }
 
-// All inputs are walked once with each visit, in this order: what is certain comes before what may be broadcast,
-// products last, for they need the other factors. Outputs confirm, unless their shapes are what is asked for.
+// All inputs are walked once with each visit, in this order: what is certain comes before what may
+// be broadcast, products last, for they need the other factors. Outputs confirm, unless their
+// shapes are what is asked for.
 static bool sizes_of_tensors(struct fit *fit)
 {
     static const fit_visit inputs_first[] = {strict_size, loose_number, loose_symbol, loose_one};
@@ -503,8 +509,8 @@ static bool sizes_of_tensors(struct fit *fit)
     return fit->shapes_only || sizes_of_side(fit, SIDE_OUT, product_size);
 }
 
-// Sizes that the derivation knows come first, then those of the tensors. Factors that cannot be cut with what is
-// known of them must be whole from here on.
+// Sizes that the derivation knows come first, then those of the tensors. Factors that cannot be cut
+// with what is known of them must be whole from here on.
 static bool find_sizes(struct fit *fit)
 {
     for (int i = 0; i < fit->derivation->n_sizes; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fit.h - a rule's pattern, laid over the shapes that a node has (fit.c): what a rule (rule.c) and the
-// shapes of results (shape_letters.c) are both read from. Private to the rules room.
+// fit.h - a rule's pattern, laid over the shapes that a node has (fit.c): what a rule (rule.c) and
+// the shapes of results (shape_letters.c) are both read from. Private to the rules room.
 #ifndef TSR_RULES_FIT_H
 #define TSR_RULES_FIT_H
 
@@ -30,14 +30,15 @@ struct fit {
     int n_kept;
 };
 
-// Fits the pattern: lengths of packs, then factors, then their sizes. False: it does not fit (`whole` says
-// why), or out of memory. The caller has set all fields above `length` and below `n_factors`.
+// Fits the pattern: lengths of packs, then factors, then their sizes. False: it does not fit
+// (`whole` says why), or out of memory. The caller has set all fields above `length` and below
+// `n_factors`.
 bool tsr__fit(struct fit *fit);
 // False, with the reason; the first reason stays.
 bool tsr__fit_refuse(struct fit *fit, const char *why);
 
-// Tensor i of one side: its pattern (NULL: the rule has none for it), its shape, its rank by the pattern alone
-// (FIT_UNKNOWN: a pack has as many dimensions as nobody knows).
+// Tensor i of one side: its pattern (NULL: the rule has none for it), its shape, its rank by the
+// pattern alone (FIT_UNKNOWN: the pack's rank is unknown).
 const struct pattern_tensor *tsr__fit_pattern(const struct fit *fit, enum side side, int i);
 struct shape tsr__fit_shape(const struct fit *fit, enum side side, int i);
 int tsr__fit_rank(const struct fit *fit, enum side side, int i);
@@ -55,7 +56,8 @@ struct fit_dim {
     void *data;         // the visitor's own
 };
 typedef bool (*fit_visit)(const struct fit_dim *dim);
-// Visits the dimensions of tensor i, which has that rank, from the first to the last; false as soon as a visit is.
+// Visits the dimensions of tensor i, which has that rank, from the first to the last; false as soon
+// as a visit is.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data);
 // The size that the dimension has in its tensor.
 tsr_dim tsr__fit_here(const struct fit_dim *dim);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of the rules room share: parsed rules, rows, known values, the work on
-// the shapes of one node.
+// internal.h - what the files of the rules room share: parsed rules, rows, known values, the work
+// on the shapes of one node.
 #ifndef TSR_RULES_INTERNAL_H
 #define TSR_RULES_INTERNAL_H
 
@@ -68,7 +68,7 @@ struct derivation {
     struct arena *arena; // gone when the rule is made; NULL where only the letters are wanted
     const tsr_node *node;
     const struct shapes *shapes;
-    const char *text;  // in: the row's; out: the rule for this node, NULL: there is none
+    const char *text;  // in: the row's; out: the rule for this node, or NULL
     const char *whole; // out: why nothing may be cut; a constant text
     int n_sizes;
     struct known_size sizes[RULE_MAX_FACTORS]; // of tsr__derive_size
@@ -85,7 +85,8 @@ void tsr__derive_none(struct derivation *derivation,
 struct shape tsr__derive_in(const struct derivation *derivation,
                             size_t i); // rank -1: not known or absent
 
-// Why some factors of a rule are whole on every device: names of factors ("f c"; "_" for dimensions without one), and the reason.
+// Why some factors of a rule are whole on every device: names of factors ("f c"; "_" for dimensions
+// without one), and the reason.
 struct stay {
     const char *factors, *why;
 };
@@ -101,15 +102,18 @@ struct op_row {
     enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
     shape_fn shape; // shapes of the outputs where the letters of the rule do not give them
     shape_fn value; // elements of small integer results
-    // onnx's inference gives it sizes that a run has not: where the rule cannot tell one, no declaration can (shapes.c).
+    // onnx's inference gives it sizes that a run has not: where the rule cannot tell one, no
+    // declaration can (shapes.c).
     enum doubt misinferred;
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
     bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
     int single_switch; // ... and only if this input is not absent or false; 0: always
     unsigned
-        writes; // bits of inputs that ONNX Runtime writes over if the node gives more than one result
+        // bits of inputs that ONNX Runtime writes over if the node gives more than one result
+        writes;
     bool
-        rereads; // the kernel reads input 0 after the result was written, which may be in its place
+        // the kernel reads input 0 after it wrote the result, which may use the same memory
+        rereads;
     const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
     // Those with ~ behind them only where this holds.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
@@ -118,19 +122,21 @@ struct op_row {
     enum sum_way sum;    // what it does with parts of a sum in place of the sum
     unsigned sum_inputs; // bits of inputs for which it does so
     unsigned kept;       // bits of inputs whose constants the engine never replaces (kept_inputs.c)
-    // Inputs that may have more room than is in use, and the outputs that are the same room after the node; none: zeros (room.c).
+    // Inputs that may have more room than is in use, and the outputs that are the same room after
+    // the node; none: zeros (room.c).
     struct {
         unsigned char past, present;
     } caches[2];
     const struct stay
-        *stays; // of the factors that are whole; the last has no names. NULL: there are none
+        *stays; // reasons for factors that are never sharded; the last has no names. NULL: none
     const char *note;
 };
 // Conditions of the column some_if (empty.c).
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule);
 bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule);
 bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule);
-// The reason why the factor of that name is whole, one that the row has; NULL: it says none (words.c).
+// The reason why the factor of that name is whole, one that the row has; NULL: it says none
+// (words.c).
 const char *tsr__row_stays(const struct op_row *row, struct str factor);
 // A text of a row that need not be there, as callers see it.
 static inline const char *text_or_none(const char *text)

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// kept_inputs.c - what an engine's optimisation leaves as it is, and what it moves.
+// kept_inputs.c - which constants the engine's optimizer leaves unchanged, and what it moves.
 //
-// ONNX Runtime moves Transposes through nodes (optimisation level 1 and above). A constant on their way is turned in place: y = Add(Transpose(x), w)
-// becomes y = Transpose(Add(x, w)), where w now means the turned tensor under the same name. Whoever has given the session memory for w by its name
-// (AddInitializer) then gets a wrong result, in silence. Products, convolutions, lookups and recurrent layers are never moved through, so their
-// weights keep their order (the rows' column `kept`). All other inputs count as turned: nothing is lost by that but memory.
+// ONNX Runtime moves Transposes through nodes (optimization level 1 and above) and transposes
+// constants on the path in place (QUIRK_turned_constants): y = Add(Transpose(x), w) becomes y =
+// Transpose(Add(x, w)), where w is now the transposed tensor under the same name. A caller that
+// provided memory for w by name (AddInitializer) silently gets a wrong result. Matrix products,
+// convolutions, lookups and recurrent layers are never moved through, so their weights keep their
+// order (column `kept`). All other inputs are assumed to be transposed, which costs only memory.
 #include "rules/internal.h"
 
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
@@ -42,7 +44,8 @@ bool tsr__value_is_dequantized(const tsr_value *value)
     return false;
 }
 
-// The same forward. left: nodes that may still be looked at; where none are left the answer is yes, which costs a copy.
+// The same forward. left: nodes that may still be looked at; where none are left the answer is yes,
+// which costs a copy.
 struct search {
     int left;
     bool found;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels.c - how ONNX Runtime's kernels use memory: which results lie where an input lay, and what a kernel has besides
-// its inputs and outputs while it runs.
+// kernels.c - how ONNX Runtime's kernels use memory: which results lie where an input lay, and what
+// a kernel has besides its inputs and outputs while it runs.
 //
-// From the definitions of its kernels (1.31: MayInplace and Alias; what they ask their allocator for). A sum of two tensors does not lie over
-// one of them.
+// From the definitions of its kernels (1.31: MayInplace and Alias; what they ask their allocator
+// for). A sum of two tensors does not lie over one of them.
 #include "rules/rules.h"
 
 #include <stdlib.h>
 
-// Sorted by name. Names stand for all domains: no two domains have one name for different operators here.
+// Sorted by name. Names stand for all domains: no two domains have one name for different operators
+// here.
 static const char *const over_input_cpu[] = {
     "BitCast",       "Cast",
     "Celu",          "Clip",
@@ -91,14 +92,15 @@ static double product_from(struct shape shape, int first)
     return n;
 }
 
-// Every element of the input, spread over the window and the channels of a group: X [n, c, h, w], W [c, m, kh, kw].
+// Every element of the input, spread over the window and the channels of a group: X [n, c, h, w], W
+// [c, m, kh, kw].
 static double columns_of_transposed(const struct kernel *kernel)
 {
     return 4 * product_from(input_shape(kernel, 0), 2) * product_from(input_shape(kernel, 1), 1);
 }
 
-// One image of sums of 32 bits; the window of every element of the result, in bytes, unless it is a single one. Weights with sign need only
-// a pointer for each element of the window.
+// One image of sums of 32 bits; the window of every element of the result, in bytes, unless it is a
+// single one. Weights with sign need only a pointer for each element of the window.
 static double sums_and_columns(const struct kernel *kernel, size_t weights)
 {
     struct shape w = input_shape(kernel, weights);
@@ -118,7 +120,8 @@ static double scratch_integer_conv(const struct kernel *kernel)
     return sums_and_columns(kernel, 1);
 }
 
-// The gates of all steps at once, for each direction: X [steps, batch, inputs], R [directions, gates x hidden, hidden].
+// The gates of all steps at once, for each direction: X [steps, batch, inputs], R [directions,
+// gates x hidden, hidden].
 static double gates_of_steps(const struct kernel *kernel)
 {
     struct shape x = input_shape(kernel, 0), r = input_shape(kernel, 2);
@@ -153,10 +156,10 @@ int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes)
     return 0;
 }
 
-// ---- constants of 16 bits on CPUs ----------------------------------------------------------------
+// ---- constants of 16 bits on CPUs ---------------------------------------------------------------
 
-// Which have no kernels for float16 on CPUs: their constants are turned into float32, and the others go. MatMulNBits keeps its scales
-// in both.
+// Which have no kernels for float16 on CPUs: their constants are turned into float32, and the
+// others go. MatMulNBits keeps its scales in both.
 static const struct widened_row {
     const char *op;
     int input; // -1: each

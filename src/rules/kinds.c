@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// kinds.c - which kind of work a node does, where devices may have speeds of their own for it (tsr_rate, tsr_move).
+// kinds.c - the kind of work of a node, for which devices may have separate rates (tsr_rate,
+// tsr_move).
 //
-// An engine reaches one speed in a large product, another in a convolution, and a third where it unpacks weights of 4 bits;
-// it takes a softmax slower through memory than a sum. What stands in no row goes through memory one element after the
-// other and computes at the device's own speed.
+// An engine reaches one speed in a large matrix product, another in a convolution, and a third if
+// it unpacks 4-bit weights; a softmax uses memory bandwidth less efficiently than a sum. Operators
+// without a row are element-wise: they use the device's default rates.
 //
-//     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: nothing moves
+//     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: nothing
+//       moves
 #include "rules/rules.h"
 
 #define NONE     (-1)
@@ -107,7 +109,8 @@ static const struct {
     {"Unsqueeze", NONE, NODE_MOVES_NOTHING},
 };
 
-// Each group of the convolution has one channel: weights [channels, 1, ...] and more than one group.
+// Each group of the convolution has one channel: weights [channels, 1, ...] and more than one
+// group.
 static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
 {
     const tsr_value *weights = tsr_node_input_count(node) > 1 ? tsr_node_input(node, 1) : NULL;
@@ -148,7 +151,7 @@ static bool has_long_rows(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 0 && shape.dims[shape.rank - 1].value >= LONG_ROW;
 }
 
-// Its two inputs have the shape of what it makes.
+// True if its two inputs have the shape of its result.
 static bool joins_two(const tsr_node *node, const struct shapes *shapes)
 {
     if (tsr_node_input_count(node) != 2 || !tsr_node_input(node, 0) || !tsr_node_input(node, 1))
@@ -163,8 +166,9 @@ static bool joins_two(const tsr_node *node, const struct shapes *shapes)
     return true;
 }
 
-// Nodes of one kind that go through memory in ways of their own: two values come in for one that goes out, which is what costs;
-// transposes by single elements, and by long rows. NULL: none of these.
+// Nodes of one kind that go through memory in ways of their own: two values come in for one that
+// goes out, which is what costs; transposes by single elements, and by long rows. NULL: none of
+// these.
 static const char *word_of(const tsr_node *node, const struct shapes *shapes,
                            const struct node_kind *kind)
 {
@@ -177,7 +181,7 @@ static const char *word_of(const tsr_node *node, const struct shapes *shapes,
     return has_long_rows(node, shapes) ? "rows" : NULL;
 }
 
-// ---- what engines do within the node before it -----------------------------------------------------
+// ---- what engines do within the node before it --------------------------------------------------
 
 // The node that makes the value for this one reader; NULL: none does, or others read it.
 static const tsr_node *made_for_one(const tsr_value *value)
@@ -214,7 +218,8 @@ static bool scales_product(const tsr_node *node, const struct shapes *shapes)
     return is_op(made_for_one(a), "MatMul") && b && is_one_number(b, shapes);
 }
 
-// Conv, Add, Relu one after the other: ONNX Runtime does all three where it convolves, on CPUs and GPUs.
+// Conv, Add, Relu one after the other: ONNX Runtime does all three where it convolves, on CPUs and
+// GPUs.
 static bool is_swallowed(const tsr_node *node)
 {
     static const char *const ends[] = {"Clip", "HardSigmoid", "LeakyRelu",

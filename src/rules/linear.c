@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear.c - which operators may be given the parts of a sum in place of the sum, and give parts of theirs.
+// linear.c - which operators may be given the parts of a sum in place of the sum, and give parts of
+// theirs.
 //
-// A part of a sum passes where the result is linear in that input, the others being what they are; it is added where
-// the result is the sum of all inputs: there every input may be in parts, and one that is not counts once. The table's
-// columns sum and sum_inputs say so of the operators of ai.onnx.
+// A part of a sum passes where the result is linear in that input, the others being what they are;
+// it is added where the result is the sum of all inputs: there every input may be in parts, and one
+// that is not counts once. The table's columns sum and sum_inputs say so of the operators of
+// ai.onnx.
 #include "rules/internal.h"
 
 // A row says it for some of its inputs; the others must be the sum.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reasons.h - reasons why dimensions are not sharded, shared by several rows of table.c. Private to it.
+// reasons.h - reasons why dimensions are not sharded, shared by several rows of table.c. Private to
+// it.
 #ifndef TSR_RULES_REASONS_H
 #define TSR_RULES_REASONS_H
 

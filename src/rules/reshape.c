@@ -3,19 +3,19 @@
 //
 // Both shapes number the same elements in row-major order, so leading dimensions with equal
 // products hold the same leading index, and trailing ones the same trailing index. First the shapes
-// are taken apart into blocks at every place where the products from the left are provably equal,
-// then from the right; what is left in the middle is one block, its products equal because the
-// totals are. Inside a block the gcd of what is left of the two current dimensions is a shared
-// factor; where it is 1 the sides go apart and the rest of the block stays whole. Sizes are
-// products of numbers and symbols, so [seq*batch, 256] -> [batch, seq, 256] is found to be [(f0 f1)
-// f2] -> [f0 f1 f2].
+// are divided into blocks wherever the products from the left are provably equal, then from the
+// right; the middle is one block, whose products are equal because the totals are. Inside a block
+// the gcd of the remaining two current dimensions is a shared factor; if it is 1 the rest of the
+// block is not sharded. Sizes are products of numbers and symbols, so [seq*batch, 256] -> [batch,
+// seq, 256] is found to be [(f0 f1) f2] -> [f0 f1 f2].
 //
 //   [2 12 5] -> [2 4 3 5]   blocks 2 | 12 -> 4 3 | 5: "[f0 (f1 f2) f3],· -> [f0 f1 f2 f3]"
-//   [6 4] -> [2 12]         one block; gcd(6, 2) = 2 is f0, which uses up the new 2; of 6 there is 3
+//   [6 4] -> [2 12]         one block; gcd(6, 2) = 2 is f0, which uses up the new 2; of 6 there is
+//                           3
 //                           left, gcd(3, 12) = 3 is f1; of 12 there is 4 left, gcd(4, 4) is f2:
-//                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each of them may be cut
-//   [4 6] -> [3 8]          one block; gcd(4, 3) = 1: all four dimensions are factors of their own
-//                           that stay whole
+//                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each of them can be sharded
+//   [4 6] -> [3 8]          one block; gcd(4, 3) = 1: all four dimensions are separate factors that
+//                           are not sharded
 #include "rules/derive/derive.h"
 
 #define RESHAPE_MAX_RANK 32
@@ -324,7 +324,8 @@ static bool equal_block(const struct walk *walk, int a, int b, int c, int d, boo
     return false;
 }
 
-// Blocks from the left as long as there are any, then from the right, and what is left between as one.
+// Blocks from the left as long as there are any, then from the right, and what is left between as
+// one.
 static void walk_all(struct walk *walk)
 {
     int a = 0, b = walk->in.n, c = 0, d = walk->out.n, i, j;

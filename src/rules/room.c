@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// room.c - caches with room: a node that is told how much of a cache is in use may be given a larger one, writes what is new
-// behind that, and gives the same room back. A cache of [1,4,512,32] with 6 tokens in it stays where it is for 506 steps,
-// where one without room would be copied into a longer one in each.
+// room.c - caches with spare capacity: a node that knows how much of a cache is in use may be given
+// a larger one, appends to it, and returns the same memory. A cache of [1,4,512,32] with 6 tokens
+// stays in place for 506 steps; one without capacity would be copied into a longer one in each
+// step.
 #include "rules/internal.h"
 
 struct readers {
@@ -18,7 +19,8 @@ static bool count_reader(void *data, tsr_node *node, size_t input)
     return readers->count < 2;
 }
 
-// Nobody else may read the cache: it would see what the node has written, or not, as the engine's order has it.
+// The cache must have no other reader: it might see the appended data or not, depending on the
+// engine's order.
 bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
 {
     struct readers readers = {0};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // rows.c - finds the row of a node in the table of operators (table.c).
 //
-// Rows are sorted by operator, so one is found by bisection; within an operator by domain and opset.
-// A model asks for the same few dozen operators again and again, so what was found is kept beside
-// its shapes. Rows that a user has added come first (user_rules.c).
+// Rows are sorted by operator, so one is found by bisection; within an operator by domain and
+// opset. A model asks for the same few dozen operators again and again, so what was found is kept
+// beside its shapes. Rows that a user has added come first (user_rules.c).
 #include "rules/internal.h"
 
 // Bisection by name, then through its rows: a MatMul of opset 13 takes the row since 1 if there is
-// none from 2 to 13. Rows of several domains stand among each other.
+// none from 2 to 13. Rows of several domains are mixed.
 static const struct op_row *find_row(struct str op, struct str domain, int64_t opset)
 {
     size_t lo = 0, hi = tsr__op_table_count;

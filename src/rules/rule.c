@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rule.c - the rule of one node: the row's pattern, laid over the shapes that the node has (fit.c), and
-// everything that it names by letters named by factors.
+// rule.c - the rule of one node: the row's pattern, laid over the shapes that the node has (fit.c),
+// and everything that it names by letters named by factors.
 //
 // MatMul, "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", of [2 3 4 5] and [5 6]:
 //
@@ -28,8 +28,8 @@ static bool map_dim(const struct fit_dim *dim)
     return true;
 }
 
-// Tensor i of one side with factors for letters. Its rank stays FIT_UNKNOWN where neither its shape nor the
-// pattern tells it, and the caller refuses.
+// Tensor i of one side with factors for letters. Its rank stays FIT_UNKNOWN where neither its shape
+// nor the pattern tells it, and the caller refuses.
 static bool make_tensor(struct fit *fit, enum side side, int i, struct rule_tensor *tensor)
 {
     const struct pattern_tensor *pattern = tsr__fit_pattern(fit, side, i);
@@ -196,7 +196,7 @@ static const struct rule *whole_rule(struct arena *arena, const char *why)
     return rule;
 }
 
-// Nobody knows what the operator does: shardings that its user gives for all of its tensors are taken at their word.
+// The operator is unknown: shardings that the user gives for all its tensors are trusted.
 static const struct rule *open_rule(struct arena *arena)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -298,7 +298,8 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
                                   const struct shapes *shapes, const struct op_row *row,
                                   derive_fn derive)
 {
-    // Derivation, parsed text and work table are large and gone after this: not in the caller's arena.
+    // Derivation, parsed text and work table are large and gone after this: not in the caller's
+    // arena.
     struct arena scratch;
     tsr__arena_init(&scratch, arena->session);
     struct derivation derivation; // large: not cleared
@@ -334,8 +335,9 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// In this order: control flow (its bodies are cut, not the node), nodes with bodies of any other kind, calls of functions
-// that have no row of their own, operators that nobody knows, rows that are never cut, and at last the row's rule.
+// In this order: control flow (its bodies are sharded, not the node), nodes with bodies of any
+// other kind, calls of functions without a row, unknown operators, rows that are never sharded, and
+// at last the row's rule.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes)
 {

@@ -59,7 +59,7 @@ static bool take(struct parser *parser, const char *word)
     return true;
 }
 
-// Always false, so that a caller returns it. The first complaint is the one that is told.
+// Always false, so that a caller returns it. The first error is reported.
 static bool fail(struct parser *parser, const char *what)
 {
     if (!parser->wrong)
@@ -67,7 +67,7 @@ static bool fail(struct parser *parser, const char *what)
     return false;
 }
 
-// Letters, digits and _ at the front; empty where there are none.
+// Letters, digits and _ at the front; may be empty.
 static struct str word(struct parser *parser)
 {
     skip(parser);
@@ -88,7 +88,7 @@ static int find_letter(const struct pattern *pattern, struct str name)
     return -1;
 }
 
-// The letter at the front, made if new. -1: there is none, or too many.
+// The letter at the front, made if new. -1: none, or too many.
 static int letter(struct parser *parser, bool out)
 {
     struct str name = word(parser);
@@ -150,7 +150,8 @@ static bool parse_dim(struct parser *parser, struct pattern_dim *dim, bool out)
     return true;
 }
 
-// "[B~ m k]", or "·" for a value that steers; ? behind it: may be absent; … behind it: any number of them.
+// "[B~ m k]", or "·" for a value that steers; ? behind it: may be absent; … behind it: any number
+// of them.
 static bool parse_tensor(struct parser *parser, struct pattern_tensor *tensor, bool out)
 {
     VEC(struct pattern_dim) dims = {0};
@@ -298,7 +299,8 @@ static bool parse_rewrite(struct parser *parser, enum rewrite_kind kind)
     if (!tsr__str_int(name, &index) || index < 0 || index >= parser->pattern->n_inputs)
         return fail(parser, "shape and once need the number of an input");
     rewrite->index = (int)index;
-    // "shape 1 allowzero": behind the input stands an attribute by which 0 means 0, or "open", where there is none.
+    // "shape 1 allowzero": after the input, an attribute by which 0 means 0, or "open" if there is
+    // none.
     skip(parser);
     if (kind == REWRITE_SHAPE && parser->text.n && parser->text.p[0] != ';') {
         struct str zeros = word(parser);
@@ -309,7 +311,7 @@ static bool parse_rewrite(struct parser *parser, enum rewrite_kind kind)
     return (kind != REWRITE_SIZES && kind != REWRITE_SIZE) || parse_range(parser, rewrite);
 }
 
-// A sign of its own, which word() would not take.
+// With a sign, which word() would not accept.
 static bool number(struct parser *parser, int64_t *out)
 {
     bool minus = take(parser, "-");
@@ -358,7 +360,8 @@ static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
-// "range 0 r": input 0 is the first of numbers that count up, input 1 the one behind the last; the local part of r has its own.
+// "range 0 r": input 0 is the first of numbers that count up, input 1 the one behind the last; the
+// local part of r has its own.
 static bool parse_range_of(struct parser *parser)
 {
     struct rule_rewrite *more =
@@ -402,7 +405,8 @@ static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
     return kind == REWRITE_SHARE || words.n || fail(parser, "word needs a word for each element");
 }
 
-// "win 0 2 o0 224 112 2 -3 7": input 0, dimension 2, factor o0, from, to, step, shift, reach; a last number is `per`.
+// "win 0 2 o0 224 112 2 -3 7": input 0, dimension 2, factor o0, from, to, step, shift, reach; a
+// last number is `per`.
 static bool parse_window(struct parser *parser)
 {
     struct rule_window *more =
@@ -426,7 +430,8 @@ static bool parse_window(struct parser *parser)
     return window->step != 0 || fail(parser, "a window that does not move");
 }
 
-// "trim 0 1 0 3": of dimension 1 of output 0 the node makes 3 elements for each of window 0, and only those of its part are meant.
+// "trim 0 1 0 3": of dimension 1 of output 0 the node makes 3 elements for each of window 0, and
+// only those of its part are meant.
 static bool parse_trim(struct parser *parser)
 {
     struct rule_trim *more =

@@ -16,14 +16,14 @@
 
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
-// The same with numbers for some symbols; report: contradictions become findings, and unnamed sizes of inputs stay
-// unnamed (else they are called INPUT.AXIS).
+// The same with numbers for some symbols; report: contradictions become findings, and unnamed sizes
+// of inputs stay unnamed (else they are called INPUT.AXIS).
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
 // Warns once of all operators of the model that have no rule (rule-missing).
 void tsr__warn_missing_rules(tsr_model *model);
-// TSR_USAGE with a diagnostic if a size is less than 1, or if none of the models has a dimension of that name. For what
-// callers of the library give; sizes that come from input tensors may be 0.
+// TSR_USAGE with a diagnostic if a size is less than 1, or if none of the models has a dimension of
+// that name. For what callers of the library give; sizes that come from input tensors may be 0.
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,
                            size_t n) TSR_MUST_USE;
 // tsr_shapes without that check.
@@ -36,7 +36,7 @@ tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size
 #define RULE_MAX_RANK    64 // tensors with more dimensions are not cut
 
 enum factor_kind {
-    FACTOR_PAR,  // passes through: cut freely, every tensor that has it is cut alike
+    FACTOR_PAR,  // passes through: can be sharded, equally in every tensor that has it
     FACTOR_RED,  // reduced away: cut gives partial results, combined by `combine`
     FACTOR_REP,  // must be whole
     FACTOR_STAT, // whole while the node stands; cut, the node is replaced by simpler ones
@@ -78,16 +78,23 @@ enum rewrite_kind {
     REWRITE_SIZES, // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
                    // the whole tensor, whatever part of it is here
     REWRITE_SIZE,  // the same, their product as one number
-    REWRITE_LOOKUP, // elements of input `index` address `factor`, which is cut and reduced: those that
-                    // are elsewhere give 0; `last` dimensions of the result stand behind them.
-                    // `first` > 0: of each row of input `index`, element `first` - 1 alone
-    REWRITE_SCATTER, // the same for a factor of dimension `last` of input 0, which is changed: those that
-                     // are elsewhere change nothing
-    REWRITE_RANGE, // input `index` is the first of numbers that count up by one, input `index` + 1 the one behind
-                   // the last: those of the local part of `factor`
-    REWRITE_WORD, // attribute `name` is a text: where the local part of `factor` is one element, it is the word of that
-                  // number in `words`
-    REWRITE_SHARE, // attribute `name` is a list with as many entries for each element of `factor`: those of its part
+    // elements of input `index` address `factor`, which is cut and reduced: those that
+    REWRITE_LOOKUP,
+    // are elsewhere give 0; `last` dimensions of the result stand behind them.
+    // `first` > 0: of each row of input `index`, element `first` - 1 alone
+    // the same for a factor of dimension `last` of input 0, which is changed: those that
+    REWRITE_SCATTER,
+    // are elsewhere change nothing
+    // input `index` is the first of numbers that count up by one, input `index` + 1 the one behind
+    REWRITE_RANGE,
+    // the last: those of the local part of `factor`
+    // attribute `name` is a text: where the local part of `factor` is one element, it is the word
+    // of that
+    REWRITE_WORD,
+    // number in `words`
+    // attribute `name` is a list with as many entries for each element of `factor`: those of its
+    // part
+    REWRITE_SHARE,
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
@@ -108,8 +115,8 @@ struct rule_window {
     int input, dim, factor;
     int64_t from, to, step, shift, reach, per;
 };
-// A list of numbers that the local node has in place of its own, as attribute or as input, once a
-// factor with a window, or one of which a number counts a share, is cut.
+// A list of numbers that replaces the node's own in the local node, as attribute or as input, if a
+// factor with a window, or one that a number counts, is sharded.
 enum put_kind {
     PATCH_BEFORE, // elements of the window that do not exist, in front
     PATCH_AFTER,  // and behind
@@ -132,14 +139,14 @@ struct rule_list {
     const struct rule_patch *puts;
     int n_puts;
 };
-// From its window the local node makes `unit` elements of dimension `dim` of a result for each element
-// that it has; only those of part [a, b) are meant, and it is trimmed to them.
+// From its window the local node makes `unit` elements of dimension `dim` of a result for each
+// element; it is trimmed to those of part [a, b).
 struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// A part of the window's result, units first .. stop - 1 of n: what it needs and what does not exist of it. per > 0: before
-// and after are what must go of what the elements reach, at both ends.
+// A part of the window's result, units first .. stop - 1 of n: the input range that it needs, and
+// how much of it does not exist. per > 0: before and after are the elements to trim at both ends.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
@@ -174,67 +181,76 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes);
 
-// Why no part of the node's values can be sliced or moved between devices, or NULL: elements that share a byte, and
-// types that the engine gives to no operator of our own. Constants of such types can be cut: where they are stored.
+// Why no part of the node's values can be sliced or moved between devices, or NULL: elements that
+// share a byte, and types that the engine gives to no operator of our own. Constants of such types
+// can be cut: where they are stored.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node);
 
-// The node gives something else each time it runs: it draws random numbers without a seed, or a node in its bodies or
-// in the function that it calls does (draws.c).
+// The node gives something else each time it runs: it draws random numbers without a seed, or a
+// node in its bodies or in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
 
 // The node has no inputs and gives the same each time it runs.
 bool tsr__node_is_constant(const tsr_node *node);
 
-// The engine writes its result over input i of the node, whoever else reads it: give it a copy.
+// The engine overwrites input i of the node, even if it has other readers: provide a copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 
-// The engine may write the result over input 0 and read it afterwards: another node must read input 0 once the result is there.
+// The engine may write the result over input 0 and read it afterwards: another node must read input
+// 0 once the result is there.
 bool tsr__node_rereads(const tsr_node *node);
-// Before operator set 18 the engine takes Splits of one value for each other if they give no sizes, also if their numbers of outputs
-// differ. Returns how many smaller numbers of outputs other Splits of the value have; nodes with other ranks must read copies.
+// Before operator set 18 the engine takes Splits of one value for each other if they give no sizes,
+// also if their numbers of outputs differ. Returns how many smaller numbers of outputs other Splits
+// of the value have; nodes with other ranks must read copies.
 size_t tsr__node_split_rank(const tsr_node *node);
 
-// The engine never puts another tensor in the place of a constant that is input i of the node, under the same name (kept_inputs.c).
+// The engine never puts another tensor in the place of a constant that is input i of the node,
+// under the same name (kept_inputs.c).
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 
-// The value comes from a DequantizeLinear, itself or through nodes that an engine moves it through (kept_inputs.c).
+// The value comes from a DequantizeLinear, itself or through nodes that an engine moves it through
+// (kept_inputs.c).
 bool tsr__value_is_dequantized(const tsr_value *value);
 // A QuantizeLinear reads the value, itself or through such nodes.
 bool tsr__value_is_quantized(const tsr_value *value);
 
-// The kernel of ONNX Runtime wants at least one element of the factor: with none it refuses, gives something else or ends
-// the process (empty.c).
+// The kernel of ONNX Runtime wants at least one element of the factor: with none it refuses, gives
+// something else or ends the process (empty.c).
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
-// Where zeros that stand in for an empty input are no values that the kernel takes: the input, one number, one less than which it
-// takes there. -1: zeros will do.
+// Where zeros that stand in for an empty input are no values that the kernel takes: the input, one
+// number, one less than which it takes there. -1: zeros will do.
 int tsr__rule_stand_in(const tsr_node *node, int input);
 
-// Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0 3]
-// along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such reduction, or
-// has no negative ones. *name: the attribute that has them, NULL: input 1 does. axes: RULE_MAX_RANK.
+// Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0
+// 3] along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such
+// reduction, or has no negative ones. *name: the attribute that has them, NULL: input 1 does. axes:
+// RULE_MAX_RANK.
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes);
 
-// The operator that multiplies matrices of bytes, for whoever wants to see what an engine makes of it.
+// The operator that multiplies 8-bit matrices, to test an engine.
 const char *tsr__rule_byte_product(void);
 
 // ---- calls (calls.c) ---------------------------------------------------------------------------
 
-// The node calls a function of the model, and has no rule of its own. *whole: why its body cannot stand
-// in its place, or NULL.
+// The node calls a function of the model and has no row. *whole: why it cannot be inlined, or NULL.
 bool tsr__is_call(const tsr_node *node, const char **whole);
-// A node of that operator, written for version `from` of its domain, means the same in version `to`.
+// A node of that operator, written for version `from` of its domain, means the same in version
+// `to`.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
 
-// Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and addition count
-// as two. An estimate: what an operator does with each element is not known here.
+// Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and
+// addition count as two. An estimate: what an operator does with each element is not known here.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes);
-// Operations of a whole node whose rule does not tell them (counts.c: windows, attention, packed weights); 0: it does.
+// Operations of a whole node whose rule does not tell them (counts.c: windows, attention, packed
+// weights); 0: it does.
 double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
-// Operations of a part with factors of sizes `local` of a node with `whole`; count: as tsr__node_count has it.
+// Operations of a part with factors of sizes `local` of a node with `whole`; count: as
+// tsr__node_count has it.
 double tsr__node_work(const struct rule *rule, double count, const int64_t *whole,
                       const int64_t *local);
-// The kind of work that a node does (kinds.c): the tsr_rate and the tsr_move that devices may have speeds for.
+// The kind of work that a node does (kinds.c): the tsr_rate and the tsr_move that devices may have
+// speeds for.
 #define NODE_MOVES_NOTHING (-1) // its result is its input, told another shape
 struct node_kind {
     int rate; // -1: that of its type
@@ -242,26 +258,30 @@ struct node_kind {
     const char *word; // that sizes of a topology have for it; NULL: that of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
-// The operator that takes a part out of a value where it is brought into another layout, and its way through memory.
+// The operator that takes a part out of a value where it is brought into another layout, and its
+// way through memory.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_COPY
 // Whose kernels run a node.
 enum kernels { KERNELS_CPU, KERNELS_CUDA };
-// Where a node's first output lies in memory (kernels.c).
+// Where a node's first output is stored in memory (kernels.c).
 enum kernel_place {
-    PLACE_OWN,        // in memory of its own
-    PLACE_OVER_INPUT, // over an input of its size that nobody reads afterwards
+    PLACE_OWN,        // in separate memory
+    PLACE_OVER_INPUT, // over an input of its size without later readers
     PLACE_OF_INPUT,   // it is the first input, told another shape
 };
 enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
                                   enum kernels kernels);
-// Bytes that the node's kernel for CPUs has besides its inputs and outputs while it runs; sizes that are not known count 0.
+// Bytes that the node's kernel for CPUs has besides its inputs and outputs while it runs; sizes
+// that are not known count 0.
 int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
-// Bytes that the engine has more on CPUs for each byte of a constant at that input, because its kernel wants wider numbers.
+// Bytes that the engine has more on CPUs for each byte of a constant at that input, because its
+// kernel wants wider numbers.
 int tsr__node_widens(const tsr_node *node, size_t input);
 // A node all of whose inputs are constants becomes one itself when the model is loaded.
 bool tsr__node_folds(const tsr_node *node);
-// On CPUs the node's first input is copied into the layout of its kernel, or its first output out of that (blocked.c).
+// On CPUs the node's first input is copied into the layout of its kernel, or its first output out
+// of that (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // On CPUs it reads a value in that layout, where its maker has it so.
@@ -269,7 +289,8 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 
-// The share of an input that the node reads, where a window leaves some of it out: a slice reads what it gives.
+// The share of an input that the node reads, where a window leaves some of it out: a slice reads
+// what it gives.
 double tsr__rule_reads(const struct rule *rule, int input);
 
 // ---- parts of sums (linear.c) ------------------------------------------------------------------
@@ -284,16 +305,16 @@ enum sum_way tsr__rule_sum(const tsr_node *node, size_t input);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
-// A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax
-// over a cut axis by a greatest, a difference, a sum ... `reads` and `gives` say which of the
-// old node's values they read and give, so that the caller can hand its shardings on.
+// A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a
+// softmax over a cut axis by a greatest, a difference, a sum ... `reads` and `gives` say which of
+// the old node's values they read and give, so that the caller can hand its shardings on.
 struct expanded_slot {
     tsr_node *node;
     tsr_value *value;
     int of; // input, or output, of the old node
 };
-// A value that the expansion made, such as the numbers of rows, as one of its nodes reads it: its dimensions are made of
-// factors of the old node, and it is cut as they are.
+// A value that the expansion made, such as the numbers of rows, as one of its nodes reads it: its
+// dimensions are made of factors of the old node, and it is cut as they are.
 struct expanded_place {
     tsr_node *node;
     tsr_value *value;
@@ -307,16 +328,17 @@ struct expanded {
     struct expanded_place *places;
     size_t n_places;
 };
-// Replaces the node, whose twin in another model (of those shapes) says what it is, and whose rule's factors
-// are cut so often. TSR_UNSUPPORTED: it cannot be replaced with these cuts; the node stands, perhaps with
-// new nodes beside it that nobody reads.
+// Replaces the node. Its twin in another model (of those shapes) describes it, and `cuts` says into
+// how many parts each factor is split. TSR_UNSUPPORTED: it cannot be replaced with these parts; the
+// node stays, perhaps with unused new nodes beside it.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out) TSR_MUST_USE;
 
-// The last opset up to the given one in which the node's operator (of ai.onnx) changed, 17 at least: all between
-// mean the same. The given one where that is not known (versions.c). plain: what it reads and gives are of types that
-// all these opsets have (tsr__type_plain), so that versions which only brought types do not count.
+// The last opset up to the given one in which the node's operator (of ai.onnx) changed, 17 at
+// least: all between mean the same. The given one where that is not known (versions.c). plain: what
+// it reads and gives are of types that all these opsets have (tsr__type_plain), so that versions
+// which only brought types do not count.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain);
 bool tsr__type_plain(tsr_dtype type);
 

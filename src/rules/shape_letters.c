@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_letters.c - shapes of results that follow from the letters of a rule: the inputs say how large each
-// factor is, and the dimensions of the results are read off.
+// shape_letters.c - shapes of results that follow from the letters of a rule: the inputs say how
+// large each factor is, and the dimensions of the results are read off.
 //
-//   MatMul, [B~ m k],[B~ k n] -> [B* m n], of [2 3 4 5] and [5 6]:  B0 = 2, B1 = 3, m = 4, n = 6: [2 3 4 6]
-//   Add, all [A~], of [n 1 6] and [4 1]:                            6 is wider than 1, 4 than 1: [n 4 6]
+//   MatMul, [B~ m k],[B~ k n] -> [B* m n], of [2 3 4 5] and [5 6]:  B0 = 2, B1 = 3, m = 4, n = 6:
+//     [2 3 4 6]
+//   Add, all [A~], of [n 1 6] and [4 1]:                            6 is wider than 1, 4 than 1: [n
+//     4 6]
 #include "rules/fit.h"
 
 static bool read_size(const struct fit_dim *dim)
@@ -16,8 +18,8 @@ static bool read_size(const struct fit_dim *dim)
     return true;
 }
 
-// The pattern, laid over the inputs alone, gives the factors their sizes, and the results are read off.
-// `fit` is large and is not cleared: only the fields that are read are set.
+// The pattern, laid over the inputs alone, gives the factors their sizes, and the results are read
+// off. `fit` is large and is not cleared: only the fields that are read are set.
 static void shape_by(struct shape_job *job, const struct pattern *pattern,
                      const struct derivation *derivation)
 {
@@ -58,13 +60,14 @@ static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
         *at = dim;
     else if (at->value >= 0 && dim.value >= 0)
         return at->value == dim.value;
-    else // unknown: nobody knows before the run which of them is 1
+    else // unknown: which of them is 1 is not known before the run
         *at = tsr__expr_dim(
             exprs, tsr__expr_broadcast(exprs, tsr__expr_of(exprs, *at), tsr__expr_of(exprs, dim)));
     return true;
 }
 
-// The size of dimension `axis` of a result of that rank, to which every input is aligned from the right.
+// The size of dimension `axis` of a result of that rank, to which every input is aligned from the
+// right.
 static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out)
 {
     *out = dim_of(1);
@@ -77,7 +80,8 @@ static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out
     return true;
 }
 
-// The most common rule of all, in one walk; also what ONNX Runtime does with a slope, whatever its rule says.
+// The most common rule of all, in one walk; also what ONNX Runtime does with a slope, whatever its
+// rule says.
 void tsr__infer_stretched(struct shape_job *job)
 {
     struct shape first = tsr__job_in(job, 0);
@@ -105,7 +109,8 @@ void tsr__infer_stretched(struct shape_job *job)
         tsr__job_set(job, i, rank, dims);
 }
 
-// A derive function may look at shapes and attributes of the node; in this place it has no arena, and leaves out what only cutting needs.
+// A derive function may look at shapes and attributes of the node; in this place it has no arena,
+// and leaves out what only cutting needs.
 void tsr__job_letters(struct shape_job *job)
 {
     const char *text = job->row->rule;

@@ -16,11 +16,14 @@
 //   .shape    finds shapes that the rule does not give; without it the rule gives them
 //   .value    follows small integer tensors through the node (known_values.c)
 //   .expand   replaces a node of which a `stat` factor is cut
-//   .some     factors of which the kernel wants at least one element (empty.c); those with ~ behind them where
+//   .some     factors of which the kernel wants at least one element (empty.c); those with ~ behind
+//             them where
 //             some_if holds
 //   .stays    why factors that it keeps whole (rep, sel and _) are
-//   .sum      what the node does with the parts of a sum in one of .sum_inputs: "Neg" passes them on, "Add" adds them
-//   .caches   inputs that may have more room than is in use, and the outputs that are the same room (room.c)
+//   .sum      what the node does with the parts of a sum in one of .sum_inputs: "Neg" passes them
+//             on, "Add" adds them
+//   .caches   inputs that may have more room than is in use, and the outputs that are the same room
+//             (room.c)
 //   .kept     inputs whose constants an engine's optimisation leaves as they are (kept_inputs.c)
 //   .type     element type of the results, if it is not that of the first input
 #include "rules/expand/expand.h"
@@ -67,8 +70,8 @@ const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
     {"Acos", .since = 7, .rule = UNARY},
     {"Acosh", .since = 9, .rule = UNARY},
-    // Optimisers take all parameters, then all gradients, then all states in one list of inputs;
-    // the rule shows one of each, and the derive function writes it for as many as the node has.
+    // Optimizers take all parameters, then all gradients, then all states in one list of inputs;
+    // the rule shows one of each, and the derive function repeats them.
     {"Adagrad", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
      .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
      .note = "several tensors: all parameters, all gradients, all states"},
@@ -176,9 +179,9 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_compress, .shape = tsr__infer_compress,
      .note = "t depends on the data; without axis it is not sharded",
      .stays = STAYS({"v t", CHOSEN})},
-    // t of the result is not t of an input: part j of the result lies in some inputs and not in
-    // others, which windows say (derive_window.c). `other` is a second rule, in which devices have
-    // a share of every input.
+    // t of the result is not t of an input: part j of the result is in some inputs and not in
+    // others, which windows express (derive_window.c). `other` is a second rule, in which devices
+    // have a share of every input.
     {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
      .other = tsr__derive_concat_strided, .shape = tsr__infer_concat, .value = tsr__value_concat,
      .note = SEGMENTS},
@@ -197,7 +200,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
      .derive = tsr__derive_conv, .shape = tsr__infer_conv, .some = "i s", .note = WINDOWS,
      .stays = STAYS({"_", KERNEL})},
-    // com.microsoft.nchwc: ONNX Runtime writes these where it optimises a CNN for the CPU at hand.
+    // com.microsoft.nchwc: ONNX Runtime creates these when it optimizes a CNN for the current CPU.
     // Channels are stored in blocks of that CPU's size, so only the batch can be sharded.
     {"Conv", .since = 1, .domain = NCHWC, .kept = LATER_INPUTS,
      .rule = "[n _ _ _],[_ _ _ _],[_]?,[n _ _ _]? -> [n _ _ _]", .shape = tsr__infer_conv,
@@ -335,9 +338,9 @@ const struct op_row tsr__op_table[] = {
                     {"_", "biases of all gates are concatenated"})},
     {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c", .stays = STAYS({"c", NORMED})},
-    // Rows of a table are spread over devices: each looks up those that it has and gives 0 for the
-    // others, and the sum is the result (look 1 v). `kept`: constants of such inputs stay as they
-    // are in the engine.
+    // Rows of a table are sharded: each device looks up those that it has and returns 0 for the
+    // others, and the sum is the result (look 1 v). `kept`: the engine does not change constants of
+    // such inputs.
     {"Gather", .since = 1, .kept = ALL_INPUTS,
      .rule = "[A* v B*],[I*] -> [A* I* B*]; red v:sum; look 1 v 0", .derive = tsr__derive_gather,
      .value = tsr__value_gather,
@@ -497,8 +500,8 @@ const struct op_row tsr__op_table[] = {
      .rule = "[b t (h d)],[_ b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
      .derive = tsr__derive_rotary_positions, .shape = tsr__infer_like_first,
      .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
-    // B are dimensions in front that are broadcast. Parts of a sum in one operand give parts of the
-    // product, as long as the other is none: sum_inputs 3 are the bits of both.
+    // B are leading broadcast dimensions. A partial sum in one operand gives a partial product, if
+    // the other is complete: sum_inputs 3 are the bits of both.
     {"MatMul", .since = 1, .kept = ALL_INPUTS, .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum",
      .derive = tsr__derive_matmul, .some = "B~ m~ k~", .some_if = tsr__stacks_differ,
      .note = "an operand of one dimension drops m or n", .sum = SUM_PASSES, .sum_inputs = 3},

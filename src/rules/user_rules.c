@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// user_rules.c - rows that a user adds for operators of his own, in the words that `tessera rules` prints:
+// user_rules.c - rows that a user adds for operators of his own, in the words that `tessera rules`
+// prints:
 //
 //   OPERATOR DOMAIN SINCE RULE        Twice  my.ops  1  [A*] -> [A*]
 //   OPERATOR DOMAIN SINCE whole: WHY
 //
-// A line each; # begins a comment. They belong to a session and are looked for before the table, which they cannot change.
-// The text is foreign: of the clauses only those are taken that need no recipe.
+// A line each; # begins a comment. They belong to a session and are looked for before the table,
+// which they cannot change. The text is foreign: of the clauses only those are taken that need no
+// recipe.
 #include "rules/internal.h"
 
 #define MAX_ROWS 1024

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// versions.c - the versions after 17 in which operators of ai.onnx came or changed, as the standard has them up to opset 27.
-// So that a file can say the lowest opset that means the same.
+// versions.c - the versions after 17 in which operators of ai.onnx came or changed, as the standard
+// has them up to opset 27. So that a file can say the lowest opset that means the same.
 //
-// Acos changed in 22, and only element types came (-22): a node of float32 in a model of opset 24 may
-// be written for opset 17. AffineGrid came in 20 and has not changed since: 20.
+// Acos changed in 22, and only element types came (-22): a node of float32 in a model of opset 24
+// may be written for opset 17. AffineGrid came in 20 and has not changed since: 20.
 #include "rules/rules.h"
 
 #include <stdlib.h>
@@ -14,10 +14,11 @@
 
 struct versions {
     const char *op;
-    // Ascending, 0 behind the last; negative: only new element types came. A version that brought the body by
-    // which an engine without a kernel (Relu of int64) makes the operator counts as a change; so does one that brought the
-    // body of an operator in that body (HardSwish is made of HardSigmoid), or mended it, and one from which on the body no
-    // longer holds where a kernel gives other numbers (Softplus of float16; tests/e2e/lowered.py proves all).
+    // Ascending, 0 behind the last; negative: only new element types came. A version that brought
+    // the body by which an engine without a kernel (Relu of int64) makes the operator counts as a
+    // change; so does one that brought the body of an operator in that body (HardSwish is made of
+    // HardSigmoid), or mended it, and one from which on the body no longer holds where a kernel
+    // gives other numbers (Softplus of float16; tests/e2e/lowered.py proves all).
     int changed[MOST];
 };
 static const struct versions table[] = {
@@ -56,7 +57,8 @@ static bool uses_more(const tsr_node *node)
     return false;
 }
 
-// Changes stand in ascending order; negative ones only brought element types, which a node of plain types does not have.
+// Changes stand in ascending order; negative ones only brought element types, which a node of plain
+// types does not have.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
     struct str op = tsr__node_op_str(node);

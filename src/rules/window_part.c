@@ -9,8 +9,10 @@
 //
 // Spread windows (per > 0), of transposed convolutions: element i stands at place i * per.
 //
-//   kernel 3, stride 2, pads 1 1 over 8 elements give 15: from 8, to 15, step 1, shift -1, reach 3, per 2
-//     part 0 of 2 makes 0..6, which needs places -1..7: elements 0..3 stand there, at 0, 2, 4 and 6. They
+//   kernel 3, stride 2, pads 1 1 over 8 elements give 15: from 8, to 15, step 1, shift -1, reach 3,
+//     per 2
+//     part 0 of 2 makes 0..6, which needs places -1..7: elements 0..3 stand there, at 0, 2, 4 and
+//       6. They
 //     reach over 9 places, of which 1 in front and 1 behind must go
 #include "rules/internal.h"
 
@@ -19,7 +21,8 @@ static int64_t floor_div(int64_t a, int64_t b)
     return a / b - (a % b != 0 && a < 0);
 }
 
-// Elements i whose place i * per lies in the window. They reach from (first) - (reach - 1 + shift) on.
+// Elements i whose position i * per is in the window. They reach from (first) - (reach - 1 + shift)
+// on.
 static struct window_part spread_part(const struct rule_window *window, struct window_part part)
 {
     int64_t low = part.a * window->step + window->shift,
@@ -39,8 +42,9 @@ static int64_t unit_start(int64_t size, int64_t n, int64_t j)
     return size / n * j + size % n * j / n;
 }
 
-// A part is some of n units of the `to` elements, which are as equal as they can be: 10 in 3 are 0..2, 3..5, 6..9. What the
-// window needs beyond either end does not exist, and is counted in `before` and `after`.
+// A part is some of n units of the `to` elements, which are as equal as they can be: 10 in 3 are
+// 0..2, 3..5, 6..9. What the window needs beyond either end does not exist, and is counted in
+// `before` and `after`.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
                                     int64_t stop_unit)
 {

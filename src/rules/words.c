@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// words.c - a row of the table in words, for people: what each factor may do, what the local node
-// has rewritten, what an operator without a rule lacks. Says nothing that the row does not say.
+// words.c - a row of the table in words, for people: what each factor allows, what is rewritten in
+// the local node, what an operator without a rule lacks.
 //
-//   B, m and n: may be cut; every tensor that has it is cut alike, nothing is exchanged
-//   k: may be cut; each device has a partial result, which are combined by sum
+//   B, m and n: can be sharded, equally in every tensor that has it, without communication
+//   k: can be sharded; each device has a partial result, combined by sum
 #include "rules/internal.h"
 
 static const char *const combines[] = {[COMBINE_SUM] = "sum",
@@ -11,7 +11,7 @@ static const char *const combines[] = {[COMBINE_SUM] = "sum",
                                        [COMBINE_MIN] = "min",
                                        [COMBINE_PROD] = "product"};
 
-// Letters of one kind, "B, m and n"; nothing if there are none.
+// Letters of one kind, "B, m and n"; empty if there are none.
 static struct str list_letters(struct arena *arena, const struct pattern *pattern, const bool *in)
 {
     struct str text = STR("");
@@ -119,7 +119,7 @@ static struct str next_name(const char **names)
     return name;
 }
 
-// A pack stands for its members: S for S0 and S1; and a row that shows "s" means the s0, s1 of a node.
+// A pack matches its members: S for S0 and S1; and a row with "s" means the s0, s1 of a node.
 static bool names_factor(struct str name, struct str factor)
 {
     if (str_eq(name, factor))
@@ -144,7 +144,8 @@ const char *tsr__row_stays(const struct op_row *row, struct str factor)
     return NULL;
 }
 
-// "f and c: whole on every device: any tree may ask for any feature": a line for each reason, then what has none.
+// "f and c: whole on every device: any tree may ask for any feature": a line for each reason, then
+// what has none.
 static struct str say_stays(struct arena *arena, const struct op_row *row,
                             const struct pattern *pattern, struct str text)
 {
@@ -224,7 +225,8 @@ static struct str say_rewrites(struct arena *arena, const struct pattern *patter
     return text;
 }
 
-// What each kind of factor may do, a line each, then what is rewritten; a row that stays whole says why.
+// What each kind of factor may do, a line each, then what is rewritten; a row that stays whole says
+// why.
 static struct str words_of(struct arena *arena, const struct op_row *row)
 {
     const char *wrong;

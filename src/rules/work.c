@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// work.c - how much arithmetic a node does, read off its rule.
+// work.c - the number of arithmetic operations of a node, computed from its rule.
 //
-// Inputs are contracted from left to right, as an einsum would be: each step costs the product of all
-// factors that meet in it, and what neither a result nor a later input has is gone afterwards. A
-// dimension that is whole and stands in one input alone was only looked into (the vocabulary of a
-// lookup, the image under a window) and costs nothing. Knows no operators.
+// Inputs are contracted from left to right, as in an einsum: each step costs the product of all
+// factors in it; factors that neither a result nor a later input has are removed afterwards. A
+// dimension that is never sharded and occurs in one input alone is only indexed (the vocabulary of
+// a lookup, the image under a window) and costs nothing. Knows no operators.
 //
-// MatMul of [4 5] and [5 6]: the first input alone is 4 * 5; with the second, 4 * 5 * 6 = 120 meet,
-// and k is gone: a product and a sum each, 240 operations. Add of [4 5] does 20.
+// MatMul of [4 5] and [5 6]: the first input alone is 4 * 5; with the second, 4 * 5 * 6 = 120, and
+// k is removed: a product and a sum each, 240 operations. Add of [4 5] does 20.
 #include "rules/rules.h"
 
 struct factors {
@@ -93,7 +93,7 @@ static bool stands_elsewhere(const struct rule *rule, int input, int factor)
     return false;
 }
 
-// Gather of [100 8] by [3]: v stands in the table alone, and is addressed, not read.
+// Gather of [100 8] by [3]: v occurs in the table alone, and is indexed, not read.
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// workarounds.c - nodes that ONNX Runtime gets wrong in some graphs, so that partitions and reference runs can work around it.
-// docs/numbers.md describes each case.
+// workarounds.c - nodes that ONNX Runtime gets wrong in some graphs, so that partitions and
+// reference runs can work around it. docs/numbers.md describes each case.
 //
-//     y = MoE(x, ...), x read by nothing else:   the engine puts y in the memory of x, which the kernel reads afterwards
-//     a, b = Split(x); c, d, e = Split(x):       before operator set 18 the engine computes the second as the first
+//     y = MoE(x, ...), x read by nothing else:   the engine puts y in the memory of x, which the
+//                                                kernel reads afterwards
+//     a, b = Split(x); c, d, e = Split(x):       before operator set 18 the engine computes the
+//                                                second as the first
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
@@ -23,7 +25,7 @@ static bool is_plain_split(const tsr_node *node)
            !tsr_node_find_attr(node, "num_outputs");
 }
 
-// The next larger number of outputs that a plain Split of the value has; 0: there is none.
+// The next larger number of outputs of a plain Split of the value; 0: none.
 struct next_count {
     size_t above, found;
 };

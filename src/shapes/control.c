@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// control.c - how the values of a node with bodies belong together: which inputs steer it, which are
-// carried from turn to turn, which are taken slice by slice, which results are stacked. One form for
-// If, Loop and Scan, so that nobody else has to know them. Knows no shapes and no cuts.
+// control.c - the roles of a control-flow node's values: control inputs, states carried from
+// iteration to iteration, slices, stacked results. One form for If, Loop and Scan, so that other
+// modules need not know them. Knows no shapes and no shardings.
 //
-//              steer                states        slices        results
-//   If         the condition        none          none          what both branches give
-//   Loop       count, condition     inputs 2..    none          stacked, one element a turn
+//              control              states        slices        results
+//   If         the condition        none          none          outputs of both branches
+//   Loop       count, condition     inputs 2..    none          stacked, one element per iteration
 //   Scan       none                 the first     the last      stacked along their axes
 //
-// A Scan with 3 inputs and num_scan_inputs 2 has 1 state and 2 slices; its body has 3 inputs, and of
-// its outputs the first is the state, the others are results.
+// A Scan with 3 inputs and num_scan_inputs 2 has 1 state and 2 slices; its body has 3 inputs, and
+// of its outputs the first is the state, the others are results.
 #include "shapes/infer.h"
 
 static tsr_graph *graph_of(const tsr_node *node, const char *name)
@@ -38,8 +38,8 @@ static bool control_if(const tsr_node *node, struct control *control)
            tsr_node_input_count(node) == 1 && tsr_node_input(node, 0);
 }
 
-// Inputs are the count, the condition, then the states; the body has its turn's number and condition before the states, and gives the
-// condition before states and results.
+// Inputs are the count, the condition, then the states; the body has its turn's number and
+// condition before the states, and gives the condition before states and results.
 static bool control_loop(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -56,7 +56,8 @@ static bool control_loop(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// The last num_scan_inputs inputs are taken slice by slice, those before them are states; the body has neither number nor condition.
+// The last num_scan_inputs inputs are taken slice by slice, those before them are states; the body
+// has neither number nor condition.
 static bool control_scan(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -77,7 +78,8 @@ static bool control_scan(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// A node that does not fit its body (another number of values) is no control flow here: the engine will say what is wrong.
+// A node that does not fit its body (another number of values) is no control flow here: the engine
+// will say what is wrong.
 bool tsr__control_of(const tsr_node *node, struct control *out)
 {
     static const struct {

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // expr.c - the arithmetic of sizes and their normal form. A sum is a sorted list of terms, a term a
-// number times sorted atoms; an atom is a symbol or an operation that is no polynomial (a floor
-// division, ...). Sums are kept once in the pool. Reading and printing: expr_text.c. Knows no
-// tensors.
+// number times sorted atoms; an atom is a symbol or an operation that is not a polynomial (a floor
+// division, ...). Sums are unique in the pool. Reading and printing: expr_text.c. Knows no tensors.
 //
-//   (a + 1)*(a - 1)    is a*a - 1: the terms a and -a add up to nothing
-//   (3*a + 5)//2       is a + 2 + (a + 1)//2: each term gives what it holds of 2; 3 = 1 * 2 + 1 and
-//                      5 = 2 * 2 + 1, so a + 1 is left, an atom of its own below the division
+//   (a + 1)*(a - 1)    is a*a - 1: the terms a and -a cancel
+//   (3*a + 5)//2       is a + 2 + (a + 1)//2: each term contributes its quotient; 3 = 1 * 2 + 1 and
+//                      5 = 2 * 2 + 1, so a + 1 is left, a new atom below the division
 //   (a*b)//(2*b)       is a//2: both sides are first divided by their gcd, b
 //   (4*a + 3)%4        is 3
 //   max(a, a + b)      is a + b: sizes are never negative, so the difference b has no negative term
 //   a//b and b//a      stay as they are, two different atoms
-//   2**63 - 1 + 1      is not known: numbers that do not fit are never wrapped
+//   2**63 - 1 + 1      is not known: numbers never wrap around
 //
-// All of it is bounded: EXPR_MAX_TERMS terms, EXPR_MAX_ATOMS atoms in a term, EXPR_MAX_DEPTH
-// operations in each other, EXPR_MAX_POOL sums. What would go beyond is "not known", which every
-// operation passes on. Since each sum stands once in the pool, two expressions are equal if their
+// Everything is bounded: EXPR_MAX_TERMS terms, EXPR_MAX_ATOMS atoms in a term, EXPR_MAX_DEPTH
+// nested operations, EXPR_MAX_POOL sums. Beyond that the result is "not known", which every
+// operation propagates. Since sums are unique in the pool, two expressions are equal if their
 // pointers are.
 #include "shapes/expr.h"
 
@@ -52,7 +51,7 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
-// For the remark that a size was given for a symbol that nobody asked for.
+// For the remark that a size was given for an unused symbol.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
@@ -210,7 +209,7 @@ static struct expr atom(struct exprs *exprs, uint32_t number)
     return keep(exprs, &sum);
 }
 
-// The slot of a map holds the atom's number + 1, so that an empty slot is none.
+// The slot of a map holds the atom's number + 1, so that 0 means empty.
 static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
 {
     if (!slot || exprs->atoms.n >= EXPR_MAX_POOL)
@@ -225,7 +224,8 @@ static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
     return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));
 }
 
-// A symbol that the caller has bound is its number from the start. Others are atoms, one for each name.
+// A symbol that the caller has bound is its number from the start. Others are atoms, one for each
+// name.
 struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
 {
     struct bound *bound = tsr__map_get(&exprs->bound, name);
@@ -431,8 +431,8 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     *rest = keep(exprs, &left);
 }
 
-// In steps: what divides without rest; both sides without their common divisor; multiples of b taken out of a. (a*b + 3*b)//(2*b)
-// is (a + 3)//2, and that is (a + 1)//2 + 1.
+// In steps: what divides without rest; both sides without their common divisor; multiples of b
+// taken out of a. (a*b + 3*b)//(2*b) is (a + 3)//2, and that is (a + 1)//2 + 1.
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr exact = tsr__expr_exact(exprs, a, b), q = unknown, rest = unknown;
@@ -513,7 +513,8 @@ static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct ex
     return smaller;
 }
 
-// What is natural has no negative term; the greatest of two is also natural if one of them is: max(n - 4, 0).
+// What is natural has no negative term; the greatest of two is also natural if one of them is:
+// max(n - 4, 0).
 static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
     bool more = tsr__expr_natural(tsr__expr_sub(exprs, a, b)),
@@ -587,7 +588,8 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
     return divisor;
 }
 
-// The expression is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if both are `of`.
+// The expression is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if
+// both are `of`.
 static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
 {
     const struct atom *a = tsr__expr_sole_atom(exprs, expr);

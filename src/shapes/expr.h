@@ -56,30 +56,31 @@ struct exprs {
     struct map polys; // terms -> struct poly
     struct map texts; // text -> struct expr
     struct map bound; // symbol -> struct bound, given by the caller
-    bool
-        hides; // while shapes are followed, dimensions may hold what nobody else can read (HIDDEN_MARK)
-    bool hidden; // one does
+    bool hides;       // during inference, dimensions may hold hidden symbols (HIDDEN_MARK)
+    bool hidden;      // one does
 };
-#define HIDDEN_MARK                                                                                \
-    '\x1f' // in texts that are forgotten in the end: sizes without a name, names of numbers alone in expressions
+// Begins hidden symbols: unnamed sizes, and names that are numbers. They never leave inference.
+#define HIDDEN_MARK '\x1f'
+
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
 // From now on the symbol is this number. Before anything is read.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol); // it was bound and met
-// The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there (expr_text.c). And
-// whether an expression has no other symbols.
+// The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there
+// (expr_text.c). And whether an expression has no other symbols.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
-// The atom that the expression is, once and alone: of "n", not of "2*n" or "n + 1"; NULL: it is no such thing.
+// The atom that the expression is, once and alone: of "n", not of "2*n" or "n + 1"; NULL: it is no
+// such thing.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
 
-// The symbol of an input's size that the model leaves unnamed, called `name`; it is a root. Unknown if the model's inputs
-// already use that name for another size.
+// The symbol of an input's size that the model leaves unnamed, called `name`; it is a root. Unknown
+// if the model's inputs already use that name for another size.
 struct expr tsr__expr_input_size(struct exprs *exprs, struct str name);
 
-// A symbol of its own for a size of an input that has no name. It is never printed: what it stands in is forgotten in
-// the end (tsr__expr_hidden).
+// A hidden symbol for an unnamed size of an input. It is never printed: sizes that contain it
+// become unknown in the end (tsr__expr_hidden).
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name);
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr);
 
@@ -122,8 +123,8 @@ struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b);
 // The largest common factor that can be seen; 1 if none.
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b);
 
-// The size of a dimension in which two tensors of these sizes are broadcast, if it can be told before the run; unknown
-// otherwise. A number is not 1: who asks has seen to that.
+// The size of a dimension in which two tensors of these sizes are broadcast, if it can be told
+// before the run; unknown otherwise. A number is not 1: who asks has seen to that.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b);
 
 #define EXPR_UNKNOWN ((struct expr){0})

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// expr_text.c - reads the texts that exporters give dimensions, and prints expressions so that they
-// read back as the same.
+// expr_text.c - parses the texts that exporters give dimensions, and prints expressions so that
+// they parse back as the same.
 //
 //   sum     := product { ("+" | "-") product }
 //   product := power { ("*" | "//" | "/" | "%") power }
 //   power   := atom { "**" number }
-//   atom    := number | name | "-" atom | "(" sum ")" | ("floor" | "Max" | ...) "(" sum {"," sum} ")"
+//   atom    := number | name | "-" atom | "(" sum ")" | ("floor" | "Max" | ...) "(" sum {"," sum}
+//           ")"
 //
-// A text that is none of this is one symbol. Work is bounded by length and depth.
+// Any other text is one symbol. Work is bounded by length and depth.
 //
 //   "2*seq + 1"              the sum of 2*seq and 1
 //   "floor(seq/2)"           the same as "seq//2"
-//   "batch size"             no such text: one symbol, with a space in its name
+//   "batch size"             one symbol, with a space in its name
 //   "((batch"                one symbol as well
 //
-// A sum inside an operation prints in parentheses, "((past + 1)%3)"; arguments do without.
+// A sum inside an operation prints in parentheses, "((past + 1)%3)"; arguments do not.
 #include "shapes/expr.h"
 
 #include <ctype.h>
@@ -62,7 +63,7 @@ static struct str word(struct reader *reader)
     return w;
 }
 
-// The expression, if the parenthesis that it stands in ends here.
+// The expression, if its parenthesis ends here.
 static struct expr closed(struct reader *reader, struct expr expr)
 {
     if (!take(reader, ")"))
@@ -70,7 +71,8 @@ static struct expr closed(struct reader *reader, struct expr expr)
     return expr;
 }
 
-// "max(n, 2*m, 7)": operations of two are taken from left to right. floor() of a quotient is the quotient here.
+// "max(n, 2*m, 7)": operations of two are taken from left to right. floor() of a quotient is the
+// quotient here.
 static struct expr read_call(struct reader *reader, struct str name)
 {
     static const struct {
@@ -91,7 +93,8 @@ static struct expr read_call(struct reader *reader, struct str name)
     return unknown;
 }
 
-// A number, a name, a call, a sign, or a sum in parentheses; what begins with a digit and is no number is none of them.
+// A number, a name, a call, a sign, or a sum in parentheses; text that begins with a digit and is
+// not a number is none of them.
 static struct expr read_atom(struct reader *reader)
 {
     int64_t number;
@@ -163,7 +166,8 @@ static struct expr read_sum(struct reader *reader)
     return expr;
 }
 
-// A text of numbers alone ("10", "2*3") is a name all the same: ONNX writes numbers as numbers, and the engine takes any size for a name.
+// A text of numbers alone ("10", "2*3") is a name all the same: ONNX writes numbers as numbers, and
+// the engine takes any size for a name.
 static struct expr read_number_name(struct exprs *exprs, struct str text)
 {
     struct expr expr = tsr__expr_symbol(exprs, text);
@@ -190,7 +194,8 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     return expr;
 }
 
-// Each text is read once. The first spelling of an expression is the one that is printed later: "seq+past" stays as it was written.
+// Each text is read once. The first spelling of an expression is the one that is printed later:
+// "seq+past" stays as it was written.
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 {
     if (dim.value >= 0)
@@ -256,7 +261,7 @@ struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
     return expr;
 }
 
-// Two unknown sizes are not equal: nobody can tell.
+// Two unknown sizes are not known to be equal.
 bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
 {
     if (a.value >= 0 && b.value >= 0)
@@ -307,7 +312,8 @@ static void print_atom(struct printer *printer, uint32_t number)
                  [ATOM_MIN] = {"min(", ", ", true}};
     const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
-        // In "10 + n" a later reader would take the name 10 for the number: it is marked, and forgotten in the end.
+        // In "10 + n" a later reader would take the name 10 for the number: it is marked, and
+        // forgotten in the end.
         static const char mark[] = {HIDDEN_MARK, 0};
         if (atom->number_name)
             put(printer, str_of(mark));
@@ -386,7 +392,7 @@ static const char *print(struct exprs *exprs, struct expr expr)
     return text.p;
 }
 
-// A size below zero is none. The text is printed when it is first asked for, and kept.
+// A negative size is invalid. The text is printed when it is first needed, and kept.
 tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
 {
     if (!expr.known || (!expr.poly && expr.number < 0))
@@ -397,7 +403,7 @@ tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
     if (!poly->text)
         poly->text = print(exprs, expr);
     bool hidden = strchr(poly->text, HIDDEN_MARK) != NULL;
-    if (!poly->text[0] || (hidden && !exprs->hides)) // too long, or nobody could read it
+    if (!poly->text[0] || (hidden && !exprs->hides)) // too long, or hidden
         return DIM_UNKNOWN;
     exprs->hidden = exprs->hidden || hidden;
     return (tsr_dim){.value = -1, .symbol = poly->text};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// infer.h - how shapes are inferred: shared by the files of this module and the module rules, which gives
-// it the rows of the operator table through struct shape_rules.
+// infer.h - how shapes are inferred: shared by the files of this module and the module rules, which
+// gives it the rows of the operator table through struct shape_rules.
 #ifndef TSR_SHAPES_INFER_H
 #define TSR_SHAPES_INFER_H
 
 #include "shapes/expr.h"
 #include "shapes/shapes.h"
 
-// ---- small words that all files use --------------------------------------------------------------
+// ---- small words that all files use -------------------------------------------------------------
 
 // What may be there or not: a value that is left out is NULL, and nothing is known of it.
 #define SHAPE_UNKNOWN ((struct shape){.rank = -1})
@@ -48,7 +48,7 @@ static inline tsr_dim dim_of(int64_t number)
         return DIM_UNKNOWN;
     return (tsr_dim){number, ""};
 }
-// Dimension `axis` of a tensor; unknown where it has fewer, or nobody knows how many.
+// Dimension `axis` of a tensor; unknown if it has fewer, or if the rank is unknown.
 static inline tsr_dim dim_at(struct shape shape, int axis)
 {
     if (axis < shape.rank)
@@ -116,12 +116,12 @@ struct shape_rules {
     // Sets the shapes that follow from the letters of the node's rule.
     void (*letters)(struct shape_job *job);
 };
-// Infers the shapes of all values of the model's main graph, with numbers for some symbols.
-// report: contradictions become findings, and unnamed sizes of inputs stay unnamed. NULL: out of memory.
+// Infers the shapes of all values of the model's main graph, with numbers for some symbols. report:
+// contradictions become findings, and unnamed sizes of inputs stay unnamed. NULL: out of memory.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report, const struct shape_rules *rules);
 
-// ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ---------------------------------------
+// ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ----------------------------
 
 #define VALUES_MAX     64   // elements of a tensor that are followed
 #define SHAPE_MAX_RANK 1024 // more dimensions are not followed
@@ -177,7 +177,7 @@ static inline struct expr element_of(struct known_value value, int64_t i)
 }
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value); // NULL: it may change
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
-// Elements of a vector of sizes: those that are known, or as many as its shape says; -1: not known.
+// Number of elements of a vector of sizes: the known ones, or as its shape says; -1: unknown.
 int64_t tsr__value_length(struct known_value value, struct shape shape);
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value);
 // Follows a subgraph or function body whose inputs are what the caller says (n of them; the rest as
@@ -218,7 +218,8 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
                       bool otherwise);
 // Negative axes count from the end; -1: outside.
 int tsr__axis(int64_t axis, int rank);
-// Room for the dimensions of an output, all unknown; NULL: the rank is not known (below 0), too many, or out of memory.
+// Room for the dimensions of an output, all unknown; NULL: the rank is not known (below 0), too
+// many, or out of memory.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
 // The same room, already set as the shape of output i; NULL also where there is no such output.
@@ -228,7 +229,8 @@ void tsr__job_like(struct shape_job *job, int i, int k);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
 // Number of elements; unknown if any dimension is.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);
-// Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false: not known.
+// Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false:
+// not known.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// known_values.c - follows small integer tensors that hold sizes: Shape -> Gather -> Concat -> Reshape.
+// known_values.c - follows small integer tensors that hold sizes: Shape -> Gather -> Concat ->
+// Reshape.
 //
 // An element is a number or an expression of sizes; a tensor has a fixed shape and at most
 // VALUES_MAX elements. Each function gives the elements of its node's outputs; it runs after their
@@ -156,7 +157,8 @@ void tsr__value_size(struct shape_job *job)
     give(job, 0, expr, 1);
 }
 
-// As many as the result has, all the same. Without `value` they are floats, which are not followed.
+// As many elements as the result has, all equal. Without `value` they are floats, which are not
+// followed.
 void tsr__value_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -206,7 +208,8 @@ static struct expr truth(bool known, bool value)
     return expr_number(value);
 }
 
-// An element of one integer type as one of another; sizes are taken to fit into 32 bits, numbers are looked at.
+// An element of one integer type as one of another; sizes are taken to fit into 32 bits, numbers
+// are looked at.
 static struct expr cast_element(struct expr element, tsr_dtype from, tsr_dtype to)
 {
     if (to == TSR_BOOL)
@@ -469,7 +472,7 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
-// With fmod the sign is the dividend's; it is for floats and not followed.
+// With fmod the sign is the dividend's; that is for floats and not followed.
 void tsr__value_mod(struct shape_job *job)
 {
     if (!tsr__job_int(job, "fmod", 0))

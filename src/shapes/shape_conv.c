@@ -2,8 +2,8 @@
 // shape_conv.c - shapes of convolutions, poolings and their inverses: the window arithmetic, with
 // sizes that may be expressions.
 //
-// 224 places, pads 3 3, kernel 7, stride 2: (224 + 3 + 3 - 7) // 2 + 1 = 112. The same of n places is
-// (n - 1)//2 + 1. A kernel of 3 with dilation 2 spans 5 places.
+// 224 places, pads 3 3, kernel 7, stride 2: (224 + 3 + 3 - 7) // 2 + 1 = 112. The same of n places
+// is (n - 1)//2 + 1. A kernel of 3 with dilation 2 spans 5 places.
 #include "shapes/infer.h"
 
 #define MAX_SPATIAL 16
@@ -25,9 +25,10 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
     return list[i];
 }
 
-// ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2 with dilation 2 and
-// stride 1 is given one pad, and makes 3 results, where the standard has 4. Pads may be negative: of 7 elements, a kernel of
-// 2 with dilation 2 and stride 4 loses the last one, and makes 1 result instead of 2.
+// ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2
+// with dilation 2 and stride 1 is given one pad, and makes 3 results, where the standard has 4.
+// Pads may be negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last
+// one, and makes 1 result instead of 2.
 static void pad_pooling(struct windows *windows, int i, bool lower)
 {
     struct expr size = windows->size[i], kernel = windows->kernel[i];
@@ -91,8 +92,8 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
     return tsr__expr_add(exprs, less, expr_number(1));
 }
 
-// How many windows fit: 224 places with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7) // 2 + 1 = 112. With ceil_mode a last
-// one may reach beyond the end, but must begin before it.
+// How many windows fit: 224 places with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7) // 2 + 1 =
+// 112. With ceil_mode a last one may reach beyond the end, but must begin before it.
 static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);
@@ -117,7 +118,7 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     return tsr__expr_add(exprs, last, expr_number(1));
 }
 
-// All outputs alike: MaxPool's indices have the shape of its result.
+// All outputs are equal: MaxPool's indices have the shape of its result.
 static void set_windows(struct shape_job *job, const struct windows *windows, tsr_dim batch,
                         tsr_dim channels)
 {
@@ -153,7 +154,8 @@ void tsr__infer_qlinear_conv(struct shape_job *job)
         convolution(job, 3);
 }
 
-// Windows that the engine pads by itself are padded as it does it, which differs from the standard where they have holes.
+// Windows that the engine pads by itself are padded as it does it, which differs from the standard
+// where they have holes.
 void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -167,9 +169,9 @@ void tsr__infer_pool(struct shape_job *job)
     set_windows(job, &v, x.dims[0], x.dims[1]);
 }
 
-// Where a window's outputs go: the other way round. Windows that are shorter than the stride end before it (in ONNX
-// Runtime; the standard has them filled up): 4 elements with stride 2 and a kernel of 1 make 7, not 8.
-// `extra` is output_padding, which adds places at the end.
+// Where a window's outputs go: the other way round. Windows that are shorter than the stride end
+// before it (in ONNX Runtime; the standard has them filled up): 4 elements with stride 2 and a
+// kernel of 1 make 7, not 8. `extra` is output_padding, which adds places at the end.
 static struct expr window_room(struct shape_job *job, const struct windows *windows, int i,
                                int64_t extra)
 {
@@ -274,7 +276,7 @@ void tsr__infer_causal_conv(struct shape_job *job)
         return;
     dims[0] = x.dims[0];
     dims[1] = x.dims[1];
-    // A kernel of k needs k - 1 elements of what came before.
+    // A kernel of k needs k - 1 elements of the previous input.
     if (w.rank == 3)
         dims[2] =
             tsr__expr_dim(job->exprs, tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, w.dims[2]),
@@ -284,8 +286,8 @@ void tsr__infer_causal_conv(struct shape_job *job)
 
 // ---- com.microsoft.nchwc: channels in blocks ----------------------------------------------------
 
-// Channels after padding to full blocks. Blocks have 8 or 16 channels, depending on the CPU: a number
-// of channels that both divide stays, any other is not known.
+// Channels after padding to full blocks. Blocks have 8 or 16 channels, depending on the CPU: a
+// number of channels that both divide stays, any other is not known.
 static tsr_dim padded_channels(tsr_dim channels)
 {
     if (channels.value > 0 && channels.value % 16 == 0)

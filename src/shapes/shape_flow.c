@@ -4,7 +4,8 @@
 //
 //   If: one branch gives [n 6], the other [n 4]       the result is [n ?]
 //   Loop: state [1 4], the body concatenates a row    after a turn [2 4], so the first size is
-//                                                     forgotten; the next turn changes nothing: [? 4]
+//                                                     forgotten; the next turn changes nothing: [?
+//                                                       4]
 //   Scan over 7 slices that give [2 3]                the stacked result is [7 2 3]
 #include "shapes/infer.h"
 
@@ -94,8 +95,8 @@ static struct value_info result_of(const struct shape_job *job, const tsr_graph 
     return tsr__info_of(job->shapes, tsr_graph_output(graph, (size_t)i));
 }
 
-// The same value with other dimensions; NULL: nobody knows how many.
-// Elements are forgotten: they were those of the old shape.
+// The same value with other dimensions; NULL: unknown rank. Elements are dropped: they were those
+// of the old shape.
 static struct value_info reshaped(struct value_info info, int rank, const tsr_dim *dims)
 {
     info.value = VALUE_UNKNOWN;
@@ -145,8 +146,9 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
-// Both branches are followed, even if the first could not be: what they declare inside is found all the same. A rank that one
-// branch alone has may not be the result's, whatever the model declares: onnx infers it from either branch.
+// Both branches are followed, even if the first could not be: what they declare inside is found all
+// the same. A rank that one branch alone has may not be the result's, whatever the model declares:
+// onnx infers it from either branch.
 void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
@@ -238,8 +240,8 @@ static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *gr
     return ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1);
 }
 
-// The body sees state as it is and one slice of each scanned input: [7 2 3] scanned along 0 comes in
-// as [2 3], 7 times. Results beyond the state are stacked again, 7 of them. A length that is a
+// The body sees state as it is and one slice of each scanned input: [7 2 3] scanned along 0 comes
+// in as [2 3], 7 times. Results beyond the state are stacked again, 7 of them. A length that is a
 // number wins over a symbol.
 void tsr__infer_scan(struct shape_job *job)
 {
@@ -366,7 +368,8 @@ void tsr__infer_concat_from_sequence(struct shape_job *job)
     give(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
-// All elements have the size of a piece where pieces are equal: [6 4] by 2 along 0 are elements [2 4].
+// All elements have the size of a piece where pieces are equal: [6 4] by 2 along 0 are elements [2
+// 4].
 void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
@@ -403,7 +406,7 @@ void tsr__infer_sequence_map(struct shape_job *job)
         give(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
-// Of nothing, or of what is already an optional, nobody knows what is inside.
+// For an absent input, or one that is already an optional, the content is unknown.
 void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);

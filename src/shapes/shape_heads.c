@@ -2,8 +2,9 @@
 // shape_heads.c - shapes of the fused attention operators of com.microsoft: the letters of the
 // rule, and what letters do not tell, the lengths and types of caches.
 //
-// Caches grow: past keys [2 8 5 64] and 2 new ones give a present of [2 8 7 64]. With a shared buffer (past_present_share_buffer, or
-// a length beside it) they have room for more, and stay [2 8 512 64].
+// Caches grow: past keys [2 8 5 64] and 2 new ones give a present of [2 8 7 64]. With a shared
+// buffer (past_present_share_buffer, or a length beside it) they have room for more, and stay [2 8
+// 512 64].
 #include "shapes/infer.h"
 
 static tsr_dim dim_in(struct shape_job *job, int input, int axis)
@@ -54,8 +55,8 @@ static tsr_dim keys_of(struct shape_job *job, int key)
     return dim_in(job, key, 1);
 }
 
-// How long a cache is after the node: with a shared buffer as long as before, for the new keys have their place in
-// it; else 5 that came in and 2 new ones are 7.
+// How long a cache is after the node: with a shared buffer as long as before, for the new keys have
+// their place in it; else 5 that came in and 2 new ones are 7.
 static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, tsr_dim fresh)
 {
     if (shared)
@@ -92,8 +93,8 @@ void tsr__infer_group_query(struct shape_job *job)
     caches(job, 2, 2, length, 3);
 }
 
-// Weights of an open size do not say how wide a head is, and then no letter is known; the result has the batches and rows of the input all the
-// same: of x [8 6 10] it is [8 6 ?].
+// Weights of an open size do not say how wide a head is, and then no letter is known; the result
+// has the batches and rows of the input all the same: of x [8 6 10] it is [8 6 ?].
 static void rows_as_given(struct shape_job *job)
 {
     struct shape given = tsr__job_in(job, 0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_job.c - what the functions that find the shapes of a node's outputs work with: its inputs' shapes
-// and known elements, its attributes, room for results. Inputs that are missing, shapes that are not
-// known and attributes of another kind all look like "not known", so that no function needs to be
-// brave.
+// shape_job.c - what the functions that find the shapes of a node's outputs work with: its inputs'
+// shapes and known elements, its attributes, room for results. Inputs that are missing, shapes that
+// are not known and attributes of another kind all look like "not known", so that no function needs
+// to be brave.
 #include "shapes/infer.h"
 
 // NULL for an input that is left out, too.
@@ -76,8 +76,8 @@ static const tsr_attr *attr_named(const tsr_node *node, struct str name)
     return NULL;
 }
 
-// An attribute of a function's body may only name one of the call, and that one of the call around it. A call that leaves
-// it out takes what the function says is usual.
+// An attribute of a function's body may only name one of the call, and that one of the call around
+// it. A call that leaves it out takes what the function says is usual.
 static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
 {
     const tsr_attr *attr = attr_named(node, name);
@@ -132,7 +132,7 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
     return str_is((struct str){s, n}, text);
 }
 
-// -1 of rank 3 is 2; 3 of rank 3 is none: -1.
+// -1 of rank 3 is 2; 3 of rank 3 is invalid: -1.
 int tsr__axis(int64_t axis, int rank)
 {
     if (rank <= 0)
@@ -177,7 +177,7 @@ tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
     return dims;
 }
 
-// The list is shared, as nobody changes one that was set.
+// The list is shared, since lists do not change once they are set.
 void tsr__job_like(struct shape_job *job, int i, int k)
 {
     struct shape shape = tsr__job_in(job, k);

@@ -112,7 +112,7 @@ void tsr__infer_shape(struct shape_job *job)
     set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
-// All outputs, as many as the node has.
+// All outputs of the node.
 void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -162,8 +162,8 @@ static struct expr range_floats(const struct shape_job *job)
     return expr_number((int64_t)n);
 }
 
-// How many numbers from start to limit, in steps: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. The same of n is
-// (max(n - 2, 0) + 2) // 3.
+// How many numbers from start to limit, in steps: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. The
+// same of n is (max(n - 2, 0) + 2) // 3.
 static struct expr range_ints(struct exprs *exprs, struct expr start, struct expr limit,
                               struct expr step)
 {
@@ -229,8 +229,8 @@ void tsr__infer_non_zero(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-// The first result has as many elements along the axis as the data decides; without an axis it is a flat list of
-// them.
+// The first result has as many elements along the axis as the data decides; without an axis it is a
+// flat list of them.
 static void select_along(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -286,7 +286,7 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
     return n;
 }
 
-// A size that was computed with fractions; unknown where it is none (not a number neither).
+// A size that was computed with fractions; unknown if it is not a number.
 static tsr_dim dim_of_float(double size)
 {
     if (size >= 0 && size < 1e15)
@@ -317,8 +317,8 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
     return tsr__axis(axes[i], rank);
 }
 
-// One scale for all axes, so that the sizes keep their proportions: [8 4] to at most {16 4} is [8 4], for 4 / 4 is the
-// smaller scale; to at least {16 4} it is [16 8].
+// One scale for all axes, so that the sizes keep their proportions: [8 4] to at most {16 4} is [8
+// 4], for 4 / 4 is the smaller scale; to at least {16 4} it is [16 8].
 static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims, int64_t n,
                         bool larger)
 {

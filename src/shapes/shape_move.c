@@ -123,8 +123,8 @@ static int64_t starts_of(const struct shape_job *job)
     return -1;
 }
 
-// Entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes the first ones are meant, as
-// many as there are starts.
+// Entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes the first
+// ones are meant, one for each start.
 static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
 {
     int64_t axes[VALUES_MAX], n;
@@ -167,7 +167,8 @@ static struct expr slice_step(struct shape_job *job, int64_t entry)
     return element_of(tsr__job_values(job, 4), entry);
 }
 
-// The largest numbers mean "to the end", which is the front where the step is negative: so ONNX Runtime reads them.
+// The largest numbers mean "to the end", which is the front where the step is negative: so ONNX
+// Runtime reads them.
 static bool means_front(int64_t end)
 {
     return end == INT64_MAX || end == INT32_MAX;
@@ -203,8 +204,8 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     return true;
 }
 
-// The greater of an expression and 0, for what ends there instead of going below. The runtime would do the same:
-// the last four of n rows are min(n, 4), all but the first are max(n - 1, 0).
+// The greater of an expression and 0, for what ends there instead of going below. The runtime would
+// do the same: the last four of n rows are min(n, 4), all but the first are max(n - 1, 0).
 static struct expr not_below_zero(struct exprs *exprs, struct expr expr)
 {
     return tsr__expr_max(exprs, expr, expr_number(0));
@@ -252,7 +253,8 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
     return (run + by - 1) / by;
 }
 
-// Elements from a down to b, which is left out. Counted from the front: all up to a, less all up to b.
+// Elements from a down to b, which is left out. Counted from the front: all up to a, less all up to
+// b.
 //   n rows from -1 down to the front: n;  from 3: min(n, 4);  from -1 down to 1: max(n - 2, 0)
 static struct expr slice_run_down(struct exprs *exprs, struct expr a, struct expr b,
                                   struct expr size)
@@ -313,8 +315,8 @@ void tsr__infer_slice(struct shape_job *job)
 
 // ---- sizes from lists --------------------------------------------------------------------------
 
-// Axes that are padded: those of input 3, without it all. The count; -1: some, nobody knows which.
-// Only the first VALUES_MAX are written; the count says how many there are.
+// Axes that are padded: those of input 3, without it all. Returns the count; -1: unknown axes. Only
+// the first VALUES_MAX are written.
 static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_MAX])
 {
     if (tsr__job_has(job, 3))
@@ -324,7 +326,8 @@ static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_
     return rank;
 }
 
-// [2 n] with pads 0 1 0 3 is [2 n+4]: entry i stands in front of axis i, entry n + i behind it.
+// [2 n] with pads 0 1 0 3 is [2 n+4]: entry i is the pad before axis i, entry n + i the one behind
+// it.
 void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];

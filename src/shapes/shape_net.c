@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_net.c - shapes of the fused operators of networks: attention, recurrent layers, optimizers.
 //
-//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys   [2 6 64], present [2 2 7 8] twice
+//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys   [2 6 64], present [2 2 7
+//     8] twice
 //   LSTM of x [5 2 10], hidden size 4, both directions                    [5 2 2 4], [2 2 4] twice
-//   Adam of two parameters [3] and [4 4]                                  both again, then their two states
+//   Adam of two parameters [3] and [4 4]                                  both again, then their
+//     two states
 #include "shapes/infer.h"
 
 static tsr_dim product(struct shape_job *job, tsr_dim a, int64_t times)
@@ -58,7 +60,8 @@ static void set_four(struct shape_job *job, int i, tsr_dim a, tsr_dim b, tsr_dim
     }
 }
 
-// The result with heads side by side: [batch, rows, heads * width], as many heads as queries, as wide as values.
+// The result with heads side by side: [batch, rows, heads * width], as many heads as queries, as
+// wide as values.
 static void set_joined(struct shape_job *job, const tsr_dim q[4], const tsr_dim v[4])
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);

@@ -84,7 +84,8 @@ void tsr__infer_quantized_gemm(struct shape_job *job)
     job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
 }
 
-// A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however long the vector is.
+// A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however
+// long the vector is.
 void tsr__infer_matmul_bnb4(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -99,7 +100,7 @@ void tsr__infer_matmul_bnb4(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Batches that are transposed have sizes that nobody follows, but as many as others.
+// Transposed batches have sizes that are not followed, but the same rank.
 void tsr__infer_fused_matmul(struct shape_job *job)
 {
     int a = tsr__job_in(job, 0).rank, b = tsr__job_in(job, 1).rank;
@@ -112,8 +113,8 @@ void tsr__infer_fused_matmul(struct shape_job *job)
         tsr__job_set(job, 0, rank, tsr__job_dims(job, rank));
 }
 
-// Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over. Statistics have one
-// element for each row.
+// Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over.
+// Statistics have one element for each row.
 void tsr__infer_skip_norm(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -131,7 +132,8 @@ void tsr__infer_skip_norm(struct shape_job *job)
     }
 }
 
-// A loss for each target. Where the targets' own shape is not known, they have one dimension less than the scores; ONNX Runtime takes other sizes.
+// A loss for each target. Where the targets' own shape is not known, they have one dimension less
+// than the scores; ONNX Runtime takes other sizes.
 static void infer_losses(struct shape_job *job)
 {
     int scores = tsr__job_in(job, 0).rank;
@@ -141,7 +143,8 @@ static void infer_losses(struct shape_job *job)
         tsr__job_like(job, 0, 1);
 }
 
-// A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the scores.
+// A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the
+// scores.
 void tsr__infer_loss(struct shape_job *job)
 {
     if (tsr__job_text_is(job, "reduction", "none", false))
@@ -151,8 +154,8 @@ void tsr__infer_loss(struct shape_job *job)
     tsr__job_like(job, 1, 0);
 }
 
-// Rows of a table whose last dimension is packed: as long as what lies in it, for a last block may be short. Of
-// [v 6] bytes with two numbers each and indices of [b t], [b t 12].
+// Rows of a table whose last dimension is packed: as long as its contents, since the last block may
+// be short. Of [v 6] bytes with two numbers each and indices of [b t], [b t 12].
 void tsr__infer_gather_quantized(struct shape_job *job)
 {
     struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);

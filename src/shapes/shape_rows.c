@@ -17,7 +17,7 @@ static tsr_dim rows_of(struct shape_job *job)
     return DIM_UNKNOWN;
 }
 
-// So many columns; without any, nobody knows.
+// Number of columns; without any, unknown.
 static tsr_dim columns_of(int64_t columns)
 {
     if (columns > 0)

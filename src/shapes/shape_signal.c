@@ -14,7 +14,7 @@ static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
     return tsr__expr_dim(job->exprs, element_of(tsr__job_values(job, input), i));
 }
 
-// The type of the attribute, float by default; unknown for a number that is none.
+// The type of the attribute, float by default; unknown for an invalid number.
 static void output_type(struct shape_job *job)
 {
     int64_t t = tsr__job_int(job, "output_datatype", TSR_FLOAT);
@@ -25,7 +25,8 @@ static void output_type(struct shape_job *job)
 
 // ---- images ------------------------------------------------------------------------------------
 
-// Batch and channels of the input, places of the grid; either alone says how many dimensions there are.
+// Batch and channels of the input, places of the grid; either alone says how many dimensions there
+// are.
 void tsr__infer_grid_sample(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
@@ -49,7 +50,8 @@ void tsr__infer_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
-// {n c h w} gives a grid of [n h w 2]: a place in the image for each of the result's; of volumes, 3 numbers.
+// {n c h w} gives a grid of [n h w 2]: a place in the image for each of the result's; of volumes, 3
+// numbers.
 void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
@@ -198,7 +200,8 @@ void tsr__infer_dft(struct shape_job *job)
     dft(job, known, axis);
 }
 
-// Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8 + 1 = 15, each with 16 // 2 + 1 = 9 frequencies.
+// Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8 + 1 = 15, each with 16 //
+// 2 + 1 = 9 frequencies.
 void tsr__infer_stft(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);

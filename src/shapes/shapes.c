@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // shapes.c - type and shape of every value: what the model declares, completed by the rules.
 //
-// One pass in node order, into subgraphs where their node stands and into functions where they are
-// called. What follows from the inputs wins over what is declared; a declared symbol gives way to a
-// number that is found; what neither knows stays open. Values that hold sizes are followed along (known_values.c). The work is linear
-// in the nodes; bodies that are followed again and again (nested loops, calls in calls) have a
-// budget.
+// One pass in node order, into subgraphs at their node and into functions at their calls. What
+// follows from the inputs wins over declarations; a declared symbol gives way to an inferred
+// number; what neither knows stays open. Values that hold sizes are followed along
+// (known_values.c). The work is linear in the nodes; bodies that are visited repeatedly (nested
+// loops, calls in calls) have a budget.
 //
 //   declared     found        kept        why
 //   [1 6]        [n 6]        [n 6]       n is the size of an input: a run will have it
-//   [n 6]        [4 6]        [4 6]       a number says more than a name
-//   [? 6]        [k+1 6]      [k+1 6]     anything says more than nothing
+//   [n 6]        [4 6]        [4 6]       a number is more specific than a symbol
+//   [? 6]        [k+1 6]      [k+1 6]     anything is more specific than nothing
 //   [2 6]        [3 6]        [3 6]       a contradiction, which is reported: a run will have 3
-//   [1 2 6]      [2 6]        [2 6]       the same of ranks
-//   [n 6]        [? 6]        [n 6]       whoever wrote it may know more; of rows that are `misinferred`, or where what the node reads was
-//                                         declared wrongly, nobody does: [? 6]
+//   [1 2 6]      [2 6]        [2 6]       the same for ranks
+//   [n 6]        [? 6]        [n 6]       the declaration may know more; but [? 6] for
+//                `misinferred`
+//                                         rows, or if an input was declared wrongly
 #include "shapes/infer.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
@@ -58,7 +59,8 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     return tensor;
 }
 
-// Constants have the type and shape of their tensor, whatever is declared beside it; values that are no tensors, those of what they hold.
+// Constants have the type and shape of their tensor, whatever is declared; sequences and optionals
+// those of their elements.
 static void read_declared(struct shapes *shapes, const tsr_value *value)
 {
     static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
@@ -75,7 +77,7 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         at->dtype = tsr_tensor_dtype(tensor);
         at->rank = tsr_tensor_rank(tensor);
         tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank + 1);
-        if (!dims) // out of memory: nobody looks at sizes that are not there
+        if (!dims) // out of memory: treated as unknown
             at->rank = -1;
         for (int i = 0; i < at->rank; i++)
             dims[i] = dim_of(tsr_tensor_dims(tensor)[i]);
@@ -93,7 +95,7 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         bind_dims(shapes, at);
 }
 
-// What the node makes; then what it reads that nobody has read before (stand-ins have no other place).
+// The node's outputs; then inputs that have not been read before (stand-ins occur nowhere else).
 static void read_values(struct shapes *shapes, const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -106,7 +108,8 @@ static void read_values(struct shapes *shapes, const tsr_node *node)
     }
 }
 
-// Inputs, constants and results of nodes; then what nodes read that has no other place (values of an outer graph stand in for it).
+// Inputs, constants and results of nodes; then what nodes read that has no other place (values of
+// an outer graph stand in for it).
 static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -140,7 +143,7 @@ struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *val
     return r;
 }
 
-// A size that has no name of its own (symbol_of_open) is not shown by the one that it has here.
+// Hidden symbols (symbol_of_open) are not shown.
 static const char *size_name(const tsr_dim *dim)
 {
     bool named = dim->symbol && dim->symbol[0] && !strchr(dim->symbol, HIDDEN_MARK);
@@ -188,8 +191,9 @@ static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_va
               "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 
-// Which of two spellings of a size is worth more. What follows from the inputs is what a run will have, whatever was
-// written down once: x [n 6] gives Relu(x) [n 6], though it be declared as [1 6]. Else the declared one, then a number.
+// Which of two spellings of a size is worth more. What follows from the inputs is what a run will
+// have, whatever was written down once: x [n 6] gives Relu(x) [n 6], though it be declared as [1
+// 6]. Else the declared one, then a number.
 static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
@@ -205,8 +209,8 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     return found;
 }
 
-// Sizes that the rule cannot tell, where declarations are doubted: symbols of their own, which win over declarations as sizes of inputs do,
-// and are forgotten in the end.
+// Sizes that the rule cannot tell, where declarations are doubted: symbols of their own, which win
+// over declarations as sizes of inputs do, and are forgotten in the end.
 static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
                        enum doubt doubt)
 {
@@ -244,8 +248,8 @@ static bool is_refuted(struct shapes *shapes, tsr_dim declared, tsr_dim found)
            tsr__expr_rooted(shapes->exprs, d);
 }
 
-// Dimension by dimension; the list is copied only where something changes, for other values may share it. Returns whether a declared one
-// was wrong.
+// Dimension by dimension; the list is copied only where something changes, for other values may
+// share it. Returns whether a declared one was wrong.
 static bool merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
 {
     bool same = true, refuted = false;
@@ -266,7 +270,8 @@ static bool merge_dims(struct shapes *shapes, struct shape *at, const struct sha
     return refuted;
 }
 
-// Nothing contradicts what is not known; symbols contradict nobody, for they may be any number.
+// Unknown sizes contradict nothing; symbols contradict nothing either, since they may be any
+// number.
 static bool agree(const struct shape *a, const struct shape *b)
 {
     if (a->dtype != TSR_UNDEFINED && b->dtype != TSR_UNDEFINED && a->dtype != b->dtype)
@@ -281,9 +286,10 @@ static bool agree(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// What the operator gives, beside what the model declares. Where they contradict each other that is reported, and the declared type
-// stays; rank and sizes are those that a run will have. onnx's inference, for one, gives a Squeeze of axes [3, 1] a dimension too many.
-// Returns what was wrong about the declaration.
+// What the operator gives, beside what the model declares. Where they contradict each other that is
+// reported, and the declared type stays; rank and sizes are those that a run will have. onnx's
+// inference, for one, gives a Squeeze of axes [3, 1] a dimension too many. Returns what was wrong
+// about the declaration.
 static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                         struct shape found, enum value_form form)
 {
@@ -330,7 +336,7 @@ static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dt
     return TSR_UNDEFINED;
 }
 
-// The table's word for the element type of a result, as a type.
+// The element type of a result by the table.
 static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
 {
     switch (type) {
@@ -366,8 +372,8 @@ static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
     return TSR_UNDEFINED;
 }
 
-// The type of output i by the row. Rows name the types of four; later ones are as the first input, unless the
-// shape function says.
+// The type of output i by the row. Rows name the types of four; later ones are as the first input,
+// unless the shape function says.
 static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *row, int i)
 {
     if (i < (int)TSR_COUNT(row->type))
@@ -429,8 +435,8 @@ static void visit_bodies(struct shape_job *job)
     }
 }
 
-// A row, else the body of a function, else nothing but what bodies declare themselves. Returns how far
-// declarations of this operator's outputs are doubted.
+// A row, else the body of a function, else nothing but what bodies declare themselves. Returns how
+// far declarations of this operator's outputs are doubted.
 static enum doubt find_outputs(struct shape_job *job)
 {
     const tsr_function *function = NULL;
@@ -516,7 +522,8 @@ static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
     return true;
 }
 
-// A body that is followed again begins anew with what it declares. What the caller gives wins over that where they contradict.
+// A body that is followed again begins anew with what it declares. What the caller gives wins over
+// that where they contradict.
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n)
 {
@@ -585,11 +592,12 @@ static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
     }
 }
 
-// ---- sizes without a name ------------------------------------------------------------------------
+// ---- sizes without a name -----------------------------------------------------------------------
 
-// The symbol for a size of an input that the model leaves unnamed: INPUT.AXIS, which callers can bind to a number. Where
-// names are not wanted (report: the shapes are written into the model), or the model uses that name for another size, it
-// is a hidden symbol: a declaration that contradicts it is still found.
+// The symbol for a size of an input that the model leaves unnamed: INPUT.AXIS, which callers can
+// bind to a number. Where names are not wanted (report: the shapes are written into the model), or
+// the model uses that name for another size, it is a hidden symbol: a declaration that contradicts
+// it is still found.
 static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, size_t input, int axis)
 {
     struct exprs *exprs = shapes->exprs;
@@ -664,7 +672,7 @@ static void forget_elements(struct shapes *shapes, struct known_value *value)
     value->elements = elements;
 }
 
-// Nobody outside can read a hidden symbol: what it stands in is not known.
+// Hidden symbols have no meaning outside: sizes that contain one become unknown.
 static void forget_hidden(struct shapes *shapes)
 {
     shapes->exprs->hides = false;
@@ -676,7 +684,8 @@ static void forget_hidden(struct shapes *shapes)
     }
 }
 
-// Declarations, then the symbols of the inputs, then one walk through the nodes. Sizes without a name have one during the walk.
+// Declarations, then the symbols of the inputs, then one walk through the nodes. Sizes without a
+// name have one during the walk.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report, const struct shape_rules *rules)
 {
@@ -698,7 +707,8 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
         follow_graph(shapes, graph);
         forget_hidden(shapes);
     }
-    // Types and constants are decoded when they are asked for, in the model's memory: one that could not be is not absent.
+    // Types and constants are decoded when they are asked for, in the model's memory: one that
+    // could not be is not absent.
     bool ran_out = arena->session->out_of_memory && !ran_out_before;
     if (ran_out || arena->failed)
         return NULL;
@@ -779,8 +789,8 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 
 #define LOOPS_CARRY_LISTS 13 // the opset since which they do
 
-// An optional that a node makes of one tensor has an element. One from a branch or from outside may be empty, and an
-// empty one cannot be made anew without its type.
+// An optional that a node makes of one tensor has an element. One from a branch or from outside may
+// be empty, and an empty one cannot be made anew without its type.
 enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);

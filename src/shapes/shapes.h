@@ -22,14 +22,15 @@ bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n);
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
 // The same; of a sequence or an optional value, what is true of all its elements.
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value);
-// By value id the rank of each value, or of a list's elements; -1: not known. Room for tsr__model_value_ids.
+// By value id the rank of each value, or of a list's elements; -1: not known. Room for
+// tsr__model_value_ids.
 void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 // A sequence, a map, an optional value: it holds tensors, and is never taken apart or moved.
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);
 // How a value that is no tensor can be taken apart into tensors and put together elsewhere.
 enum list_way {
     LIST_STAYS,    // it cannot: tensors of unknown type or of texts, an optional that may be empty
-    LIST_SEQUENCE, // element by element, as many as it has at run time
+    LIST_SEQUENCE, // element by element; their number is known at run time
     LIST_OPTIONAL, // one element, which is there
 };
 enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value);
@@ -39,19 +40,22 @@ int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, in
                          int64_t cap);
 // An element of the tensor is 0, or may be: in a new shape that means "as before".
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value);
-// The element that is -1: in a new shape what the others leave, also where those are expressions. -1: none is known to be.
+// The element that is -1: in a new shape what the others leave, also where those are expressions.
+// -1: none is known to be.
 int64_t tsr__shapes_rest(const struct shapes *shapes, const tsr_value *value);
 
-// Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
+// Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of
+// memory.
 struct dim_sizes;
 struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *sizes, size_t n);
 int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim); // -1: not known
 
 // ---- control flow (control.c) ------------------------------------------------------------------
 
-// How the values of a node with bodies belong together. Inputs of the node: those that steer it, the
-// states, the slices. Inputs of a body: numbers of the turn, the states, the slices. Outputs of a
-// body: the condition (if any), the states, the results. Outputs of the node: the states, the results.
+// How the values of a node with bodies belong together. Inputs of the node: those that steer it,
+// the states, the slices. Inputs of a body: numbers of the turn, the states, the slices. Outputs of
+// a body: the condition (if any), the states, the results. Outputs of the node: the states, the
+// results.
 struct control {
     tsr_graph *bodies[2];
     const char *names[2]; // attributes that hold them
@@ -67,7 +71,7 @@ struct control {
 };
 // False: no such node, or one that does not fit its bodies.
 bool tsr__control_of(const tsr_node *node, struct control *out);
-// Axis of slice i (result i), counted from the front of a tensor of that rank; -1: there is none.
+// Axis of slice i (result i), counted from the front of a tensor of that rank; -1: invalid.
 int tsr__control_in_axis(const struct control *control, int slice, int rank);
 int tsr__control_out_axis(const struct control *control, int result, int rank);
 

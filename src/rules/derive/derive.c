@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive.c - rules that attributes or ranks decide. Each function writes the rule's text for one
-// node; the parser does the rest. Reshape has a file of its own.
+// derive.c - rules that depend on attributes or ranks. Each function writes the rule's text for one
+// node; the parser does the rest. Reshape has a separate file.
 //
 //   MatMul of [2 4 5] and [5]      [B* m k],[k] -> [B* m]; red k:sum
 //   Gemm, transB 1                 [m k],[n k],[m~ n~]? -> [m n]; red k:sum; once 2
 //   Transpose, perm 0 2 1          [d0 d1 d2] -> [d0 d2 d1]
 //
-// Letters have no meaning but to be the same or not; sizes are found when the text is laid over the node's shapes (fit.c).
-// A text may also hold clauses: `red` factors are reduced, `rep` ones stay whole, `stat` ones replace the node when they are cut,
-// `attr` ones are counted by an attribute, `win` ones need a window of an input (rule_text.c has them all).
+// Letters only mean equality; sizes are found when the text is matched with the node's shapes
+// (fit.c). A text may also have clauses: `red` factors are reduced, `rep` ones are never sharded,
+// sharding a `stat` one replaces the node, `attr` ones are counted by an attribute, `win` ones need
+// a window of an input (rule_text.c has them all).
 #include "rules/internal.h"
 
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
@@ -53,7 +54,8 @@ static size_t put_number(char *at, size_t room, int64_t v)
     return put(at, room, p, (size_t)(end - p));
 }
 
-// The number of characters that the text has, or `room` where it does not fit: what was put down then is not read.
+// The number of characters that the text has, or `room` where it does not fit: what was put down
+// then is not read.
 static size_t format_to(char *at, size_t room, const char *format, va_list args)
 {
     size_t n = 0;
@@ -89,7 +91,8 @@ static size_t format_to(char *at, size_t room, const char *format, va_list args)
     return n;
 }
 
-// A text that has begun and was given up (tsr__derive_none) takes nothing more, and its reason stays.
+// A text that has begun and was given up (tsr__derive_none) takes nothing more, and its reason
+// stays.
 void tsr__derive_add(struct derivation *derivation, const char *format, ...)
 {
     if (derivation->n && !derivation->text)
@@ -139,8 +142,8 @@ void tsr__derive_gemm(struct derivation *derivation)
         derivation->text = old[a][b];
 }
 
-// Training draws random numbers; only the inference form is element-wise. With a seed it stays whole too: the numbers
-// of a part are not a part of the numbers.
+// Training draws random numbers; only the inference form is element-wise. With a seed it stays
+// whole too: the numbers of a part are not a part of the numbers.
 void tsr__derive_dropout(struct derivation *derivation)
 {
     if (!tsr__node_input_is_off(derivation->node, 2))

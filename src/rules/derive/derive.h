@@ -17,7 +17,8 @@ static inline const char *text_if(bool holds, const char *text)
     return holds ? text : "";
 }
 
-// ",[]?" for a scale or zero point of a whole tensor; ",[_]?" where it is given as a vector of one. `end` is what stands behind.
+// ",[]?" for a scale or zero point of a whole tensor; ",[_]?" where it is given as a vector of one.
+// `end` is what stands behind.
 static inline void add_single(struct derivation *derivation, size_t i, const char *end)
 {
     if (tsr__derive_in(derivation, i).rank == 1)
@@ -38,12 +39,13 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
                          int64_t *out, int64_t cap);
 // Rank of input i; -1: not known, and the derivation has ended.
 int tsr__derive_rank(struct derivation *derivation, size_t i);
-// The attribute as an axis of that rank; -1: it is none, or the rank is not known, and the derivation has ended.
+// The attribute as an axis of that rank; -1: invalid, or the rank is unknown, and the derivation
+// has ended.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank);
 // "d0 d1 ": letters of dimensions from .. to-1.
 void tsr__derive_letters(struct derivation *derivation, char letter, int from, int to);
-// "stat" where a node of this kind can be replaced by simpler ones (expand.c), else "rep": from that
-// opset of ai.onnx on, and for element types of input 0 that the simpler ones have.
+// "stat" where a node of this kind can be replaced by simpler ones (expand.c), else "rep": from
+// that opset of ai.onnx on, and for element types of input 0 that the simpler ones have.
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                              enum expand_types types);
@@ -59,7 +61,8 @@ int64_t tsr__onnx_opset(const tsr_node *node);
 // Bit i: dimension i is reduced. False: not known, and the derivation has ended.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced);
 
-// A value of one element. Or: the bytes of a constant, all alike; false: they are not, or not known.
+// True for a value of one element. tsr__derive_alike: the bytes of a constant are all equal; false:
+// they are not, or unknown.
 bool tsr__derive_single(struct shape shape);
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 
@@ -68,8 +71,8 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 // Attention, convolutions, recurrent layers, experts, rows.
 void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each); // sizes of h and g
 bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads);
-// The mask (if there is one) is [q k] or [b heads q k], with a number of rows and as many columns as
-// input 1 has in dimension `keys`.
+// The mask (if there is one) is [q k] or [b heads q k], with a number of rows and as many columns
+// as input 1 has in dimension `keys`.
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys);
 bool tsr__deform_expands(const struct derivation *derivation); // expand_deform.c
 

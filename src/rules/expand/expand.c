@@ -32,8 +32,8 @@ bool tsr__x_has(const struct expansion *expansion, size_t i)
     return tsr__x_in(expansion, i) != NULL;
 }
 
-// Of the twin: the node as it stands in the model whose shapes are known; `node` is its copy that
-// is replaced.
+// Shape of an input of the twin, the node in the model whose shapes are known; `node` is its copy
+// that is replaced.
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
     return tsr__shapes_of(expansion->shapes, input_at(expansion->twin, i));
@@ -59,8 +59,8 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// The new node reads a value that lies in parts from the start.
-// A value may be in several inputs, and each is noted.
+// Records that the new node reads a sharded value made by the expansion, for each input that it is
+// in.
 static void note_places(struct expansion *expansion, tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
@@ -114,7 +114,8 @@ tsr_value *tsr__x_output(const tsr_node *node)
     return tsr_node_output(node, 0);
 }
 
-// "softmax/Exp", with the expanded node's name in front; nothing: the expansion has failed before or now.
+// "softmax/Exp", with the expanded node's name in front; nothing: the expansion has failed before
+// or now.
 static struct str new_name(struct expansion *expansion, const char *what)
 {
     struct str name =
@@ -262,7 +263,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
 
 // ---- formulas ----------------------------------------------------------------------------------
 
-// A cast to the same type is none: no node is made.
+// No node is made for a cast to the same type.
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to)
 {
     if (from == to)
@@ -351,7 +352,8 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-// Constants that count places ({0, 1, 2, ...} along an axis) lie cut as the factors of that axis are: no device needs another's.
+// Constants that count places ({0, 1, 2, ...} along an axis) lie cut as the factors of that axis
+// are: no device needs another's.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {
@@ -390,12 +392,13 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr_node_output(node, 0);
 }
 
-// The value may be an input of the old node: then a new node must give it, for outputs keep their names.
+// The value may be an input of the old node: then a new node must give it, for outputs keep their
+// names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (k >= (int)tsr_node_output_count(expansion->node) ||
         !tsr_node_output(expansion->node, (size_t)k))
-        return; // nobody asked for it
+        return; // not requested
     bool made = false;
     if (!value) {
         expansion->failed = true;
@@ -449,7 +452,7 @@ static tsr_status finish(struct expansion *expansion)
     return tsr_node_remove(expansion->node);
 }
 
-// "" for a node that has neither a name nor a named output; names of what is made then begin with a
+// "" for a node without a name and without named outputs; names of new nodes then begin with a
 // slash.
 static const char *name_of(const tsr_node *node)
 {
@@ -461,8 +464,8 @@ static const char *name_of(const tsr_node *node)
     return "";
 }
 
-// Names of what is made begin with the node's name, or with that of its first named output. A full
-// arena counts as TSR_NOMEM even where the expansion also failed: with more memory it might not.
+// Names of new nodes begin with the node's name, or with that of its first named output. A full
+// arena is TSR_NOMEM even if the expansion also failed: with more memory it might not.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand.h - building blocks of expansions: a node is replaced by simpler ones. Private to the rules
-// room.
+// expand.h - building blocks of expansions: a node is replaced by simpler ones. Private to the
+// rules room.
 //
 // Every function takes NULL for a value that could not be made and gives NULL back, so that an
 // expansion is written as one formula and fails once, at the end.
@@ -51,8 +51,9 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
 tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n);
-// The value, of which each device has its part from the start: dimension `axis` of `rank` is made of the factors of `dim`, the
-// others have one element. Nodes made later that read it are then cut, and what they make of it.
+// The value, of which each device has its part from the start: dimension `axis` of `rank` is made
+// of the factors of `dim`, the others have one element. Nodes made later that read it are then cut,
+// and what they make of it.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim);
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to);
