@@ -190,6 +190,7 @@ TSR_API tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes,
 /* An edit keeps uses, producers and shardings consistent. A refused edit (an empty or used name, a
  * value out of scope, a removed node) changes nothing and is TSR_INVALID; functions that return an
  * object return NULL. */
+/* Renames a value everywhere in the model except in training_info. */
 TSR_API tsr_status tsr_value_rename(tsr_value *value, const char *name);
 TSR_API tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name);
 TSR_API tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value);

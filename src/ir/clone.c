@@ -139,8 +139,7 @@ static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *t
     *copy = *tensor;
     copy->model = to;
     copy->value = value;
-    if (!copy->store)
-        copy->store = tensor->model->store;
+    copy->store = tensor_store(tensor);
     copy->data_ready = false;
     if (!embeds && (tensor->sparse.n || (tensor->body.n && !tensor->replaced))) {
         copy->decoded = false;

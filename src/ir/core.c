@@ -269,8 +269,7 @@ void tsr__node_unlink(tsr_node *node)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// The new node is in no list, its inputs are not linked and its outputs are NULL. "ai.onnx" is the
-// long name of the domain "".
+// The new node is in no list, its inputs are not linked and its outputs are NULL.
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
 {
@@ -284,9 +283,7 @@ tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, str
         return NULL;
     node->graph = graph;
     node->name = name;
-    if (str_is(domain, "ai.onnx"))
-        domain = STR("");
-    node->domain = tsr__symbol(model, domain);
+    node->domain = tsr__symbol(model, plain_domain(domain));
     node->op = tsr__symbol(model, op);
     node->inputs = inputs;
     node->outputs = outputs;
@@ -466,9 +463,7 @@ struct str tsr__node_domain_str(const tsr_node *node)
 // a domain is used.
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
-    while (graph->owner)
-        graph = graph->owner->graph;
-    const opset_list *list = graph->function ? &graph->function->opsets : &graph->model->opsets;
+    const opset_list *list = graph_opsets(graph);
     for (size_t i = 0; i < list->n; i++)
         if (str_eq(list->at[i].domain, domain))
             return list->at[i].version;

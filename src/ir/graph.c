@@ -258,3 +258,11 @@ bool tsr__value_is_other(const tsr_value *value)
     const struct vtype *vtype = type_of(value);
     return vtype && vtype->other.n > 0;
 }
+
+bool tsr__value_is_no_tensor(const tsr_value *value)
+{
+    tsr_dtype dtype;
+    int rank;
+    const tsr_dim *dims;
+    return tsr__value_is_other(value) && tsr__value_wrapped(value, &dtype, &rank, &dims) < 0;
+}

@@ -327,6 +327,27 @@ static inline size_t dims_of(int rank)
 {
     return rank > 0 ? (size_t)rank : 0;
 }
+static inline bool value_renamed(const tsr_value *value)
+{
+    return value && (value->flags & V_RENAMED);
+}
+// The store of a tensor that may be copied from another model.
+static inline struct store *tensor_store(const tsr_tensor *tensor)
+{
+    return tensor->store ? tensor->store : tensor->model->store;
+}
+// "ai.onnx" is the long name of the domain "".
+static inline struct str plain_domain(struct str domain)
+{
+    return str_is(domain, "ai.onnx") ? STR("") : domain;
+}
+// The imports of the enclosing function, or of the model.
+static inline const opset_list *graph_opsets(const tsr_graph *graph)
+{
+    while (graph->owner)
+        graph = graph->owner->graph;
+    return graph->function ? &graph->function->opsets : &graph->model->opsets;
+}
 tsr_model *tsr__model_make(tsr_session *session); // no graph yet
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names);
 // Records that a graph uses this name, so that fresh names differ from it.

@@ -149,7 +149,7 @@ tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, cons
                                  int wrapped, struct tensor_file *out) TSR_MUST_USE;
 void tsr__tensor_file_close(struct tensor_file *file);
 
-// ---- types other than tensors (serde/decode.c) -------------------------------------------------
+// ---- types other than tensors (graph.c, serde/decode.c) ----------------------------------------
 
 bool tsr__value_is_other(const tsr_value *value); // sequence, map, optional, ...
 // 1 for a sequence of tensors, 2 for an optional, 3 for an optional sequence, with the type of the

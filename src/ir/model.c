@@ -266,9 +266,7 @@ static struct opset *find_opset(tsr_model *model, struct str domain)
 // "ai.onnx" is the long name of the domain "". An entry of the file keeps its place in the list.
 tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version)
 {
-    struct str name = str_of(domain);
-    if (str_is(name, "ai.onnx"))
-        name = STR("");
+    struct str name = plain_domain(str_of(domain));
     struct opset *opset = find_opset(model, name);
     if (opset && opset->version == version)
         return TSR_OK;

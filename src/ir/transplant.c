@@ -193,7 +193,7 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
     tensor->model = model;
     tensor->value = copy;
     tensor->whole = (struct str){NULL, 0};
-    tensor->store = from->store ? from->store : from->model->store;
+    tensor->store = tensor_store(from);
     tensor->dims = dims;
     if (from->rank)
         memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
@@ -277,14 +277,6 @@ tsr_function *tsr__node_function(const tsr_node *call)
     return tsr__map_get(&model->function_names, str_bytes(&key, sizeof key));
 }
 
-// The imports of the enclosing function, or of the model.
-static const opset_list *opsets_at(const tsr_graph *graph)
-{
-    while (graph->owner)
-        graph = graph->owner->graph;
-    return graph->function ? &graph->function->opsets : &graph->model->opsets;
-}
-
 const tsr_function *tsr__node_home(const tsr_node *node)
 {
     const tsr_graph *graph = node->graph;
@@ -320,7 +312,7 @@ static const struct opset *opset_of(const opset_list *list, struct str domain)
 static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;
-    const opset_list *here = opsets_at(call->graph);
+    const opset_list *here = graph_opsets(call->graph);
     for (size_t i = 0; i < function->opsets.n; i++) {
         const struct opset *opset = &function->opsets.at[i];
         const struct opset *known = opset_of(here, opset->domain);
@@ -342,7 +334,7 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enu
 // Adds the missing imports to the model.
 static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
 {
-    const opset_list *here = opsets_at(call->graph);
+    const opset_list *here = graph_opsets(call->graph);
     for (size_t i = 0; i < function->opsets.n; i++) {
         const struct opset *opset = &function->opsets.at[i];
         if (opset_of(here, opset->domain))

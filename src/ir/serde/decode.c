@@ -271,14 +271,6 @@ int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, cons
     return form;
 }
 
-bool tsr__value_is_no_tensor(const tsr_value *value)
-{
-    tsr_dtype dtype;
-    int rank;
-    const tsr_dim *dims;
-    return tsr__value_is_other(value) && tsr__value_wrapped(value, &dtype, &rank, &dims) < 0;
-}
-
 // tsr_tensor_rank decodes the tensor.
 static void type_of_tensor(tsr_value *value, struct vtype *vtype)
 {

@@ -476,12 +476,6 @@ static void bind_standins(tsr_model *model)
 
 // ---- functions, model -----------------------------------------------------------------------
 
-// "ai.onnx" is the long name of the domain "".
-static struct str plain_domain(struct str domain)
-{
-    return str_is(domain, "ai.onnx") ? STR("") : domain;
-}
-
 static void read_opset(tsr_model *model, opset_list *list, const struct wire_field *field)
 {
     struct opset *opset = vec_push(&model->arena, list);

@@ -62,11 +62,6 @@ static tsr_status check_annotations(tsr_model *model, bool *any)
 
 // ---- renames --------------------------------------------------------------------------------
 
-static bool renamed(const tsr_value *value)
-{
-    return value && (value->flags & V_RENAMED);
-}
-
 // Marks nodes, specs and outputs that refer to a renamed value or configuration. If all nodes are
 // in one graph that is written in place, write_graph.c marks them.
 static void touch_renamed(tsr_model *model)
@@ -78,7 +73,7 @@ static void touch_renamed(tsr_model *model)
     // A subgraph may have an outer value as its output.
     for (tsr_graph *graph = model->graphs; graph; graph = graph->next)
         for (size_t i = 0; i < graph->outputs.n; i++)
-            if (renamed(graph->outputs.at[i].value) && !(graph->flags & G_GONE))
+            if (value_renamed(graph->outputs.at[i].value) && !(graph->flags & G_GONE))
                 tsr__touch_graph(graph, G_OUTPUTS);
 }
 

@@ -174,12 +174,6 @@ static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 
 // ---- external data --------------------------------------------------------------------------
 
-// A constant copied from another model has its external data beside that model.
-static struct store *store_of(const tsr_tensor *tensor)
-{
-    return tensor->store ? tensor->store : tensor->model->store;
-}
-
 // The range of the external data. A new tensor (no body) has it in the object. The length may be
 // missing in a file, but must match the shape.
 static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
@@ -209,7 +203,7 @@ static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
     tsr_status st = external_of(tensor, bytes, &external);
     if (st != TSR_OK)
         return st;
-    return tsr__store_map(store_of(tensor), &external, &at, &tensor->data);
+    return tsr__store_map(tensor_store(tensor), &external, &at, &tensor->data);
 }
 
 // ---- any constant ---------------------------------------------------------------------------
@@ -372,7 +366,7 @@ static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64
     if (st != TSR_OK)
         return st;
     *offset = external.offset;
-    return tsr__store_open(store_of(tensor), &external, &at, fd);
+    return tsr__store_open(tensor_store(tensor), &external, &at, fd);
 }
 
 // The position of the data in an open file: its external file or that of the model. False: it is
@@ -392,7 +386,7 @@ bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint
         *length = (uint64_t)bytes;
         return tensor->status == TSR_OK;
     }
-    const struct store *store = store_of(tensor);
+    const struct store *store = tensor_store(tensor);
     uintptr_t start = (uintptr_t)store->bytes.p;
     if (tsr__tensor_ready(tensor) != TSR_OK || store->file.fd <= 0 ||
         (uintptr_t)tensor->data < start ||

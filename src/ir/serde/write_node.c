@@ -352,19 +352,14 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
 
-static bool renamed(const tsr_value *value)
-{
-    return value && (value->flags & V_RENAMED);
-}
-
 // Done when saving: a value may be renamed often, but its consumers are visited once.
 void tsr__touch_renamed(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
-        if (renamed(node->inputs[i].value))
+        if (value_renamed(node->inputs[i].value))
             tsr__touch_node(node, N_INPUTS);
     for (size_t i = 0; i < node->n_outputs; i++)
-        if (renamed(node->outputs[i]))
+        if (value_renamed(node->outputs[i]))
             tsr__touch_node(node, N_OUTPUTS);
     for (size_t i = 0; i < node->n_configs; i++) {
         tsr_node_config *nc = node->configs[i];
@@ -373,7 +368,7 @@ void tsr__touch_renamed(tsr_node *node)
             tsr__touch_node(node, N_CONFIGS);
         }
         for (size_t k = 0; k < nc->n_specs; k++)
-            if (renamed(nc->specs[k]->value))
+            if (value_renamed(nc->specs[k]->value))
                 tsr__spec_touch(nc->specs[k], S_NAME);
     }
 }
