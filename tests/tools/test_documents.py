@@ -127,6 +127,17 @@ def broken_programs():
                 yield "%s: %s" % (page, ended.stderr.strip()[:300])
 
 
+def missing_functions():
+    """`tsr_x` in a document is declared in an installed header, unless the changelog names what is gone."""
+    headers = text_of("include/tessera.h") + text_of("include/tessera_graph.h")
+    for page in documents():
+        if page == "CHANGELOG.md":
+            continue
+        for name in sorted(set(re.findall(r"\btsr_[a-z]\w*[a-z0-9]\b", text_of(page))) - {"tsr_noun_verb"}):
+            if not re.search(r"\b%s" % name, headers):
+                yield "%s names %s" % (page, name)
+
+
 def main():
     os.chdir(ROOT)
     page = text_of("ARCHITECTURE.md")
@@ -135,6 +146,7 @@ def main():
     check("ARCHITECTURE.md has true line counts", list(wrong_counts(page)))
     check("ARCHITECTURE.md is short", list(wrong_size(page)))
     check("the man page has all environment variables", list(undocumented_variables()))
+    check("functions that documents name are public", list(missing_functions()))
     check("programs in documents compile", list(broken_programs()))
     sys.exit(1 if failed else 0)
 
