@@ -388,8 +388,8 @@ static void own_inputs(const struct guard *guard, tsr_value *const *own)
             form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
 }
 
-// Adds the node to the branch under new names: names in a branch must differ from those outside. For
-// now its results are the local values of the step's outputs.
+// Adds the node under new names: names in a branch must differ from those outside. For now its
+// results are the local values of the step's outputs.
 static tsr_status add_node(struct guard *guard)
 {
     struct step *st = guard->st;
