@@ -283,7 +283,12 @@ free_all:
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
     tsr_report_options given;
-    tsr_status st = OPTIONS_READ(tsr_model_session(model), &given, options, command);
+    tsr_session *session = tsr_model_session(model);
+    tsr_status st = OPTIONS_READ(session, &given, options, command);
+    if (st == TSR_OK && given.plan)
+        st = tsr__same_session(session, given.plan->session, "plan");
+    if (st == TSR_OK && given.simulation)
+        st = tsr__same_session(session, given.simulation->session, "simulation");
     if (st != TSR_OK)
         return st;
     tsr_report_input input = {.size = sizeof input,

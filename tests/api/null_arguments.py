@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No call of the headers dies of a NULL that is no handle: null_arguments.py include/tessera.h LIBRARY FOLDER
 
-The headers in its folder are read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
+This header and tessera_graph.h are read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
 handle: a text, options, a list, a result. That one is NULL, and the others are something that the call can do without being
 right: handles of a small model, "x", 1, zeroed structs. Each call is made in a process of its own, which must end by
 itself. A NULL handle other than a session stays a programming error, as the header says.
@@ -185,7 +185,7 @@ def last_words(world, name, given):
 
 
 def main():
-    structs, callbacks, calls = read("".join(open(path, encoding="utf-8").read() for path in sorted(glob.glob(os.path.dirname(HEADER) + "/*.h"))))
+    structs, callbacks, calls = read("".join(open(path, encoding="utf-8").read() for path in (HEADER, HEADER.replace("tessera.h", "tessera_graph.h"))))
     tried, died, without = 0, [], set()
     with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:
         own = shutil.copytree(FOLDER, os.path.join(scratch, "folder"))  # some of the calls write where they are told to
@@ -206,11 +206,11 @@ def main():
         for name, given in finished(world):
             tried += 1
             died += filter(None, [last_words(world, name, given)])
-    for ok, name in ((tried > 300, "%d calls with a NULL were made" % tried),
+    for ok, name in ((tried > 200, "%d calls with a NULL were made" % tried),
                      (not died, "none of them dies " + "; ".join(died)),
                      (without == NEED_AN_ENGINE, "handles that there are none of here: %s" % sorted(without))):
         print("%s - %s" % ("ok" if ok else "not ok", name))
-    return bool(died) or tried <= 300 or without != NEED_AN_ENGINE
+    return bool(died) or tried <= 200 or without != NEED_AN_ENGINE
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ static void refuse_of_another_model(struct bench *b, struct other *o, tsr_config
     REFUSED("tsr_node_unshard.config", tsr_node_unshard(b->mm, b->w, o->config));
     REFUSED("tsr_node_set_stage.config", tsr_node_set_stage(b->mm, o->config, 0));
     REFUSED("tsr_node_unset_stage.config", tsr_node_unset_stage(b->mm, o->config));
-    REFUSED("tsr_node_remove_config.nc", tsr_node_remove_config(b->mm, o->entry));
+    REFUSED("tsr_node_remove_config.annotation", tsr_node_remove_config(b->mm, o->entry));
     REFUSED("tsr_model_remove_config.config", tsr_model_remove_config(b->m, o->config, true));
     REFUSED("tsr_graph_add_output.value", tsr_graph_add_output(b->g, o->b.y));
     REFUSED("tsr_node_replace_input.value", tsr_node_replace_input(b->mm, 0, o->b.w));
@@ -131,8 +131,10 @@ static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
             tsr_plan_save(b->m, &wrong_place, &summary, "/nowhere/plan.json"));
     REFUSED("tsr_plan_save.options.with",
             tsr_plan_save(b->m, &wrong_model, &summary, "/nowhere/plan.json"));
-    REFUSED("tsr_plan_for.options.topology", tsr_plan_for_into(b->m, &wrong_place, none, &summary));
-    REFUSED("tsr_plan_for.options.with", tsr_plan_for_into(b->m, &wrong_model, none, &summary));
+    REFUSED("tsr_plan_for_inputs.options.topology",
+            tsr_plan_for_into(b->m, &wrong_place, none, &summary));
+    REFUSED("tsr_plan_for_inputs.options.with",
+            tsr_plan_for_into(b->m, &wrong_model, none, &summary));
     REFUSED("tsr_model_set_topology.topology", tsr_model_set_topology(b->m, own, o->topology));
     REFUSED("tsr_model_set_topology.config", tsr_model_set_topology(b->m, o->config, NULL));
     REFUSED("tsr_simulate.options.topology", tsr_simulate_into(b->m, &simulate, &simulation));
@@ -160,11 +162,18 @@ static void refuse_in_reports(struct bench *b, struct other *o)
     REFUSED("tsr_report.options.topology", tsr_report_into(b->m, &options, "/nowhere/page.html"));
     options = (tsr_report_input){.size = sizeof options, .beside = &side};
     side.topology = third;
-    REFUSED("tsr_report.options.beside.topology",
+    REFUSED("tsr_report_into.options.beside.topology",
             tsr_report_into(b->m, &options, "/nowhere/page.html"));
     side.topology = o->topology;
     assert_int_equal(tsr_report_into(b->m, &options, "/nowhere/page.html"), TSR_WRITE);
-    printf("case tsr_report.options.beside.model\n"); // allowed, and the page has nowhere to go
+    printf(
+        "case tsr_report_into.options.beside.model\n"); // allowed, and the page has nowhere to go
+    struct tsr_plan_result plan = {.session = o->session};
+    struct tsr_simulation simulation = {.session = o->session};
+    tsr_report_options page = {.size = sizeof page, .plan = &plan};
+    REFUSED("tsr_report.options.plan", tsr_report(b->m, &page, "/nowhere/page.html"));
+    page = (tsr_report_options){.size = sizeof page, .simulation = &simulation};
+    REFUSED("tsr_report.options.simulation", tsr_report(b->m, &page, "/nowhere/page.html"));
     tsr_topology_free(third);
     tsr_session_free(session);
 }
@@ -206,7 +215,7 @@ static void refuse_tensors(struct bench *b, struct other *o)
     REFUSED("tsr_bench.inputs", tsr_bench(b->s, "/nowhere", NULL, o->tensors, 1, &result));
     REFUSED("tsr_bench_annotated.inputs",
             tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result));
-    REFUSED("tsr_plan_for.inputs", tsr_plan_for_into(b->m, &plan, o->tensors, &summary));
+    REFUSED("tsr_plan_for_inputs.inputs", tsr_plan_for_into(b->m, &plan, o->tensors, &summary));
     assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
     size_t before = tsr_finding_total(o->session, TSR_ERROR); // the set is what is changed
     assert_int_equal(tsr_folder_inputs(folder, 1, 2, 0, o->tensors), TSR_INVALID);
