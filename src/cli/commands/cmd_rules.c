@@ -73,45 +73,64 @@ static void print_row(const tsr_rule *rule)
     printf(" |\n");
 }
 
-// sharded: operators with a rule in some row.
-struct counts {
-    size_t rows, operators, sharded;
+// Operators of one domain, by their newest row. replaced: sharded after expansion into simpler
+// nodes; inside: the nodes of their bodies are sharded; whole: not sharded.
+struct covered {
+    const char *domain;
+    size_t rows, operators, cut, replaced, inside, whole;
+};
+struct coverage {
+    struct covered domains[MAX_DOMAINS], all; // ai.onnx first
+    size_t n;
 };
 
-// Counts the rows of a domain (NULL: all).
-static struct counts count(tsr_session *session, const char *domain)
+static void count_row(struct covered *covered, const tsr_rule *rule, bool newest)
 {
-    struct counts n = {0};
-    char last[128] = "";
-    bool last_sharded = false;
-    tsr_rule rule = {.size = sizeof(rule)};
-    for (size_t i = 0; tsr_rule_at(session, i, &rule); i++) {
-        char key[128];
-        if (domain && strcmp(domain, rule.domain) != 0)
-            continue;
-        snprintf(key, sizeof key, "%s:%s", rule.domain, rule.op);
-        bool fresh = strcmp(key, last) != 0;
-        n.rows++;
-        n.operators += fresh;
-        last_sharded = last_sharded && !fresh;
-        if (!rule.whole[0] && !last_sharded) {
-            n.sharded++;
-            last_sharded = true;
-        }
-        snprintf(last, sizeof last, "%s", key);
-    }
-    return n;
+    bool sharded = newest && !rule->whole[0];
+    covered->rows++;
+    covered->operators += newest;
+    covered->whole += newest && rule->whole[0];
+    covered->cut += sharded;
+    covered->replaced += sharded && strstr(rule->rule, "stat ");
+    covered->inside += sharded && rule->bodies;
 }
 
-static void print_domain(tsr_session *session, const char *domain)
+// Finds or adds the entry of a domain; NULL: the list is full.
+static struct covered *domain_at(struct coverage *coverage, const char *domain)
+{
+    size_t k = 0;
+    while (k < coverage->n && strcmp(coverage->domains[k].domain, domain) != 0)
+        k++;
+    if (k == coverage->n && k < MAX_DOMAINS)
+        coverage->domains[coverage->n++] = (struct covered){.domain = domain};
+    return k < MAX_DOMAINS ? &coverage->domains[k] : NULL;
+}
+
+static struct coverage cover(tsr_session *session)
+{
+    struct coverage coverage = {0};
+    tsr_rule rule = {.size = sizeof(rule)}, next = {.size = sizeof(next)};
+    domain_at(&coverage, "");
+    for (size_t i = 0; tsr_rule_at(session, i, &rule); i++) {
+        struct covered *covered = domain_at(&coverage, rule.domain);
+        tsr_rule now = rule;
+        bool newest = !tsr_rule_at(session, i + 1, &next) || strcmp(next.op, now.op) != 0 ||
+                      strcmp(next.domain, now.domain) != 0;
+        if (covered)
+            count_row(covered, &now, newest);
+        count_row(&coverage.all, &now, newest);
+    }
+    return coverage;
+}
+
+static void print_domain(tsr_session *session, const struct covered *covered)
 {
     tsr_rule rule = {.size = sizeof(rule)};
-    struct counts n = count(session, domain);
-    printf("\n## %s\n\n%zu operators, %zu of them can be sharded.\n\n", cli_domain(domain),
-           n.operators, n.sharded);
+    printf("\n## %s\n\n%zu operators, %zu of them can be sharded.\n\n", cli_domain(covered->domain),
+           covered->operators, covered->cut);
     printf("| operator | from opset | rule | note |\n|---|---|---|---|\n");
     for (size_t i = 0; tsr_rule_at(session, i, &rule); i++)
-        if (strcmp(rule.domain, domain) == 0)
+        if (strcmp(rule.domain, covered->domain) == 0)
             print_row(&rule);
 }
 
@@ -163,55 +182,15 @@ static int print_markdown(struct cli *cli)
         "| `attr`, `shape`, `size`, `sizes`, `once`, `look`, `scat`, `word`, `share` | what "
         "changes in "
         "the local node |\n";
-    const char *domains[MAX_DOMAINS];
-    size_t n = 0;
-    tsr_rule rule = {.size = sizeof(rule)};
+    struct coverage coverage = cover(cli->session);
     printf("%s", head);
-    for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
-        size_t k = 0;
-        while (k < n && strcmp(domains[k], rule.domain) != 0)
-            k++;
-        if (k == n && n < MAX_DOMAINS)
-            domains[n++] = rule.domain;
-    }
-    for (size_t k = 0; k < n; k++)
-        if (!domains[k][0])
-            print_domain(cli->session, domains[k]);
-    for (size_t k = 0; k < n; k++)
-        if (domains[k][0])
-            print_domain(cli->session, domains[k]);
+    for (size_t k = 0; k < coverage.n; k++)
+        print_domain(cli->session, &coverage.domains[k]);
     print_reasons(cli->session);
     return EXIT_DONE;
 }
 
 // ---- totals ------------------------------------------------------------------------------------
-
-// Operators of one domain. replaced: sharded after expansion into simpler nodes; inside: the nodes
-// of their bodies are sharded; whole: not sharded.
-struct covered {
-    const char *domain;
-    size_t operators, cut, replaced, inside, whole;
-};
-
-static void count_operator(struct covered *covered, const tsr_rule *rule)
-{
-    covered->operators++;
-    covered->whole += rule->whole[0] != 0;
-    covered->cut += !rule->whole[0];
-    covered->replaced += !rule->whole[0] && strstr(rule->rule, "stat ");
-    covered->inside += !rule->whole[0] && rule->bodies;
-}
-
-// Finds or adds the entry of a domain; NULL: the list is full.
-static struct covered *domain_at(struct covered *list, size_t *n, const char *domain)
-{
-    size_t k = 0;
-    while (k < *n && strcmp(list[k].domain, domain) != 0)
-        k++;
-    if (k == *n && *n < MAX_DOMAINS)
-        list[(*n)++] = (struct covered){.domain = domain};
-    return k < MAX_DOMAINS ? &list[k] : NULL;
-}
 
 static void print_covered(const char *name, const struct covered *covered)
 {
@@ -219,7 +198,7 @@ static void print_covered(const char *name, const struct covered *covered)
            covered->replaced, covered->inside, covered->whole);
 }
 
-static int print_json_summary(struct cli *cli, struct covered *list, size_t n)
+static int print_json_summary(struct cli *cli, struct coverage *coverage)
 {
     static const tsr_json_field fields[] = {
         {JSON_FIELD(struct covered, "domain", domain)},
@@ -231,36 +210,22 @@ static int print_json_summary(struct cli *cli, struct covered *list, size_t n)
         {JSON_END},
     };
     tsr_json *json = cli_json(cli);
-    for (size_t k = 0; k < n; k++)
-        list[k].domain = cli_domain(list[k].domain);
-    tsr_json_records(json, "domains", fields, list, n, sizeof *list);
+    coverage->domains[0].domain = cli_domain("");
+    tsr_json_records(json, "domains", fields, coverage->domains, coverage->n,
+                     sizeof *coverage->domains);
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-// Counts the newest row of each operator, which is its last.
 static int print_summary(struct cli *cli)
 {
-    struct covered list[MAX_DOMAINS], all = {0};
-    size_t n = 0;
-    tsr_rule rule = {.size = sizeof(rule)}, next = {.size = sizeof(next)};
-    domain_at(list, &n, ""); // ai.onnx first
-    for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
-        struct covered *covered = domain_at(list, &n, rule.domain);
-        tsr_rule now = rule;
-        if (tsr_rule_at(cli->session, i + 1, &next) && !strcmp(next.op, now.op) &&
-            !strcmp(next.domain, now.domain))
-            continue;
-        if (covered)
-            count_operator(covered, &now);
-        count_operator(&all, &now);
-    }
+    struct coverage coverage = cover(cli->session);
     if (cli->json)
-        return print_json_summary(cli, list, n);
+        return print_json_summary(cli, &coverage);
     printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "sharded", "by simpler nodes",
            "inside", "not sharded");
-    for (size_t k = 0; k < n; k++)
-        print_covered(cli_domain(list[k].domain), &list[k]);
-    print_covered("all", &all);
+    for (size_t k = 0; k < coverage.n; k++)
+        print_covered(cli_domain(coverage.domains[k].domain), &coverage.domains[k]);
+    print_covered("all", &coverage.all);
     return EXIT_DONE;
 }
 
@@ -276,9 +241,9 @@ static int print_all(struct cli *cli)
             print_line(&rule);
     }
     tsr_json_end(json);
-    struct counts n = count(cli->session, NULL);
-    cli_say(cli, "%zu rows for %zu operators, %zu of which can be sharded\n", n.rows, n.operators,
-            n.sharded);
+    struct covered all = cover(cli->session).all;
+    cli_say(cli, "%zu rows for %zu operators, %zu of which can be sharded\n", all.rows,
+            all.operators, all.cut);
     return cli_end(cli, json, EXIT_DONE);
 }
 
@@ -286,7 +251,7 @@ static const char *near_operator(const struct cli *cli, const char *op)
 {
     tsr_rule rule = {.size = sizeof rule};
     size_t n = 0;
-    const char **names = cli_alloc(count(cli->session, NULL).rows + 1, sizeof *names);
+    const char **names = cli_alloc(cover(cli->session).all.rows + 1, sizeof *names);
     for (; tsr_rule_at(cli->session, n, &rule); n++)
         names[n] = rule.op;
     const char *near = tsr_nearest(op, names, n);
