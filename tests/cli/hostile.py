@@ -122,8 +122,8 @@ def functions(d):
         save(path, call_first, chain(levels, calls, relu), ("", "d"))
         for command in (["check", path], ["infer", path, "-o", d + "/o.onnx"], ["partition", path, "-o", d + "/parts", "--force"]):
             code, _, err = call(*command)
-            told = not want or "functions-grow" in err or command[0] == "check"
-            check("%s of %d levels of functions that call %d times" % (command[0], levels, calls), code == want and told, (code, err))
+            reported = not want or "functions-grow" in err or command[0] == "check"
+            check("%s of %d levels of functions that call %d times" % (command[0], levels, calls), code == want and reported, (code, err))
     save(path, call_first, chain(3, 1, helper.make_node("f1", ["x"], ["y"], domain="d")), ("", "d"))
     code, out, err = call("check", path)
     check("functions that call each other in a circle", code == 1 and "function-recursive" in out + err, (code, out, err))
@@ -330,7 +330,7 @@ def signals(d):
 def shrinking(d):
     """Files that are cut short while they are read: an error or an answer, never a death by SIGBUS."""
     import random
-    path, deaths, told = d + "/shrinks.onnx", [], 0
+    path, deaths, reported = d + "/shrinks.onnx", [], 0
     nodes = [helper.make_node("Relu", ["x" if i == 0 else "v%d" % i], ["y" if i == 79999 else "v%d" % (i + 1)]) for i in range(80000)]
     weights = helper.make_tensor("w", F, [1500000], b"\0" * 6000000, raw=True)
     graph = helper.make_graph(nodes, "g", [info("x", [8, 8])], [info("y", [8, 8])], [weights])
@@ -343,10 +343,10 @@ def shrinking(d):
         time.sleep(chance.random() * 0.1)
         os.truncate(path, chance.randrange(4096))
         err = p.communicate(timeout=LIMIT_S)[1].decode(errors="replace")
-        told += "became shorter" in err
+        reported += "became shorter" in err
         if p.returncode not in (0, 3):
             deaths.append((p.returncode, err))
-    check("%d models that shrink while they are read (%d in the middle of it)" % (MODELS, told), not deaths, deaths[:3])
+    check("%d models that shrink while they are read (%d in the middle of it)" % (MODELS, reported), not deaths, deaths[:3])
 
 
 with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as shared:

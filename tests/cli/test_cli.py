@@ -216,7 +216,7 @@ def test_annotate(d):
     check("script", rc == 0 and specs(out) == {("mm", "W"): ([0, 1], [(0, [2])])} and stages(out)["mm"] == [3] and list(onnx.load(out).configuration[0].device) == ["CPU", "CUDA:0"], err)
     open(script, "w").write("--config c:2\n--shard mm:nothing={2,1}\n--shard nobody:W={2,1}\n--frob x=1\n")
     rc, err, out = annotate(d, "--script", script)
-    check("a script's mistakes are all told with their lines", rc == 2 and all("edits.txt:%d" % k in err for k in (2, 3, 4)) and not os.path.exists(out), err)
+    check("a script's mistakes are all reported with their lines", rc == 2 and all("edits.txt:%d" % k in err for k in (2, 3, 4)) and not os.path.exists(out), err)
 
 
 def test_refused(d):
@@ -287,7 +287,7 @@ def test_model_topology(d):
     rc, text, _ = call("check", out, "--json")
     check("check reads the topology", rc == 1 and any(f["code"] == "topology-misfit" for f in json.loads(text)["findings"]), text)
     _, _, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
-    check("odd links are told once", err.count("topology-self") == 1 and err.count("topology-one-way") == 1, err)
+    check("odd links are reported once", err.count("topology-self") == 1 and err.count("topology-one-way") == 1, err)
 
 
 def test_formalism(d):
@@ -356,7 +356,7 @@ def test_reshard(_):
     check("reshard predicts a time", rc == 0 and json.loads(out)["time"] > 1000000, out + err)
     check("reshard on too few devices", call("reshard", "--shape", "8", "--from", "{4}", "--to", "{1:0}", "--devices", "2")[0] == 1)
     check("nothing to reshard", call("reshard", "--shape", "8", "--from", "{2:0,1}", "--to", "{2:0,1}")[1] == "nothing to do\n")
-    check("nobody has it", call("reshard", "--shape", "8", "--from", "{2:0,-1}", "--to", "{1:0}")[0] == 1)
+    check("reshard from no device", call("reshard", "--shape", "8", "--from", "{2:0,-1}", "--to", "{1:0}")[0] == 1)
     for wrong in (["--shape", "8", "--from", "{2:0,1}"], ["--shape", "8", "--from", "{x", "--to", "{1:0}"],
                   ["--shape", "8", "--from", "{1:0}", "--to", "{1:0}", "--partial", "mean"]):
         check("reshard %s" % " ".join(wrong), call("reshard", *wrong)[0] == 2)
@@ -603,7 +603,7 @@ def test_random_sizes(d):
     code, out, err = call("run", path, "--shape", "w:6x4")
     check("a shape for no input is refused", code == 1 and "no input of this name" in err and "'w'" in err, err)
     code, out, err = call("run", path, "--devices", "2", "--shape", "x:6x4x1")
-    check("what is wrong with an input is told of the model", code == 1 and "symbols.onnx: error" in err and "rank0.onnx" not in err, err)
+    check("what is wrong with an input is reported for the model", code == 1 and "symbols.onnx: error" in err and "rank0.onnx" not in err, err)
 
 
 def test_sizes_beyond_counting(d):
@@ -644,7 +644,7 @@ def test_newcomer(d):
     rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "--layout", "genia", "-o", d + "/no")
     check("a layout that does not exist", rc == 5 and "wrapped" in err and "genai" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "-o", d + "/no")
-    check("a model that nobody has cut", rc == 1 and "give --devices N here" in err, (rc, err))
+    check("a model without shardings", rc == 1 and "give --devices N here" in err, (rc, err))
 
 
 def test_topology(d):
@@ -721,7 +721,7 @@ def test_plan_sizes(d):
     path, out = os.path.join(d, "sizes.onnx"), os.path.join(d, "sizes_planned.onnx")
     make_mlp(path, "n")
     rc, _, err = call("plan", path, "--devices", 2)
-    check("sizes: what is assumed is told", rc == 0 and "n has no size; assuming 128, not sharded. Set --dim n=N" in err, err)
+    check("sizes: what is assumed is reported", rc == 0 and "n has no size; assuming 128, not sharded. Set --dim n=N" in err, err)
     rc, _, err = call("plan", path, "--devices", 2, "--dim", "n=64", "-o", out)
     check("sizes: all are given", rc == 0 and "128" not in err, err)
     kept = {p.key: p.value for p in onnx.load(out).metadata_props}
@@ -767,7 +767,7 @@ def test_dims(d):
     make_mlp(path, None)
     shape = json.loads(call("info", path, "--json")[1])["inputs"][0]["shape"]
     check("dims: an unnamed one has a name", shape == ["x.0", 256], shape)
-    check("dims: an unnamed one is told", "x.0 has no size; assuming 128" in call("plan", path, "--devices", 2)[2])
+    check("dims: an unnamed one is reported", "x.0 has no size; assuming 128" in call("plan", path, "--devices", 2)[2])
     rc, text, err = call("plan", path, "--devices", 2, "--dim", "x.0=4096", "--json", "-o", out)
     check("dims: an unnamed one is sharded", rc == 0 and json.loads(text)["cut_nodes"] == 2, (rc, text, err))
     check("dims: an unnamed one is kept", {p.key: p.value for p in onnx.load(out).metadata_props}.get("ai.tessera.dims.plan2") == "x.0=4096")
@@ -836,7 +836,7 @@ def test_plan_stages(d):
     rc, _, err = call("annotate", path, "--script", a, "-o", again)
     check("plan stages: replayed", rc == 0 and [n.device_configurations for n in onnx.load(again).graph.node] == [n.device_configurations for n in onnx.load(out).graph.node], (rc, err))
     rc, text, _ = call(*words)
-    check("plan stages: told", rc == 0 and "2 stages for latency" in text and "stage 1: device 0; 1 node (#1 to #1)" in text, text)
+    check("plan stages: printed", rc == 0 and "2 stages for latency" in text and "stage 1: device 0; 1 node (#1 to #1)" in text, text)
     check("plan without stages says nothing of them", "stages" not in json.loads(call("plan", path, "--devices", 2, "--json")[1]))
     rc, text, err = call(*words, "--memory", "300KiB", "--json")
     doc = json.loads(text)
@@ -890,7 +890,7 @@ def test_devices_auto(d):
     doc = json.loads(text) if rc == 0 else {"tried": [], "devices": 0, "cost": 0}
     costs = {p["devices"]: p["cost"] for p in doc["tried"]}
     check("auto: every number is tried, the best is taken", sorted(costs) == [1, 2, 3, 4] and costs[doc["devices"]] == doc["cost"] <= 1.011 * min(costs.values()), text + err)
-    check("auto: the configuration has so many devices", rc == 0 and onnx.load(out).configuration[0].num_devices == doc["devices"])
+    check("auto: the configuration has the chosen number of devices", rc == 0 and onnx.load(out).configuration[0].num_devices == doc["devices"])
     rc, text, err = call("plan", m, "--devices", "auto:cpu:4", "-o", out)
     check("auto: said with figures", rc == 0 and "note[plan-count]" in err and all("%d: " % n in err for n in (1, 2, 3, 4)), err)
     json.dump({"version": 1, "kind": "tessera-topology", "devices": [{"name": "CPU", "memory": 1 << 30, "flops": 1e9, "bandwidth": 1e9}] * 2,
@@ -929,7 +929,7 @@ def test_plan_with(d):
 
     check("plan two models: weights lie the same", len(weights(a)) == 2 and weights(a) == weights(b), (weights(a), weights(b)))
     rc, text, _ = call(*words)
-    check("plan two models: told", rc == 0 and "second model:" in text and "2 weights have the same sharding in both" in text, text)
+    check("plan two models: printed", rc == 0 and "second model:" in text and "2 weights have the same sharding in both" in text, text)
     rc, text, err = call(*words, "--memory", "300KiB", "--json")
     check("plan two models: no room", rc == 4 and json.loads(text)["needs_bytes"] > 300 << 10 and "plan-infeasible" in err, (rc, text))
     rc, text, err = call(*words, "--steps", 1000, "--stages", 2, "-o", a, "--with-output", b, "--json")
