@@ -12,8 +12,9 @@ struct scratch {
     struct temporary *temporary;
     const char *folder, *parts;
     tsr_session *session;
-    struct diag_mark mark; // findings since then that name a file of `parts` are told of the model
-    const char *model;     // its path; NULL or "": they stay as they are
+    // diagnostics since then that name a file of `parts` are reported for the model
+    struct diag_mark mark;
+    const char *model; // its path; NULL or "": they stay as they are
 };
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out) TSR_MUST_USE;

@@ -53,7 +53,8 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
     return !arena->failed;
 }
 
-// Sizes of the options are added first, and the first of a name wins: the inputs tell only what the caller did not.
+// Sizes of the options are added first, and the first of a name wins: the inputs tell only what the
+// caller did not.
 tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
                              const tsr_tensors *inputs, tsr_plan_summary *summary)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch_folder.c - a temporary folder for partitions that nobody keeps, and the use of one: an annotated model, run at once.
+// scratch_folder.c - a temporary folder for a partition that is used once: runs an annotated model.
 #include "api/api.h"
 #include "runtime/runtime.h"
 #include "tensors/tensors.h"
@@ -20,7 +20,7 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
     return TSR_NOMEM;
 }
 
-// Without a folder of its own the parts are another rank's.
+// Without a folder the parts belong to another rank.
 void tsr__scratch_close(struct scratch *scratch)
 {
     if (scratch->model && scratch->model[0] && scratch->parts)
@@ -29,8 +29,8 @@ void tsr__scratch_close(struct scratch *scratch)
     *scratch = (struct scratch){0};
 }
 
-// The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under a launcher rank 0 cuts
-// and tells the others where; they need not have the model.
+// The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under
+// a launcher rank 0 cuts and tells the others where; they need not have the model.
 static tsr_status cut_here(tsr_model *model, const char *config, const char *work,
                            const tsr_run_options *options, tsr_partition_summary *summary,
                            struct arena *arena, struct scratch *at)
@@ -85,7 +85,7 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
     return st;
 }
 
-// The same, run for so many seconds.
+// The same, repeated for that many seconds.
 tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                const tsr_run_options *options, const tsr_tensors *inputs,
                                double seconds, tsr_bench_result *result)

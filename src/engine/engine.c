@@ -66,10 +66,9 @@ static const OrtApiBase *base_of(void *handle)
     return get_base();
 }
 
-// The table of functions; a finding says why there is none.
-// Releases give older tables to who asks for them: the newer table is asked for only where the
-// release has it (memory statistics), else the one that 1.17 has. All functions that are called are
-// in the older one, or behind a test of engine->minor.
+// The table of functions; a diagnostic says why there is none. Releases provide older tables on
+// request: the newer table is requested only if the release has it (memory statistics), else the
+// one of 1.17. All functions in use are in the older one, or are guarded by engine->minor.
 static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct engine *engine)
 {
     struct place at = PLACE_NONE;
@@ -93,8 +92,9 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     return TSR_ENGINE;
 }
 
-// The environment of the process. While another thread gives the last one back (with providers of GPUs that takes a moment), ONNX Runtime
-// has none to share, and refuses to make one beside it ("Only one instance of LoggingManager"): then it is asked again.
+// The environment of the process. While another thread gives the last one back (with providers of
+// GPUs that takes a moment), ONNX Runtime has none to share, and refuses to make one beside it
+// ("Only one instance of LoggingManager"): then it is asked again.
 static OrtStatus *open_shared_env(struct engine *engine)
 {
     const struct timespec nap = {.tv_nsec = 10000000};
@@ -180,7 +180,7 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     return st;
 }
 
-// For operators inside somebody's ONNX Runtime (wrapped.c): the ranks' sessions then belong to the
+// For operators inside a host's ONNX Runtime (wrapped.c): the ranks' sessions then belong to the
 // host's environment.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_values.c - tensors of a set to values of ONNX Runtime and back: numbers as views, texts element by element,
-// sequences as lists of both. ONNX Runtime can be given no optional without a value and no empty sequence.
+// engine_values.c - tensors of a set to values of ONNX Runtime and back: numbers as views, texts
+// element by element, sequences as lists of both. ONNX Runtime can be given no optional without a
+// value and no empty sequence.
 #include "engine/engine.h"
 #include "gpu/gpu.h"
 
@@ -43,7 +44,8 @@ int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes
     return tsr__seat_wait(seat, stream);
 }
 
-// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
+// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with
+// 1.31: uint2 is 24.)
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
@@ -79,7 +81,7 @@ static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, s
     return NULL;
 }
 
-// Unwraps optional, then sequence, then reads the tensor. Each step gives a type of its own.
+// Unwraps optional, then sequence, then reads the tensor. Each step gives another type.
 static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted *out)
 {
     int kind = 0;
@@ -235,8 +237,8 @@ static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *value, struct se
     return failed;
 }
 
-// The texts of a tensor, in the arena: ONNX Runtime gives all characters and where each text starts, so that each ends where
-// the next one begins. "ab", "", "c": characters abc, starts 0 2 2.
+// The texts of a tensor, in the arena: ONNX Runtime gives all characters and where each text
+// starts, so that each ends where the next one begins. "ab", "", "c": characters abc, starts 0 2 2.
 static tsr_status read_texts(const struct engine *engine, struct arena *arena,
                              const OrtValue *value, size_t n, struct str **out, OrtStatus **failed)
 {
@@ -295,7 +297,8 @@ static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const ch
     return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
-// Element i of a sequence, under the name of its number; its value is released here, its bytes were copied.
+// Element i of a sequence, under the name of its number; its value is released here, its bytes were
+// copied.
 static tsr_status take_element(const struct engine *engine, OrtValue *sequence, size_t i,
                                tsr_tensors *list, OrtStatus **failed)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ort.h - own declaration of the part of ONNX Runtime's C interface that is used here.
 //
-// The interface is a flat table of functions that only ever grows: an entry is known by its number, and none has moved since
-// it appeared. Version 17 of the table (ONNX Runtime 1.17) has all that is needed, so one build runs on 1.17 and every later
-// release, and nothing of ONNX Runtime is needed to build. Gaps are entries that are not used. Element types have
-// their ONNX numbers, as tsr_dtype has.
+// The interface is a flat table of functions that only ever grows: an entry is known by its number,
+// and none has moved since it appeared. Version 17 of the table (ONNX Runtime 1.17) has all that is
+// needed, so one build runs on 1.17 and every later release, and nothing of ONNX Runtime is needed
+// to build. Gaps are entries that are not used. Element types have their ONNX numbers, as tsr_dtype
+// has.
 #ifndef TSR_OPS_ORT_H
 #define TSR_OPS_ORT_H
 
@@ -50,7 +51,8 @@ typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef struct OrtShapeInferContext OrtShapeInferContext;
 
-// Memory for sessions, given by whoever registers it. Later releases have more functions and look at the version first.
+// Memory for sessions, provided by the caller that registers it. Later releases have more functions
+// and check the version first.
 struct OrtAllocator {
     uint32_t version;
     void *(*Alloc)(OrtAllocator *allocator, size_t bytes);
@@ -292,14 +294,15 @@ typedef struct OrtApiBase {
     const char *(*GetVersionString)(void);
 } OrtApiBase;
 
-// One operator. Own data stands behind it in a larger struct; every function but the last four is given the operator.
+// One operator. Own data stands behind it in a larger struct; every function but the last four is
+// given the operator.
 struct OrtCustomOp {
     uint32_t version;
     void *(*CreateKernel)(const OrtCustomOp *op, const OrtApi *api,
                           const OrtKernelInfo *info); // before 16
     const char *(*GetName)(const OrtCustomOp *op);
     const char *(*GetExecutionProviderType)(const OrtCustomOp *op); // NULL: CPU
-    int (*GetInputType)(const OrtCustomOp *op, size_t i);           // 0: any
+    int (*GetInputType)(const OrtCustomOp *op, size_t i); // 0: any
     size_t (*GetInputTypeCount)(const OrtCustomOp *op);
     int (*GetOutputType)(const OrtCustomOp *op, size_t i);
     size_t (*GetOutputTypeCount)(const OrtCustomOp *op);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// reach.c - where ONNX Runtime puts the tensors of a rank whose neighbours are processes: into memory that they can
-// reach, so that what is added up or sent is read where it lies.
+// reach.c - where ONNX Runtime puts the tensors of a rank whose neighbours are processes: into
+// memory that they can reach, so that what is added up or sent is read where it lies.
 //
-// ONNX Runtime takes one allocator for the whole process. Ours is asked by the sessions of ranks alone, and only while
-// they run: weights, packed or not, stay in ordinary memory, which has larger pages. When there is no more shared memory,
-// ordinary memory is given; such tensors go through the transport's own buffers.
+// ONNX Runtime takes one allocator for the whole process. Ours is asked by the sessions of ranks
+// alone, and only while they run: weights, packed or not, stay in ordinary memory, which has larger
+// pages. When there is no more shared memory, ordinary memory is given; such tensors go through the
+// transport's own buffers.
 #include "engine/engine.h"
 #include "transport/transport.h"
 
-// ONNX Runtime does not look whether there was memory: it wants an exception, which its own allocator throws, through
-// this function. Nothing here has to be undone then.
-// Called by any thread of the engine. memory->running is set by the rank's thread before and after
-// sessions are made; a value that is a moment old does no harm, because take_back asks where memory
-// came from.
+// ONNX Runtime does not look whether there was memory: it wants an exception, which its own
+// allocator throws, through this function. Nothing here has to be undone then. Called by any thread
+// of the engine. memory->running is set by the rank's thread before and after sessions are made; a
+// value that is a moment old does no harm, because take_back asks where memory came from.
 static void *give(OrtAllocator *a, size_t bytes)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
@@ -54,8 +54,7 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
         st = engine->api->RegisterAllocator(engine->env, &memory->base);
     if (!st)
         return true;
-    engine->api->ReleaseStatus(
-        st); // somebody else has registered one: tensors stay where they were
+    engine->api->ReleaseStatus(st); // the host has registered one: tensors stay in ordinary memory
     if (memory->info)
         engine->api->ReleaseMemoryInfo(memory->info);
     memory->info = NULL;

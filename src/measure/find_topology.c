@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // find_topology.c - the devices that a text of a user means, as every --devices takes it.
 //
-// A text means, in this order: a real machine (cuda:4, auto; tsr_topology_is_real) unless a file is called so; a notation
-// (4, ring:4, {4, [[1],[2],[3],[0]]}) unless it has a slash or ends in .json; a planned model (.onnx), which keeps the
-// topology that it was planned for; a JSON file; else a notation again, whose reader says what is wrong with it.
+// A text means, in this order: a real machine (cuda:4, auto; tsr_topology_is_real) unless a file is
+// called so; a notation (4, ring:4, {4, [[1],[2],[3],[0]]}) unless it has a slash or ends in .json;
+// a planned model (.onnx), which keeps the topology that it was planned for; a JSON file; else a
+// notation again, whose reader says what is wrong with it.
 #include "measure/internal.h"
 #include "topology/topology.h"
 
 #include <sys/stat.h>
 
-// Something of that name is there: reading says what it is, if it is no file. Never opened here: a pipe would wait.
+// Something of that name is there: reading says what it is, if it is no file. Never opened here: a
+// pipe would wait.
 static bool exists(const char *text)
 {
     struct stat st;
     return stat(text, &st) == 0;
 }
 
-// "4", "ring:4", "{4, ...}": never a file, whatever lies in the working directory.
+// "4", "ring:4", "{4, ...}": never a file, whatever is in the working directory.
 static bool is_notation(const char *text)
 {
     return text[strspn(text, "0123456789")] == 0 || text[0] == '{' || strchr(text, ':');

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - between the files of this module: rates of devices and links, and of a model's nodes.
+// internal.h - between the files of this module: rates of devices and links, and of a model's
+// nodes.
 #ifndef TSR_MEASURE_INTERNAL_H
 #define TSR_MEASURE_INTERNAL_H
 
@@ -9,14 +10,14 @@
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out) TSR_MUST_USE;
 
-// ---- what ranks are able to do on this machine: numbers without an opinion of what they are for (measure.c)
+// ---- measured rates of ranks on this machine (measure.c) ----------------------------------------
 
 #define MEASURE_POINTS 6 // sizes at which a collective is timed
 #define MEASURE_KINDS  6 // of collectives: all of enum tsr_collective that come before TSR_SEND
 #define MEASURE_GROUPS 4 // sizes of groups at most
 #define MEASURE_RANKS  64
 
-// A node of that kind and size takes so many seconds.
+// Seconds of a node of that kind and size.
 #define MEASURE_SIZES 64
 struct measured_size {
     int rate, move; // as tsr__node_kind has them
@@ -36,9 +37,10 @@ struct measured {
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
 };
 
-// Measures with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets numbers (ranks 0 elsewhere).
-// devices: names of the ranks' devices, as many as options->devices says; NULL: all are on the CPU.
-// Numbers as a model's may be, so many bytes of a type; others for another seed.
+// Fills a buffer with plausible numbers of a type, which depend on the seed. tsr__measure: measures
+// with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets results
+// (ranks 0 elsewhere). devices: names of the ranks' devices, options->devices of them; NULL: all
+// are on the CPU.
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;
@@ -46,7 +48,8 @@ tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options
 // measured_model.c: whether the model of the options and its inputs can be read.
 tsr_status tsr__measure_model_open(tsr_session *session,
                                    const tsr_measure_options *options) TSR_MUST_USE;
-// What ranks lose where they meet, on a model of our own (waits_model.c): sets the wait of the topology. Not for GPUs.
+// What ranks lose where they meet, on a model of our own (waits_model.c): sets the wait of the
+// topology. Not for GPUs.
 tsr_status tsr__measure_waits(tsr_topology *topology,
                               const tsr_measure_options *options) TSR_MUST_USE;
 tsr_status tsr__waits_model(tsr_session *session, tsr_model **out) TSR_MUST_USE;

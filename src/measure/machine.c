@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU", "auto".
+// machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU",
+// "auto".
 //
-// What the driver says of a GPU gives its speed; what is free is its memory. Ranks that share a GPU divide all of it, and
-// are linked through its memory. Links between GPUs are numbers that fit most hosts: `topology measure` has better ones.
+// The driver's properties of a GPU give its speed; its free memory is its memory. Ranks that share
+// a GPU divide all of it and are linked through its memory. Links between GPUs are typical numbers:
+// `topology measure` has better ones.
 //
-//     "cuda:2@0" with 100 GB free on GPU 0: two ranks on it, each with 47.5 GB (95 % of half), half of its arithmetic and
-//     bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU": three devices, 50 GB/s between the GPUs, 10 GB/s with the host.
-//     "auto": all GPUs of the machine, or its cores; the planner takes as many as are best (topology/subsets.c).
+//     "cuda:2@0" with 100 GB free on GPU 0: two ranks on it, each with 47.5 GB (95 % of half), half
+//       of
+//     its arithmetic and bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU": three devices,
+//     50 GB/s between the GPUs, 10 GB/s to the host. "auto": all GPUs of the machine, or its cores;
+//       the
+//     planner takes the best number (topology/subsets.c).
 #include "measure/internal.h"
 #include "gpu/gpu.h"
 #include "topology/topology.h"
@@ -24,7 +29,7 @@ static const struct {
     double latency, bandwidth;
 } same_gpu = {20e-6, 400e9}, other_gpu = {20e-6, 50e9}, with_host = {50e-6, 10e9};
 
-#define USED_SHARE 0.95 // of what is free: the engine and its libraries need some
+#define USED_SHARE 0.95 // of the free memory: the engine and its libraries need some
 
 // One rank that the text asks for: the name of its device, and the GPU.
 struct wish {
@@ -34,7 +39,8 @@ struct wish {
 
 // ---- GPUs --------------------------------------------------------------------------------------
 
-// The answer is copied up to out->size: a caller that was built with an older header gets the fields that it knows.
+// The answer is copied up to out->size: a caller that was built with an older header gets the
+// fields that it knows.
 tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
     if (!out)
@@ -214,9 +220,9 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// ---- as many as are best -----------------------------------------------------------------------
+// ---- the best number ----------------------------------------------------------------------------
 
-// So many ranks on the CPUs, which divide cores and memory among them.
+// That many ranks on the CPUs, which divide cores and memory.
 static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out)
 {
     char text[32];
@@ -274,8 +280,8 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     return tsr__topology_chosen(topology, out);
 }
 
-// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are looked for only if
-// the text names one, so that a list of CPUs needs no driver.
+// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are
+// looked for only if the text names one, so that a list of CPUs needs no driver.
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out)
 {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure.c - what ranks are able to do on this machine: all of them do the same at the same time, as they would in a run,
-// and what each finds is brought together. Ranks are threads, child processes, or this process under a launcher.
+// measure.c - measures the rates of ranks on this machine: all of them work at the same time, as in
+// a run, and their results are combined. Ranks are threads, child processes, or this process under
+// a launcher.
 //
-// What else the machine does makes some times longer, and none shorter: low ones are taken, and ranks of one host, whose cores
-// are alike, have the numbers of the best of them.
+// Other load on the machine makes some times longer, and none shorter: so low ones are taken, and
+// ranks of one host, whose cores are equal, get the numbers of the best of them.
 #include "gpu/gpu.h"
 #include "measure/measure_rank.h"
 #include "runtime/spawn.h"
@@ -20,8 +21,8 @@
 
 // ---- one rank ----------------------------------------------------------------------------------
 
-// A rank without an endpoint: it runs a whole model and talks to nobody; the meetings are
-// measure_rank's.
+// A rank without an endpoint: it runs an unsharded model without communication; measure_rank
+// synchronizes.
 static void rank_for(const struct measure_rank *rank, size_t sample, char *path, struct rank *out)
 {
     *out = (struct rank){.engine = rank->engine,
@@ -81,8 +82,8 @@ static tsr_status open_sample(struct measure_rank *rank, struct rank *model, siz
     return one_run(model, *in, &first);
 }
 
-// What went wrong on this rank, for the others. Where memory was short, that is said: the finding's own words
-// ("could not get 32 bytes") leave it open.
+// What went wrong on this rank, for the others. Where memory was short, that is said: the finding's
+// own words ("could not get 32 bytes") leave it open.
 static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
                     struct comm_trouble *why)
 {
@@ -95,15 +96,16 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
                  tsr_finding_value(model->session, 0).message);
 }
 
-// An engine without the operator, or whose provider has no kernel for it: the sample says nothing, and the rest counts.
+// An engine without the operator, or whose provider has no kernel for it: the sample says nothing,
+// and the rest counts.
 static bool is_dispensable(const struct sample *sample, tsr_status st)
 {
     return st == TSR_ENGINE &&
            (sample->as == AS_RATE || sample->as == AS_MOVE || sample->as == AS_NEAR);
 }
 
-// Seconds of a run of that sample, while the other ranks run it too; 0: this engine does not take it. All ranks meet before the
-// runs that count, also those that could not open it.
+// Seconds of a run of that sample, while the other ranks run it too; 0: this engine does not take
+// it. All ranks meet before the runs that count, also those that could not open it.
 static tsr_status time_sample(struct measure_rank *rank, size_t number, double *out,
                               struct comm_trouble *why)
 {
@@ -145,7 +147,8 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-// Weights of half a gigabyte, which take a second to load, are timed at the beginning and at the end alone.
+// Weights of half a gigabyte, which take a second to load, are timed at the beginning and at the
+// end alone.
 static bool is_timed(const struct measure_rank *rank, const struct sample *sample, int pass)
 {
     if (sample->node.many && pass > 0 && pass < rank->passes - 1)
@@ -173,8 +176,8 @@ static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
     return TSR_OK;
 }
 
-// A core that others share a unit with is for a second or two half as fast: samples that are timed again later, by threads on other
-// cores, have another chance.
+// A core that others share a unit with is for a second or two half as fast: samples that are timed
+// again later, by threads on other cores, have another chance.
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     double seconds[MEASURE_SAMPLES] = {0};
@@ -322,8 +325,8 @@ static int passes_for(const struct measuring *measuring)
 
 #define MATRICES 8 // of all ranks together: 512 MiB, more than caches that cores share
 
-// Matrices of 64 MiB that one row is multiplied with: 8 with one rank, 4 each with two. One, from a cache that cores share, must do
-// where time is short.
+// Matrices of 64 MiB that one row is multiplied with: 8 with one rank, 4 each with two. One, from a
+// cache that cores share, must do where time is short.
 static int matrices_for(const struct measuring *measuring)
 {
     if (measuring->seconds < 1 || measuring->n >= MATRICES)
@@ -361,7 +364,7 @@ static void keep_larger(double *to, const double *from, int n)
             to[i] = from[i];
 }
 
-// Ranks of one host have alike cores: one that was disturbed is no slower a device. The memory is
+// Ranks of one host have equal cores: one that was disturbed is not a slower device. The memory is
 // rank 0's share.
 static void level(struct measured *measured)
 {
@@ -453,7 +456,8 @@ static void *rank_thread(void *data)
     return NULL;
 }
 
-// Rank 0 has the caller's session, and so its progress: the caller's thread only waits. Every rank has one of its own, or NULL.
+// Rank 0 has the caller's session, and so its progress: the caller's thread only waits. Every other
+// rank has its own, or NULL.
 static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
 {
     tsr_status st = TSR_OK;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_gpu.c - measuring where ranks are on GPUs: their endpoints, and memory there for what is sent.
+// measure_gpu.c - measuring where ranks are on GPUs: their endpoints, and memory there for what is
+// sent.
 //
-// As in a run, a rank says where it is before one of them loads, so that each sees what is free; the links are then timed with
-// tensors on the GPUs, over the ways that a run would take. A rank on the CPU beside them gives memory of the host.
+// As in a run, a rank says where it is before one of them loads, so that each sees what is free;
+// the links are then timed with tensors on the GPUs, over the ways that a run would take. A rank on
+// the CPU beside them gives memory of the host.
 #include "gpu/gpu.h"
 #include "measure/measure_rank.h"
 
@@ -19,7 +21,8 @@ static tsr_status gpu_trouble(const struct measure_rank *rank, int code, struct 
     return TSR_ENGINE;
 }
 
-// Afterwards rank->endpoint is the one over GPUs. tsr__measure_gpu_close ends it, also where this failed half way.
+// Afterwards rank->endpoint is the one over GPUs. tsr__measure_gpu_close ends it, also where this
+// failed half way.
 tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble *why)
 {
     struct device_options options = {.card =
@@ -127,7 +130,7 @@ tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank, struct comm_tr
     return gpu_trouble(rank, tsr__seat_wait(rank->seat, tsr__seat_stream(rank->seat)), why);
 }
 
-// Of the GPU, or of the host; NULL after `why` was told.
+// In GPU or host memory; NULL: failed, `why` says the reason.
 void *tsr__measure_alloc(struct measure_rank *rank, size_t bytes, struct comm_trouble *why)
 {
     void *p = NULL;

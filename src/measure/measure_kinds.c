@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // measure_kinds.c - the samples: a few nodes of one kind each, of sizes as models have them.
 //
-//     AS_RATE, TSR_RATE_CONVOLUTION: two convolutions 3 x 3 of 128 channels, 56 x 56, are 2 x 2 x 128 x 56 x 56 x 128 x 9
+//     AS_RATE, TSR_RATE_CONVOLUTION: two convolutions 3 x 3 of 128 channels, 56 x 56, are 2 x 2 x
+//       128 x 56 x 56 x 128 x 9
 //     operations; a run of 15 ms says 61e9 a second.
 #include "measure/measure_rank.h"
 
@@ -41,8 +42,9 @@ static tsr_value *step(struct sample_graph *made, const char *op, tsr_value *a, 
     return tsr_node_output(node, 0);
 }
 
-// Numbers between -1/8 and 1/8 of the type, or any bytes. Equal ones would be packed once, need less power, and as zeros that
-// were never written share one page of memory: engines are faster on them than on a model's.
+// Numbers between -1/8 and 1/8 of the type, or any bytes. Equal ones would be packed once, need
+// less power, and as zeros that were never written share one page of memory: engines are faster on
+// them than on a model's.
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes)
 {
     uint64_t state = 88172645463325252u + seed;
@@ -288,7 +290,7 @@ static bool layer(struct sample_graph *made, tsr_value *x)
     return give(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
 }
 
-// So many products one after the other, with square weights as wide as the input.
+// That many matrix products in sequence, with square weights as wide as the input.
 static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
 {
     for (int i = 0; i < nodes; i++) {
@@ -315,8 +317,9 @@ static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
     return up && give(made, step(made, "MatMulInteger", x, up));
 }
 
-// So many square matrices, 64 MiB each or four times as many of 16, that no cache holds them between two runs, as none holds a
-// model's. The file has one: the others are multiples of it that the engine works out when it loads.
+// Square matrices, 64 MiB each or four times as many of 16, that no cache holds between two runs,
+// like a model's weights. The file has one: the others are multiples of it that the engine computes
+// at load time.
 static bool one_row(struct sample_graph *made, tsr_value *x)
 {
     int64_t side = made->sample->dims[1];

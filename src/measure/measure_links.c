@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_links.c - times the transport itself: every pair of ranks, one after the other, then collectives over groups of
-// each size, all groups at once.
+// measure_links.c - times the transport itself: every pair of ranks, one after the other, then
+// collectives over groups of each size, all groups at once.
 //
-// How often something is repeated is decided by the first of a group from a first try, and told to the others.
+// How often something is repeated is decided by the first of a group from a first try, and told to
+// the others.
 #include "measure/measure_rank.h"
 
 #include <stdlib.h>
@@ -247,7 +248,8 @@ static tsr_status once(struct measure_rank *rank, struct crew *crew, int64_t byt
                                (size_t)bytes, why);
 }
 
-// Mean of some calls on end: a rank that comes late finds all done, and a single call of it takes no time.
+// Mean of some calls on end: a rank that comes late finds all done, and a single call of it takes
+// no time.
 static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, double *seconds, struct comm_trouble *why)
 {

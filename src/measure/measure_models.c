@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_models.c - small models that show what the engine reaches in each kind of work, written to a folder, and what
-// their times come to.
+// measure_models.c - small models that show what the engine reaches in each kind of work, written
+// to a folder, and what their times come to.
 //
-// Tensors are of two sizes: 64 MiB, which no core's own cache holds, as it holds no weights ("far"), and 1 MiB ("near").
+// Tensors are of two sizes: 64 MiB, which no core's own cache holds, as it holds no weights
+// ("far"), and 1 MiB ("near").
 #include "measure/measure_rank.h"
 
 // ---- files -------------------------------------------------------------------------------------
@@ -68,8 +69,8 @@ const char *tsr__measure_path(const char *folder, size_t sample, char *out)
     return out;
 }
 
-// Ranks on a GPU get it there, so that no run is timed with a copy from the host. Where the rank is large the first axis is `grows`
-// times as long: [256, 1024] and 8 become [2048, 1024].
+// Ranks on a GPU get it there, so that no run is timed with a copy from the host. Where the rank is
+// large the first axis is `grows` times as long: [256, 1024] and 8 become [2048, 1024].
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out)
 {
@@ -97,8 +98,8 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
 
 // ---- times -------------------------------------------------------------------------------------
 
-// What a node costs besides its work, and what a run costs besides its nodes: 4 nodes on next to nothing take 30 us and 204
-// take 110, so a node takes 0.4 and a run 28.4.
+// What a node costs besides its work, and what a run costs besides its nodes: 4 nodes on next to
+// nothing take 30 us and 204 take 110, so a node takes 0.4 and a run 28.4.
 static void find_overheads(const double *seconds, double *node, double *run)
 {
     double few = 0, many = 0;

@@ -29,7 +29,7 @@ enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
 struct sample_graph;
 // One node of a sample, which then says too how its kind of work does at that size.
 struct sample_node {
-    int nodes;        // of the sample, all alike; 0: they are not
+    int nodes;        // of the sample, if all are equal; else 0
     int rate, move;   // as tsr__node_kind has them
     const char *word; // the same
     double work;      // operations
@@ -44,7 +44,9 @@ struct sample {
     enum measured_on on;
     double share; // of the seconds that all measuring may take
     int64_t
-        grows; // so many times its first dimension, and its work, on a GPU: until its launch no longer counts
+        // factor of its first dimension, and its work, on a GPU: until its launch time is
+        // negligible
+        grows;
     tsr_dtype type; // of its input
     int rank;
     int64_t dims[4];
@@ -93,7 +95,7 @@ struct measure_rank {
     bool large;            // models have the size that a GPU needs
     bool gpus;             // all ranks are on GPUs
     double seconds;
-    size_t samples; // so many are timed
+    size_t samples; // number of timed samples
     int passes;     // so often
     int matrices;   // of one row times 64 MiB
     int threads;
@@ -104,10 +106,12 @@ struct measure_rank {
     struct findings_of_rank *out;
     tsr_status status;
 };
-// The input of a sample, where the rank is. A set of the session; to be freed before the next one is made.
+// The input of a sample, where the rank is. A set of the session; to be freed before the next one
+// is made.
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out) TSR_MUST_USE;
-// What the seconds of all samples (0: not timed, or this engine does not take it) come to, beside what is in self already.
+// What the seconds of all samples (0: not timed, or this engine does not take it) come to, beside
+// what is in self already.
 void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds);
 // The rank's part, with all other ranks at theirs. Tells them if it fails.
 void tsr__measure_rank(struct measure_rank *rank);
@@ -120,7 +124,8 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank,
 tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 void tsr__measure_gpu_close(struct measure_rank *rank); // when no rank communicates any more
-// An input there, whose memory goes with the set: what lies on the host would be copied within the time of a run.
+// An input there, whose memory goes with the set: what lies on the host would be copied within the
+// time of a run.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
                                   int n_dims, const int64_t *dims) TSR_MUST_USE;
 void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *call);
@@ -129,7 +134,8 @@ tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank,
 // Memory for what is sent, where the rank is. NULL: `why` says it.
 void *tsr__measure_alloc(struct measure_rank *rank, size_t bytes, struct comm_trouble *why);
 void tsr__measure_free(struct measure_rank *rank, void *p, size_t bytes);
-// The time that an eighth of n times are below: others are longer for what else the machine does. They are sorted.
+// The time that an eighth of n times are below: others are longer for what else the machine does.
+// They are sorted.
 double tsr__measure_typical(double *times, size_t n);
 
 #endif

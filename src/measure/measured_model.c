@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// measured_model.c - a model runs on the ranks of a measured topology, and what its nodes took beside their prices is added to
-// that topology (topology/seen.c).
+// measured_model.c - a model runs on the ranks of a measured topology, and what its nodes took
+// beside their prices is added to that topology (topology/seen.c).
 //
-// First all ranks run the whole model at the same time; then it is planned for the topology as it is by now, cut and run, again and
-// again until a plan comes that was run before: a plan that rests on what was seen of others may be worse than it seems. Each time a
-// few runs are timed, and a few more under the engine's profile, which says what each node took (profile.c):
+// First all ranks run the whole model at the same time; then it is planned for the topology as it
+// is by now, cut and run, again and again until a plan comes that was run before: a plan that rests
+// on what was seen of others may be worse than it seems. Each time a few runs are timed, and a few
+// more under the engine's profile, which says what each node took (profile.c):
 //
-//     whole   a run takes 10 ms; its 100 nodes take 10.5 in the profile, so that the profile costs 5 us for each node; what is
+//     whole   a run takes 10 ms; its 100 nodes take 10.5 in the profile, so that the profile costs
+//             5 us for each node; what is
 //             left is divided among the nodes of the graph so that they take 10 ms
-//     cut     nodes of the slowest rank take 5.2 ms, its 8 collectives cost 0.3, a run takes 6.3: each time that the ranks met they
+//     cut     nodes of the slowest rank take 5.2 ms, its 8 collectives cost 0.3, a run takes 6.3:
+//             each time that the ranks met they
 //             lost (6.3 - 5.2 - 0.3) / 8 = 0.1 ms
 //
-// Where nodes are queued (on GPUs) a profile has the times of launching them, and says nothing: all nodes are as much slower
-// than their prices as the whole model is.
+// Where nodes are queued (on GPUs) a profile has the times of launching them, and says nothing: all
+// nodes are as much slower than their prices as the whole model is.
 #include "measure/internal.h"
 #include "api/api.h"
 #include "measure/profile.h"
@@ -156,8 +159,8 @@ static double sum_meetings(const struct sim *sim, const struct sim_device *devic
     return sum;
 }
 
-// What a run took beyond the nodes and collectives of its slowest rank was lost where ranks met; if it took less, nodes were
-// faster than the profile has them.
+// What a run took beyond the nodes and collectives of its slowest rank was lost where ranks met; if
+// it took less, nodes were faster than the profile has them.
 static void fit_cut(const struct round *round, struct sim *sim)
 {
     const struct sim_device *slowest = &sim->devices[0];
@@ -255,8 +258,8 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// The fastest run of a few processes, until one more is no faster. One of 3.1 ms, one of 2.7, one of 2.65: that is settled. Where
-// little time was given, two processes must do.
+// The fastest run of a few processes, until one more is no faster. One of 3.1 ms, one of 2.7, one
+// of 2.65: that is settled. Where little time was given, two processes must do.
 static tsr_status find_best(struct round *round, const char *folder)
 {
     struct modelled *of = round->of;
@@ -455,7 +458,7 @@ tsr_status tsr__measure_model_open(tsr_session *session, const tsr_measure_optio
     return st;
 }
 
-// Opens what is run, in a folder of its own.
+// Opens the model in a temporary folder.
 static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
 {
     tsr_status st;

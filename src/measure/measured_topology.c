@@ -18,7 +18,8 @@ static tsr_status begin(tsr_session *session, int n, tsr_topology **out)
     return tsr_topology_parse(session, text, out);
 }
 
-// Names of the devices of run->device ("cuda:2@0"), in *named, which keeps them; *named NULL: nobody named devices.
+// Names of the devices of run->device ("cuda:2@0"), owned by *named; *named NULL: no devices were
+// named.
 static tsr_status name_devices(tsr_session *session, tsr_measure_options *options,
                                const char **names, tsr_topology **named)
 {
@@ -66,7 +67,8 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// A transpose of 64 MiB by single elements takes 10.8 ms where the speeds of its kind, measured with rows, come to 4.8: 2.26 times.
+// A transpose of 64 MiB by single elements takes 10.8 ms where the speeds of its kind, measured
+// with rows, come to 4.8: 2.26 times.
 static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->n_sizes; i++) {
@@ -84,8 +86,7 @@ static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 }
 
 // Devices, then links, then the grid that the measured links form, then times of collectives and of
-// kinds of work by size.
-// names: of the devices, NULL where nobody named them.
+// kinds of work by size. names: of the devices, or NULL.
 static bool fill(tsr_topology *topology, const struct measured *measured, const char *const *names)
 {
     for (int i = 0; i < measured->ranks; i++) {
@@ -130,7 +131,8 @@ static tsr_status read_options(tsr_session *session, const tsr_measure_options *
     return st;
 }
 
-// Its ranks are those of this host that run the model; prices of its nodes are then as they were seen.
+// Its ranks are those of this host that run the model; prices of its nodes are then as they were
+// seen.
 tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_options *options)
 {
     tsr_session *session = topology->session;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// profile.c - which node of a graph the time of an engine's node belongs to.
+// profile.c - assigns the time of an engine's node to a node of the graph.
 //
-// Engines join nodes and give what comes out names of their own, which begin with the name of a node or of its output:
+// Engines fuse nodes and rename the result; the new names begin with the name of a node or of its
+// output:
 //
 //     profile                                       graph
 //     layer0_q, MatMul                              the node layer0_q
 //     layer0_scores/MatMulScaleFusion/, FusedMatMul the node layer0_scores
-//     Relu_4_0_nchwc, Conv                          the Conv that makes what the Relu reads, whose output is Relu_4_0
+//     Relu_4_0_nchwc, Conv                          the Conv before the Relu whose output is
+//                                                   Relu_4_0
 //     ReorderInput                                  none: it counts in the sum alone
 #include "measure/profile.h"
 #include "ir/ir.h"
@@ -36,7 +38,8 @@ static struct str kernel_name(const json_t *event)
     return (struct str){name, length - tail};
 }
 
-// Of a node that runs again the shortest time counts: what else the machine does makes others longer.
+// Of a node that runs again the shortest time counts: what else the machine does makes others
+// longer.
 static bool add_event(struct arena *arena, const json_t *event, struct profile *out)
 {
     struct str name = kernel_name(event);
@@ -93,7 +96,7 @@ tsr_status tsr__profile_read(tsr_session *session, struct arena *arena, const ch
 
 // ---- whose time it is --------------------------------------------------------------------------
 
-// Tasks of a device by the names of their nodes and of what those make, counted from 1.
+// Tasks of a device by the names of their nodes and outputs, counted from 1.
 static bool name_tasks(struct arena *arena, const struct sim_device *device, struct map *names)
 {
     tsr__map_init(names, arena, 2 * device->tasks.n);
@@ -129,7 +132,8 @@ static size_t task_named(const struct map *names, const char *name)
     return 0;
 }
 
-// The nearest node of that operator among those that make what this one reads; NULL: none within so many steps.
+// The nearest node of that operator among the producers of this node's inputs; NULL: none within
+// that many steps.
 static const tsr_node *before(const tsr_node *node, const char *op, int steps)
 {
     if (strcmp(tsr_node_op(node), op) == 0)
@@ -164,8 +168,9 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
     return named;
 }
 
-// Each node of the profile goes to the task that it came from, less `besides`, what the engine takes for any node: of 9 us and 2
-// besides, 7. A node of next to nothing keeps LEAST_SHARE of its time. The sum has nodes without a task too.
+// Each node of the profile goes to the task that it came from, less `besides`, what the engine
+// takes for any node: of 9 us and 2 besides, 7. A node of next to nothing keeps LEAST_SHARE of its
+// time. The sum has nodes without a task too.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
                               double besides)
 {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// waits_model.c - a small model whose cut meets often: what ranks lose where they meet is read off its runs.
+// waits_model.c - a small model whose cut meets often: what ranks lose where they meet is read off
+// its runs.
 //
-//     x [256, 512], then eight times a product with [512, 512] and a Relu: 0.13 Gflop a product, 512 KiB a sum
+//     x [256, 512], then eight times a product with [512, 512] and a Relu: 0.13 Gflop a product,
+//       512 KiB a sum
 #include "measure/internal.h"
 #include "runtime/runtime.h"
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench.c - runs the same again and again and measures: how long a run takes, how much of it is communication.
+// bench.c - runs the same again and again and measures: how long a run takes, how much of it is
+// communication.
 //
-// Ranks that are processes must agree how often to run: rank 0 looks at its clock and tells the others how many runs
-// come next, a few at a time, so that telling is rare. A run's time is what rank 0, or the thread that asked, sees from
-// its start to its results. With several runs under way, telling makes all ranks meet, so it is rarer still.
+// Ranks that are processes must agree how often to run: rank 0 looks at its clock and tells the
+// others how many runs come next, a few at a time, so that telling is rare. A run's time is what
+// rank 0, or the thread that asked, sees from its start to its results. With several runs under
+// way, telling makes all ranks meet, so it is rarer still.
 #include "runtime/spawn.h"
 
 #include <stdlib.h>
@@ -74,8 +76,7 @@ static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
     return group;
 }
 
-// Rank 0's number, on all ranks.
-// Threads and whole models have nobody to ask: *number stays the caller's.
+// Broadcasts rank 0's number to all ranks. Threads and unsharded models keep the caller's number.
 static tsr_status agree(struct bench *bench, int64_t *number)
 {
     struct endpoint *endpoint = tsr__job_place(bench->job);
@@ -132,7 +133,7 @@ static tsr_status take_run(struct bench *bench)
     return TSR_NOMEM;
 }
 
-// Takes results until so many runs are left under way.
+// Takes results until that many runs are pending.
 static tsr_status take_down_to(struct bench *bench, uint64_t left)
 {
     while (bench->asked - bench->taken > left) {
@@ -169,8 +170,9 @@ static double batch_seconds(const struct bench *bench, double seconds)
     return batch_s < seconds / 4 ? batch_s : seconds / 4;
 }
 
-// Runs for that long, and at least so often; ends with no run under way. Rank 0 says how many runs come next, so that all ranks
-// make equally many; saying it costs time, so that the number doubles while a batch is over too soon (1, 2, 4, ...).
+// Runs for that long, and at least so often; ends with no run under way. Rank 0 says how many runs
+// come next, so that all ranks make equally many; saying it costs time, so that the number doubles
+// while a batch is over too soon (1, 2, 4, ...).
 static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 {
     double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
@@ -225,7 +227,8 @@ static void time_communication(const tsr_job *job)
     }
 }
 
-// Of threads of this process: the memory is all of theirs together, but each has its own of its GPU.
+// Of threads of this process: the memory is all of theirs together, but each has its own of its
+// GPU.
 static void tell_here(const struct bench *bench, struct told *all, int ranks, int64_t memory)
 {
     for (int i = 0; i < ranks; i++) {
@@ -280,7 +283,7 @@ static void sum_up_times(struct bench *bench, tsr_bench_result *result)
     for (size_t i = 0; i < bench->n; i++)
         sum += bench->times[i];
     result->runs = bench->n;
-    result->seconds = sum; // one at a time: without what is told between runs
+    result->seconds = sum; // one at a time: without the time between runs
     if (bench->in_flight > 1)
         result->seconds = bench->wall_s;
     if (bench->n == 0)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// children.h - a job whose ranks are children that stay, as both sides see it: this process (job_children.c) sends notes,
-// each child (servant.c) answers them.
+// children.h - a job whose ranks are children that stay, as both sides see it: this process
+// (job_children.c) sends notes, each child (servant.c) answers them.
 //
-// A note is a word and a status, with a file without a name where there is more to say (tensors, texts). Every child
-// answers every note; a note that starts a run with the results of its rank, as soon as they are there, while the parent
-// may have sent it more. A child that fails ends, which ends the others; what they say then is what the parent says from then on.
+// A note is a word and a status, with a file without a name where there is more to say (tensors,
+// texts). Every child answers every note; a note that starts a run with the results of its rank, as
+// soon as they are there, while the parent may have sent it more. A child that fails ends, which
+// ends the others; what they say then is what the parent says from then on.
 //
 //   parent                          child 0                         child 1
 //   (forks them)                    READY                           READY
@@ -51,7 +52,8 @@ bool tsr__note_receive(int from, struct note *note, int *fd);
 bool tsr__note_send_message(int to, enum word word, struct message *message);
 
 // ---- servant.c
-// What child `rank` does from its start to its end: the work of a spawn whose data are struct children.
+// What child `rank` does from its start to its end: the work of a spawn whose data are struct
+// children.
 tsr_status tsr__servant_work(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *out);
 

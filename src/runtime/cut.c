@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cut.c - inputs and outputs that ranks have in pieces: a whole tensor is cut for them, and what they give is put
-// together. The manifest says who has which piece; sizes come from the tensors themselves.
+// cut.c - inputs and outputs that ranks have in pieces: a whole tensor is cut for them, and what
+// they give is put together. The manifest says who has which piece; sizes come from the tensors
+// themselves.
 //
 // An output [8, 6] cut {2, 1} over ranks 0 and 1: rank 0 gives [4, 6], rank 1 gives [4, 6]. Joining
 // adds 4 and 4 to 8 rows, takes 6 columns from shard 0, and lays the two where the layout of [8, 6]
@@ -157,9 +158,9 @@ static bool sizes_fit(const struct tile_piece *piece, const struct tensor *tenso
     return true;
 }
 
-// pieces: one for each shard. Their sizes add up to the whole's; then each must be just the shard that this whole has.
-// The whole is allocated on the pieces' word and then checked against it: pieces whose sizes only
-// happen to add up are refused before a byte is copied from them.
+// pieces: one for each shard. Their sizes add up to the whole's; then each must be just the shard
+// that this whole has. The whole is allocated on the pieces' word and then checked against it:
+// pieces whose sizes only happen to add up are refused before a byte is copied from them.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_words.c - what ONNX Runtime says went wrong, as findings with a place and a remedy. It has words where a
-// caller needs kinds: they are looked through for those that are known.
+// engine_words.c - what ONNX Runtime says went wrong, as findings with a place and a remedy. It has
+// words where a caller needs kinds: they are looked through for those that are known.
 //
 // Three moments have words: session options (tsr__engine_says), loading (tsr__engine_loaded),
 // running (tsr__engine_ran). The texts are ONNX Runtime's and change with its releases; where one
@@ -49,8 +49,8 @@ static bool no_memory(const char *text)
     return false;
 }
 
-// What would help a rank that had too little memory; of a GPU, what is free there and what the rank may take of it.
-// The text lives in the rank's arena; the finding copies it.
+// What would help a rank that had too little memory; of a GPU, what is free there and what the rank
+// may take of it. The text lives in the rank's arena; the finding copies it.
 static const char *memory_hint(struct rank *rank)
 {
     static const char usual[] = "more memory for that rank, or more ranks";
@@ -79,8 +79,8 @@ static bool ran_out(const struct rank *rank, const OrtStatus *status)
     return no_memory(rank->engine->api->GetErrorMessage(status));
 }
 
-// A rank that runs out of memory fails as a rank does. A whole model is the engine's failure like any other, but of a GPU
-// the finding says what is there.
+// A rank that runs out of memory fails as a rank does. A whole model is the engine's failure like
+// any other, but of a GPU the finding says what is there.
 static tsr_status told_ran_out(struct rank *rank, OrtStatus *status, const char *what)
 {
     (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank), what);
@@ -109,8 +109,8 @@ static int64_t own_opset(const tsr_model *model)
     return 0;
 }
 
-// The finding for a model whose operator set is newer than ONNX Runtime's: which version the file has and why, and which one
-// this release knows.
+// The finding for a model whose operator set is newer than ONNX Runtime's: which version the file
+// has and why, and which one this release knows.
 static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t known)
 {
     struct place at = tsr__rank_place(rank);
@@ -141,8 +141,9 @@ static bool refused_opset(struct rank *rank, const char *words)
     return true;
 }
 
-// ONNX Runtime's words about missing data differ by release and by the node that reads it, so the model's own files are
-// asked. TSR_OK: they are all there; else the finding is added. A part's files were checked before.
+// ONNX Runtime's words about missing data differ by release and by the node that reads it, so the
+// model's own files are asked. TSR_OK: they are all there; else the finding is added. A part's
+// files were checked before.
 static tsr_status look_for_data(struct rank *rank)
 {
     tsr_model *model = NULL;
@@ -159,9 +160,10 @@ static tsr_status look_for_data(struct rank *rank)
     return st;
 }
 
-// What may help where a model is refused. A part has no cycle (partitions are checked), so one that is found there is the provider's:
-// OpenVINO's (up to 1.24 at least) may put a node that feeds a communication together with nodes that wait for it. It also drops an
-// input that its own compiler finds no use for, and then misses it.
+// What may help where a model is refused. A part has no cycle (partitions are checked), so one that
+// is found there is the provider's: OpenVINO's (up to 1.24 at least) may put a node that feeds a
+// communication together with nodes that wait for it. It also drops an input that its own compiler
+// finds no use for, and then misses it.
 static const char *load_hint(const struct rank *rank, const OrtStatus *status)
 {
     const char *words = rank->engine->api->GetErrorMessage(status);
@@ -205,7 +207,7 @@ tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
 
 // ---- running -----------------------------------------------------------------------------------
 
-// What stands in a message between `before` and the next `end`; empty: it is not there.
+// The text in a message between `before` and the next `end`; empty: not found.
 static struct str quoted(const char *message, const char *before, char end)
 {
     const char *at = strstr(message, before);
@@ -218,8 +220,8 @@ static struct str quoted(const char *message, const char *before, char end)
     return (struct str){at, (size_t)(stop - at)};
 }
 
-// A kernel did not take what it was given. The model was loaded, so it is what runs through it that does not fit:
-// "... while running Reshape node. Name:'r' Status Message: ..." tells where.
+// A kernel did not take what it was given. The model was loaded, so it is what runs through it that
+// does not fit: "... while running Reshape node. Name:'r' Status Message: ..." tells where.
 static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
 {
     const char *message = rank->engine->api->GetErrorMessage(status);

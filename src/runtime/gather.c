@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather.c - brings what every rank of a job of processes has to say to rank 0: bytes, of any length.
+// gather.c - brings what every rank of a job of processes has to say to rank 0: bytes, of any
+// length.
 //
 // One exchange does it: lengths travel as the notes of the call, and rank 0 makes room between the
 // notes and the bytes. Used for facts and traces, by all ranks of a job in the same order.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpus.c - ranks on GPUs: their place there, and inputs and outputs that stay there.
 //
-// Inputs go up when they are bound; outputs are left on the GPU, where states are the inputs of the next run, and come
-// down when they are taken. Where no rank of a job is on a GPU, none of this happens.
+// Inputs go up when they are bound; outputs are left on the GPU, where states are the inputs of the
+// next run, and come down when they are taken. Where no rank of a job is on a GPU, none of this
+// happens.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -86,10 +87,10 @@ static tsr_status seat_alone(struct rank *rank, int card)
     return no_place(rank, &why);
 }
 
-// A rank without an endpoint talks to nobody: it takes its seat alone. Any other opens the device
-// endpoint over its own, also without a GPU: the others' calls go through it.
-// Afterwards rank->endpoint is the one over GPUs and rank->base the transport's own; tsr__gpu_leave
-// turns that back.
+// A rank without an endpoint does not communicate: it opens its GPU context alone. Any other opens
+// the device endpoint over its own, also without a GPU: the others' calls go through it. Afterwards
+// rank->endpoint is the one over GPUs and rank->base the transport's own; tsr__gpu_leave reverses
+// that.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
     int card = tsr__gpu_card(rank->engine, rank->device, rank->options);
@@ -117,7 +118,8 @@ tsr_status tsr__gpu_place(struct rank *rank)
     return TSR_OK;
 }
 
-// Of each rank's share, so much is left to what is not in the engine's arena: libraries and their work space, communication.
+// Of each rank's share, so much is left to what is not in the engine's arena: libraries and their
+// work space, communication.
 #define OUTSIDE_SHARE 16 // parts: one of them, at most
 #define OUTSIDE_BYTES ((int64_t)512 << 20)
 
@@ -193,8 +195,8 @@ static OrtStatus *find_those_that_stay(struct rank *rank)
     return NULL;
 }
 
-// A rank on a GPU leaves outputs that are tensors there until they are taken; without a GPU, or
-// where the host stands in for one, there is nothing to bind.
+// A rank on a GPU leaves output tensors there until they are taken; without a GPU, or with a
+// stand-in for one, there is nothing to bind.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;

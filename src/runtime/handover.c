@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// handover.c - outputs on their way from the ranks that have them to whoever asked for the run.
+// handover.c - moves outputs from the ranks that have them to the caller of the run.
 //
-// The manifest says who gives an output, or a piece of it; what it does not place is rank 0's. Where ranks are processes,
-// each of the others gives rank 0 what it has of a run as one message, beside the communication of the model, and goes on.
+// The manifest says which rank gives an output, or a shard of it; by default it is rank 0. If ranks
+// are processes, each other rank sends rank 0 its outputs of a run as one message, outside of the
+// model's communication, and continues.
 //
 // Three ports of a partition for 4 ranks, as the manifest has them:
-//     loss     not placed          rank 0's, moved out of its set
-//     logits   whole, on rank 3    rank 3 gives it, moved out of its set
-//     hidden   cut over 1 and 2    the pieces of ranks 1 and 2 are put together (cut.c)
-// A piece that several ranks have is given by the first of its owners alone.
+//     loss     not placed            rank 0's, moved out of its set
+//     logits   full, on rank 3       rank 3 gives it, moved out of its set
+//     hidden   sharded over 1 and 2  the shards of ranks 1 and 2 are joined (cut.c)
+// A shard that several ranks have is given by the first of its owners.
 #include "runtime/handover.h"
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
 #include <unistd.h>
 
-// ---- who gives -----------------------------------------------------------------------------------
+// ---- who gives ----------------------------------------------------------------------------------
 
 // The port's results leave their ranks: it is placed, and no state that stays where it is.
 static bool is_placed(const struct handover *handover, const struct manifest_port *port)
@@ -54,7 +55,7 @@ bool tsr__hand_gives(const struct handover *handover, int64_t rank)
     return false;
 }
 
-// ---- together ------------------------------------------------------------------------------------
+// ---- together -----------------------------------------------------------------------------------
 
 // What is not there is left out of the outputs.
 static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *to)
@@ -86,7 +87,7 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
     return TSR_OK;
 }
 
-// ---- between processes ---------------------------------------------------------------------------
+// ---- between processes --------------------------------------------------------------------------
 
 // What both sides compare before the bytes are believed: the same partition, the same run.
 static struct comm_call call_of(const struct handover *handover, uint64_t run)
@@ -163,7 +164,7 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
     return st;
 }
 
-// In the order of the ranks; each of them has given before it waits, so the order can block nobody.
+// In rank order; each rank has sent before it waits, so the order cannot deadlock.
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
     for (int r = 1; r < handover->place->size; r++) {

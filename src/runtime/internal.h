@@ -24,9 +24,9 @@ struct rank_state {
     OrtValue *value; // NULL: nothing ran yet
 };
 
-// One rank: a model file, its session, its inputs and outputs. It works on a session of its own
-// (findings, memory), because it may run on a thread of its own; the caller's thread binds inputs and takes outputs of
-// run slots that the rank is not working on.
+// One rank: a model file, its session, its inputs and outputs. It has its own session for
+// diagnostics and memory, because it may run on its own thread; the caller's thread binds inputs
+// and takes outputs of run slots that the rank is not using.
 struct rank {
     struct engine *engine;
     struct endpoint *endpoint; // NULL: a whole model
@@ -74,12 +74,14 @@ struct rank {
 // Opens the model and meets the other ranks. The rank's status says how it went, also after a run.
 void tsr__rank_open(struct rank *rank);
 void tsr__rank_run(struct rank *rank, size_t run_slot);
-void tsr__rank_meet(struct rank *rank, const char *what); // all ranks; a whole model meets nobody
-// Binds the inputs of a run slot; findings go to the session. pieces (or NULL): this rank's own of some of them.
-// ran: a run was asked for before, so states have a value.
+// all ranks; an unsharded model has none to wait for
+void tsr__rank_meet(struct rank *rank, const char *what);
+// Binds the inputs of a run slot; findings go to the session. pieces (or NULL): this rank's own of
+// some of them. ran: a run was asked for before, so states have a value.
 tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran);
-// Copies the results of a run slot into outputs; the second lets its values go too (outputs NULL: copies nothing).
+// Copies the results of a run slot into outputs; the second lets its values go too (outputs NULL:
+// copies nothing).
 tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs);
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
@@ -96,10 +98,12 @@ void tsr__rank_free(struct rank *rank);
 // Opens the rank's model in ONNX Runtime and reads what its inputs and outputs are.
 tsr_status tsr__rank_load(struct rank *rank);
 struct place tsr__rank_place(const struct rank *rank); // its file and number, for findings
-// Takes ONNX Runtime's word, which is released, into a finding: TSR_ENGINE. status NULL: TSR_OK, nothing happened.
+// Takes ONNX Runtime's word, which is released, into a finding: TSR_ENGINE. status NULL: TSR_OK,
+// nothing happened.
 tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code code,
                             const char *hint, const char *what);
-// The same for what it says after it has loaded, or run, the rank's model; the finding tells what helps.
+// The same for what it says after it has loaded, or run, the rank's model; the finding tells what
+// helps.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status);
 tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
@@ -120,7 +124,8 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
 
 // ---- transports.c, processes.c
 
-// This process's place among ranks that are processes, kept by the session; NULL where ranks are threads.
+// This process's place among ranks that are processes, kept by the session; NULL where ranks are
+// threads.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out);
 
@@ -131,19 +136,22 @@ tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
 // Whether a rank of the partition is on a GPU of CUDA's.
 bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
                       const tsr_run_options *options);
-// Before the ranks are forked: refused where one of them needs a GPU that this process has used already.
+// Before the ranks are forked: refused where one of them needs a GPU that this process has used
+// already.
 tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
                              const tsr_run_options *options);
 
 // ---- jobs (job.c, job_common.c)
 
-// This process's place among processes, or NULL; the endpoint of its i-th rank that runs here (NULL:
-// none); fingerprint of the partition.
+// This process's place among processes, or NULL; the endpoint of its i-th rank that runs here
+// (NULL: none); fingerprint of the partition.
 struct endpoint *tsr__job_place(const tsr_job *job);
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
-// The most that rank i of this process had of its GPU; 0: it is on none, or the engine does not tell.
+// The most that rank i of this process had of its GPU; 0: it is on none, or the engine does not
+// tell.
 int64_t tsr__job_gpu_memory(const tsr_job *job, int i);
-// Bytes of the inputs that a job's only rank here reads where the caller has them; 0: it has several ranks, or none.
+// Bytes of the inputs that a job's only rank here reads where the caller has them; 0: it has
+// several ranks, or none.
 int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs);
 uint64_t tsr__job_plan(const tsr_job *job);
 // As tsr_job_open; without states, what the manifest says about them is left alone.
@@ -210,10 +218,12 @@ struct memory_mark {
 };
 // What this process has now; mapped: of files in that folder (NULL: none).
 struct memory_mark tsr__memory_mark(const char *folder);
-// Bytes that have come since; of memory that ranks share, those that this one has taken (place NULL: all that it touched).
+// Bytes that have come since; of memory that ranks share, those that this one has taken (place
+// NULL: all that it touched).
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place);
-// Gives the memory back that loading took and freed; to be called when all sessions of a job are open.
+// Gives the memory back that loading took and freed; to be called when all sessions of a job are
+// open.
 void tsr__memory_settle(void);
 
 // ---- gpus.c: ranks on GPUs
@@ -225,10 +235,11 @@ bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_opti
 // Opens the driver for ranks of this process; NULL where it is not here: the provider will tell.
 const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
                                   const tsr_run_options *options);
-// The rank's place on its GPU, and the endpoint that knows GPUs; nothing where no rank of the job is on one.
+// The rank's place on its GPU, and the endpoint that knows GPUs; nothing where no rank of the job
+// is on one.
 tsr_status tsr__gpu_place(struct rank *rank);
-// Sets what its engine may take of its GPU: what the user said, or its share of what is free. All ranks of a job call it, before one of
-// them loads.
+// Limits the GPU memory of its engine: the user's limit, or its share of the free memory. All ranks
+// of a job call it, before any of them loads.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why);
 tsr_status tsr__gpu_bind(struct rank *rank); // after its session was made
 void tsr__gpu_leave(struct rank *rank);      // after its session has gone
@@ -240,13 +251,13 @@ struct str tsr__folder_of(struct arena *arena, const char *path);
 
 // ---- gather.c
 
-// Names the exchange: the fingerprint of the partition, and what is told ("trace").
+// Identifies the exchange: the fingerprint of the partition, and its purpose ("trace").
 struct gather_call {
     uint64_t plan;
     const char *what;
 };
-// What every process of the job says, on rank 0: *out has a text for each rank, in the arena; on other ranks empty ones. All ranks
-// call it.
+// What every process of the job says, on rank 0: *out has a text for each rank, in the arena; on
+// other ranks empty ones. All ranks call it.
 tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out);
@@ -254,16 +265,18 @@ tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
 // ---- rank_facts.c: what each rank was, for tsr_run_rank
 
 struct message;
-// Keeps what the ranks of a job were, with the session; after a run. weights: the folder that they lie in; before: as the memory was
-// before the job was opened. Under a launcher all ranks call it, and rank 0 has it.
+// Keeps what the ranks of a job were, with the session; after a run. weights: the folder that they
+// lie in; before: as the memory was before the job was opened. Under a launcher all ranks call it,
+// and rank 0 has it.
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before);
 void tsr__facts_put(const tsr_session *session, struct message *out); // those that are kept
 tsr_status tsr__facts_take(tsr_session *session, struct message *in);
 
 // ---- provider.c, trace.c
 
-// A name by kind becomes that of the provider that serves it here: "GPU:1" -> "CUDA:1", in out. Other names, and kinds that
-// nothing serves, stay as they are; so do all where the engine is NULL or not opened.
+// A name by kind becomes that of the provider that serves it here: "GPU:1" -> "CUDA:1", in out.
+// Other names, and kinds that nothing serves, stay as they are; so do all where the engine is NULL
+// or not opened.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out,
                                 size_t cap);
 // The best of these providers (full names) for a kind of device; NULL: none, or no kind.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// job.c - a model or a partition that is loaded once and run many times: the public calls. What a call does is said by
-// the job's kind (job.h), which is chosen when it is opened.
+// job.c - a model or a partition that is loaded once and run many times: the public calls. What a
+// call does is said by the job's kind (job.h), which is chosen when it is opened.
 //
 // This file owns what is the same for all kinds: the order of calls (no more than RUN_SLOTS runs
 // under way, no wait without a start, states before the first run), and that a job whose rank is
@@ -109,9 +109,9 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
     return remember(job, job->kind->start(job, inputs, form));
 }
 
-// A wait with no run under way. Of a job that has ended the caller gets the old failure again instead
-// of a complaint about the order: a loop that pipelines runs need not know how many the failure cut
-// off. It may have been found by any call: a start, a barrier, a wait.
+// A wait with no run under way. Of a job that has ended the caller gets the old failure again
+// instead of a complaint about the order: a loop that pipelines runs need not know how many the
+// failure cut off. It may have been found by any call: a start, a barrier, a wait.
 static tsr_status nothing_under_way(tsr_job *job)
 {
     if (job->ended != TSR_OK)
@@ -122,8 +122,9 @@ static tsr_status nothing_under_way(tsr_job *job)
     return wrong_order(job, "no run is under way");
 }
 
-// Places on a GPU for outputs can be filled by a rank of this process that has the whole output. Where outputs are brought together,
-// or ranks are other processes, they are refused: they would stay as they are.
+// Places on a GPU for outputs can be filled by a rank of this process that has the whole output.
+// Where outputs are brought together, or ranks are other processes, they are refused: they would
+// stay as they are.
 static tsr_status places_fit(const tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     if (form == SET_PER_RANK || !outputs[0])

@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// job.h - a job from inside: its four kinds, and what they share.
+// job.h - the inside of a job: its four kinds, and what they share.
 //
-// A kind is a row of functions (struct job_kind) in a file of its own:
-//   job_whole.c      a whole model: one rank on the caller's thread, which talks to nobody
-//   job_launched.c   this process is one rank of a partition, on the caller's thread; the others are processes too
+// A kind is a row of functions (struct job_kind) in a separate file:
+//   job_whole.c      an unsharded model: one rank on the caller's thread, without communication
+//   job_launched.c   this process is one rank of a partition, on the caller's thread; the others
+//                    are
+//                    processes too
 //   job_threads.c    every rank of a partition is a thread of this process
-//   job_children.c   every rank is a child of this process; each child has a launched job (servant.c)
-// job.c has the public calls, which ask the kind. job_common.c has what every job has, job_ranks.c what kinds do with
-// ranks that run in this process.
+//   job_children.c   every rank is a child of this process; each child has a launched job
+//                    (servant.c)
+// job.c has the public calls, which dispatch to the kind. job_common.c has what every job has,
+// job_ranks.c what kinds do with ranks in this process.
 //
-// Runs are numbered from 0, and run r uses slot r % RUN_SLOTS of every rank. Two ranks as threads, two runs under way:
+// Runs are numbered from 0, and run r uses slot r % RUN_SLOTS of every rank. Two ranks as threads,
+// two pending runs:
 //
-//   caller            runs_started  runs_collected   rank 0                      rank 1
-//   tsr_job_start          1              0          begins run 0 (slot 0)       begins run 0
-//   tsr_job_start          2              0          begins run 1 (slot 1)       still in run 0
-//   tsr_job_wait           2              1          run 0's results are taken once both ranks have made 1 run
-//   tsr_job_wait           2              2          the last that was started: sync_after is 2, so both ranks meet
-//                                                    after their run 1; then its results are taken
+//   caller         runs_started  runs_collected   rank 0                   rank 1
+//   tsr_job_start       1              0          begins run 0 (slot 0)    begins run 0
+//   tsr_job_start       2              0          begins run 1 (slot 1)    still in run 0
+//   tsr_job_wait        2              1          run 0 is collected once both ranks have made 1
+//                       run
+//   tsr_job_wait        2              2          the last that was started: sync_after is 2, so
+//                       both
+//                                                 ranks synchronize after run 1; then it is
+//                                                   collected
 #ifndef TSR_JOB_H
 #define TSR_JOB_H
 
@@ -24,18 +31,20 @@
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
-// Whose tensors a run is given, and whose it gives: one set of the whole model's, or a set for each rank that runs here.
+// Whose tensors a run is given, and whose it gives: one set of the whole model's, or a set for each
+// rank that runs here.
 enum run_sets { WHOLE_SET, SET_PER_RANK };
 
-// What a kind of job does. Every function is called by the caller's thread; those that start, finish or trace runs add
-// their findings to the job's session.
+// What a kind of job does. Every function is called by the caller's thread; those that start,
+// finish or trace runs add their findings to the job's session.
 struct job_kind {
-    // Opens the ranks of what lies at path; states: those that the manifest names are kept. What was opened before a failure
-    // is left to close.
+    // Opens the ranks of the model or partition at path; states: those that the manifest names are
+    // kept. What was opened before a failure is left to close.
     tsr_status (*open)(tsr_job *job, const char *path, bool states);
     // Begins the run runs_started and counts it. There is a slot for it.
     tsr_status (*start)(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
-    // Ends the run runs_collected, which was started, and counts it. outputs[0] NULL: nobody wants its results.
+    // Ends the run runs_collected, which was started, and counts it. outputs[0] NULL: its results
+    // are dropped.
     tsr_status (*finish)(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form);
     // Makes an output the input of the next run. TSR_INVALID, without a finding: no rank has both.
     tsr_status (*add_state)(tsr_job *job, const char *past, const char *present);
@@ -47,7 +56,8 @@ struct job_kind {
 };
 extern const struct job_kind tsr__job_whole, tsr__job_launched, tsr__job_threads, tsr__job_children;
 
-// A rank that runs in this process, and its thread if it has one. All fields but rank and pieces are under the job's lock.
+// A rank that runs in this process, and its thread if it has one. All fields but rank and pieces
+// are under the job's lock.
 struct rank_thread {
     tsr_job *job;
     struct rank rank;
@@ -91,7 +101,8 @@ struct tsr_job {
 };
 
 // ---- job.c
-// Ranks as children of this process, whatever a launcher says of it: that was said to another program.
+// Ranks as children of this process, whatever a launcher says of it: that was said to another
+// program.
 tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
                                   const tsr_run_options *options, tsr_job **out);
 
@@ -113,28 +124,32 @@ void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets);
 
 // ---- job_ranks.c
 tsr_status tsr__ranks_new(tsr_job *job, int n);
-// Describes rank `number` of `ranks` that share `cores`, to be opened; the second: of the partition.
+// Describes rank `number` of `ranks` that share `cores`, to be opened; the second: of the
+// partition.
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks);
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint);
-// Opens the folder of a partition, finds the engine (and the driver, if a rank is on a GPU), and makes the ranks that run here: a
-// launched process has one, else all.
+// Opens the folder of a partition, finds the engine (and the driver, if a rank is on a GPU), and
+// makes the ranks that run here: a launched process has one, else all.
 tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder);
-// The first rank that failed by itself tells why; else one that another made fail. TSR_OK: none has failed.
+// The first rank that failed by itself tells why; else one that another made fail. TSR_OK: none has
+// failed.
 tsr_status tsr__ranks_verdict(tsr_job *job);
 // Binds the inputs of the run runs_started to all ranks that run here, or to none.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
 // The one rank of this process on the caller's thread: opened, and run.
 tsr_status tsr__ranks_open_here(tsr_job *job);
 void tsr__ranks_run_here(tsr_job *job);
-// Keeps a state on the ranks that have both; false: none of those here does. The second: those of the manifest.
+// Keeps a state on the ranks that have both; false: none of those here does. The second: those of
+// the manifest.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present);
 tsr_status tsr__ranks_keep_named(tsr_job *job);
 tsr_status tsr__ranks_trace(tsr_job *job);
 void tsr__ranks_free(tsr_job *job);
 
 // ---- job_launched.c
-// As start with a whole set, but the rank keeps its results: they are collected as a set of its own.
+// As start with a set of full inputs, but the rank keeps its results: they are collected as a
+// separate set.
 tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs);
 
 #endif

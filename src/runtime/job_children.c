@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_children.c - the job of a partition whose ranks are children of this process that stay: each has the job of a
-// launched rank (servant.c), and does what the notes of this process say (children.h).
+// job_children.c - the job of a partition whose ranks are children of this process that stay: each
+// has the job of a launched rank (servant.c), and does what the notes of this process say
+// (children.h).
 //
 // This process computes nothing. It keeps, for each child, a socket and the results that came
 // early; the ranks' memory, their engine and their communication are the children's alone.
@@ -39,9 +40,9 @@ static tsr_status give_up(struct children *children)
     return children->failed = st;
 }
 
-// The next note of one child; *fd is to be closed.
-// Waits without an end of its own: the children watch each other, and tsr__child_set_over is true
-// as soon as one has ended or the job has failed. A poll that a signal interrupts is one more look.
+// The next note of one child; *fd must be closed. Waits without a time limit: the children watch
+// each other, and tsr__child_set_over is true as soon as one has ended or the job has failed. A
+// signal only causes one more check.
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
@@ -137,8 +138,9 @@ static tsr_status tell_all(struct children *children, enum word word)
     return TSR_OK;
 }
 
-// A child that refuses its inputs ends the job: mistakes in whole inputs are found here. States that
-// the caller named are not in the manifest; then only the children know what a later run needs.
+// A child that refuses its inputs ends the job: mistakes in whole inputs are found here. States
+// that the caller named are not in the manifest; then only the children know what a later run
+// needs.
 static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -148,9 +150,8 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
     return tsr__inputs_check(manifest, job->session, inputs, needed);
 }
 
-// Every child is sent all inputs of the run, as a file of its own; it cuts its pieces itself.
-// Nothing is waited for but room in its socket: a child reads the note when it has made the runs
-// before it.
+// Every child gets all inputs of the run in a separate file and takes its shards itself. This waits
+// only for room in its socket: a child reads the note after its earlier runs.
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
@@ -299,7 +300,8 @@ static tsr_status nothing_left_to_take(struct spawn *spawn, tsr_session *session
     return TSR_OK; // everything was answered in notes
 }
 
-// What both sides have; freed by children_close. Sockets are made before the fork, so that both have them.
+// What both sides have; freed by children_close. Sockets are made before the fork, so that both
+// have them.
 static tsr_status children_new(tsr_job *job, const char *folder, bool states)
 {
     tsr_session *session = job->session;
@@ -328,7 +330,8 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
     return children->failed = TSR_PEER;
 }
 
-// Once the children are there, this process closes their ends of the sockets, so that it reads the end of the stream when one is gone.
+// Once the children are there, this process closes their ends of the sockets, so that it reads the
+// end of the stream when one is gone.
 static tsr_status fork_children(struct children *children)
 {
     tsr_status best,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_common.c - what every job has, whatever its kind: it is made and let go, has a partition's folder, and knows
-// where outputs come from.
+// job_common.c - what every job has, whatever its kind: it is made and let go, has a partition's
+// folder, and knows where outputs come from.
 #include "runtime/job.h"
 
 #include <stdio.h>
@@ -41,7 +41,8 @@ void tsr_job_close(tsr_job *job)
     tsr__free(job->session, job, sizeof *job);
 }
 
-// A launched rank checks its own file alone; a process that has all ranks, or starts them, checks every one.
+// A launched rank checks its own file alone; a process that has all ranks, or starts them, checks
+// every one.
 tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
 {
     const struct endpoint *endpoint = job->endpoint;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_launched.c - the job of one rank of a partition that is this process, under a launcher or as somebody's child. The
-// rank runs on the caller's thread; the other ranks are processes too and make the same calls.
+// job_launched.c - the job of a process that is one rank of a partition, under a launcher or as a
+// child process. The rank runs on the caller's thread; the other ranks are processes too and make
+// the same calls.
 //
-// Outputs that are not rank 0's come from the ranks that the manifest names. They are on their way to rank 0 as soon as
-// they are made, before the run is waited for, so that no rank waits for another's results before it begins its next run.
+// Outputs of other ranks come from the ranks that the manifest names. They are sent to rank 0 as
+// soon as they are computed, before the caller waits for the run, so that no rank waits for
+// another's results before its next run.
 //
-// A run of 3 ranks where rank 2 makes the output `logits` (the last stage of a pipeline):
-//     start     every rank computes its part; rank 2 then leaves its logits for rank 0 and goes on
-//     finish    rank 0 takes the file that rank 2 left and has the whole outputs; rank 2 waits until it has been
+// A run of 3 ranks where rank 2 computes the output `logits` (the last stage of a pipeline):
+//     start     every rank computes its part; rank 2 then offers its logits to rank 0 and continues
+//     finish    rank 0 takes the file of rank 2 and has all outputs; rank 2 waits until it has been
 //               taken; rank 1 has nothing to give and returns at once
 //
-// Every failure of this rank is told to the others before the call returns, or they would wait for
-// it until the transport's watch names it.
+// A failure of this rank is reported to the others before the call returns; otherwise they would
+// wait for it until the transport detects it.
 #include "runtime/job.h"
 
 #include <stdio.h>
@@ -89,9 +91,9 @@ static tsr_status give(tsr_job *job, uint64_t run)
     return st;
 }
 
-// The end of a run for what went from rank to rank: rank 0 takes it into sets, the others wait until it has.
-// Rank 0's own outputs are in sets[0] already. A settled gift was read whole by rank 0: the
-// sender's memory for it is free again.
+// The end of a run for what went from rank to rank: rank 0 takes it into sets, the others wait
+// until it has. Rank 0's own outputs are in sets[0] already. A settled gift was read whole by rank
+// 0: the sender's memory for it is free again.
 static tsr_status meet_gifts(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
 {
     struct handover handover = tsr__job_handover(job);
@@ -133,8 +135,9 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
     return give(job, run);
 }
 
-// The end of a run where some outputs are other ranks'. A rank that wants its own set only may still have given some away
-// when the run began; those are met. Whatever happens, the run's slot is free afterwards.
+// The end of a run where some outputs are other ranks'. A rank that wants its own set only may
+// still have given some away when the run began; those are met. Whatever happens, the run's slot is
+// free afterwards.
 static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                  enum run_sets form, tsr_tensors **sets)
 {
@@ -226,12 +229,13 @@ static tsr_status launched_barrier(tsr_job *job)
     return why.status;
 }
 
-// Runs that nobody has waited for are ended first: another rank may be waiting to give or to take their outputs.
+// Finishes runs that the caller did not wait for: another rank may be waiting to send or take their
+// outputs.
 static void launched_close(tsr_job *job)
 {
     tsr_tensors *none = NULL;
     while (tsr__job_handed(job) && job->runs_started > job->runs_collected)
-        // A failure ends the job for all ranks: nobody waits for the runs that are left.
+        // A failure ends the job for all ranks: the remaining runs are not waited for.
         if (launched_finish(job, &none, WHOLE_SET) != TSR_OK)
             break;
     tsr__ranks_free(job);

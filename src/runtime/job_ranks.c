@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_ranks.c - what jobs do with the ranks that run in this process: they are described and opened, given their
-// inputs, asked how it went, traced and let go. Who runs them, and when, is the kind's.
+// job_ranks.c - what jobs do with the ranks that run in this process: they are described and
+// opened, given their inputs, asked how it went, traced and let go. Who runs them, and when, is the
+// kind's.
 //
 // The same code serves 1 rank (a whole model, a launched process) and n (threads). Ranks as
 // children have no entry here: job->n is 0 in their parent, and each child has a launched job with
@@ -156,13 +157,15 @@ static struct gpu_seat *any_seat(const tsr_job *job)
     return NULL;
 }
 
-// The tensor lies where the rank can read it: on the host (device 0), or on the rank's own GPU (device is 1 + its number).
+// The tensor lies where the rank can read it: on the host (device 0), or on the rank's own GPU
+// (device is 1 + its number).
 static bool is_in_reach(const struct rank *rank, const struct tensor *x)
 {
     return !x->device || (rank->seat && rank->card == x->device - 1);
 }
 
-// The driver's words; that the tensor may not lie there would be untrue: another copy of it may well succeed.
+// The driver's words; that the tensor may not lie there would be untrue: another copy of it may
+// well succeed.
 static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
 {
     char words[160];
@@ -174,8 +177,9 @@ static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
     return TSR_ENGINE;
 }
 
-// Brings to the host what lies on another GPU than this rank's, as pieces of its own. Where no rank here is on a GPU it stays, and binding
-// refuses it. After a failure the pieces stay in their slot, unread, until the next run of the slot frees them: the GPU may still write.
+// Copies inputs on another GPU than this rank's to the host, as separate pieces. If no rank here is
+// on a GPU they stay, and binding refuses them. After a failure the pieces stay in their slot,
+// unread, until the next run of the slot frees them: the GPU may still write.
 static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     struct rank_thread *rank_thread = &job->rank_threads[i];
@@ -265,7 +269,7 @@ tsr_status tsr__ranks_open_here(tsr_job *job)
     return tsr__ranks_verdict(job);
 }
 
-// That it failed is told when the run is collected.
+// A failure is reported when the run is collected.
 void tsr__ranks_run_here(tsr_job *job)
 {
     struct rank_thread *only = &job->rank_threads[0];
@@ -293,8 +297,8 @@ bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
     return found;
 }
 
-// A rank need not have every state: those of other stages are not its own. That nobody has one is
-// not checked: the manifest was.
+// A rank need not have every state: those of other stages belong to other ranks. The manifest was
+// checked, so each has an owner.
 tsr_status tsr__ranks_keep_named(tsr_job *job)
 {
     const struct manifest *manifest = &job->bundle.manifest;

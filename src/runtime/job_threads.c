@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_threads.c - the job of a partition whose ranks are threads of this process that wait for work.
+// job_threads.c - the job of a partition whose ranks are threads of this process that wait for
+// work.
 //
-// A rank works on one run at a time, in order, and may be ahead of another rank as far as their communication lets it:
-// that is how several runs go through the stages of a pipeline. A rank that fails ends the job. When the last run that
-// was started is waited for, all ranks meet at its end: one that left out a communication is found there, and nobody
-// waits for it for ever.
+// A rank works on one run at a time, in order, and may be ahead of another rank as far as their
+// communication allows: so several runs go through the stages of a pipeline. A rank that fails ends
+// the job. When the caller waits for the last started run, all ranks synchronize at its end: a rank
+// that skipped a communication is detected there, and no wait is endless.
 //
-// Who waits for whom. The caller's thread writes runs_started, sync_after and closing, a rank's
-// thread writes its own opened, runs_done, runs_synced and failed; all of them under job->lock, and
-// whoever writes broadcasts job->change. Inside a run a rank holds no lock of the job: it waits for
-// other ranks in the transport alone. So a rank that hangs in a communication keeps nobody from the
-// lock, and the transport's own watch ends its wait.
+// Locking: the caller's thread writes runs_started, sync_after and closing; a rank's thread writes
+// its own opened, runs_done, runs_synced and failed. All of them are protected by job->lock, and
+// every writer broadcasts job->change. Inside a run a rank holds no lock of the job: it waits for
+// other ranks only in the transport. So a rank that hangs in a communication does not block the
+// lock, and the transport's time-out ends its wait.
 //
-// What happens when a rank fails: tsr__rank_run tells the transport (tsr__comm_fail), which wakes
-// every other rank out of its communication with a failure of its own; each thread sets failed and
-// ends. wait_for counts failed ranks as arrived, so the caller returns, and tsr__ranks_verdict
-// picks the rank that failed by itself.
+// If a rank fails: tsr__rank_run reports it to the transport (tsr__comm_fail), which wakes every
+// other rank out of its communication with a failure; each thread sets failed and ends. wait_for
+// counts failed ranks as arrived, so the caller returns, and tsr__ranks_verdict picks the rank that
+// failed first.
 #include "runtime/job.h"
 
 #include <signal.h>
@@ -25,9 +26,9 @@
 // What a rank does next; STOP: the job is closing and every run that was started is made.
 enum task { RUN, MEET, STOP };
 
-// The caller wants a meeting after sync_after runs, this rank has made exactly so many, and has not
-// met there yet. A rank that is behind runs first; none can be ahead: sync_after is set to
-// runs_started by the thread that starts runs, which then waits for the meeting.
+// The caller wants a barrier after sync_after runs, this rank has made exactly that many, and has
+// not synchronized yet. A rank that is behind runs first; none can be ahead: sync_after is set to
+// runs_started by the thread that starts runs, which then waits.
 static bool must_meet(const struct rank_thread *rank_thread)
 {
     const tsr_job *job = rank_thread->job;
@@ -50,9 +51,9 @@ static enum task next_task(const struct rank_thread *rank_thread)
     return RUN;
 }
 
-// Runs and meetings until the job closes or the rank fails; the lock is held but for the work itself.
-// The broadcast at the head of the loop tells the caller's thread what the last turn changed (the
-// first time: that the rank is open), while the lock is held since that change.
+// Runs and meetings until the job closes or the rank fails; the lock is held but for the work
+// itself. The broadcast at the head of the loop tells the caller's thread what the last turn
+// changed (the first time: that the rank is open), while the lock is held since that change.
 static void work(struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
@@ -74,8 +75,8 @@ static void work(struct rank_thread *rank_thread)
     }
 }
 
-// A rank's thread from its start to its end. The rank itself is opened without the lock, so that
-// all ranks load at once; its findings go to a session of its own.
+// A rank's thread from start to end. The rank is opened without the lock, so that all ranks load in
+// parallel; its diagnostics go to its own session.
 static void *rank_main(void *data)
 {
     struct rank_thread *rank_thread = data;
@@ -89,15 +90,16 @@ static void *rank_main(void *data)
     rank_thread->failed = rank_thread->rank.status != TSR_OK;
     pthread_cond_broadcast(&job->change);
     pthread_mutex_unlock(&job->lock);
-    // Whoever waits for this rank from now on is told that it is gone; it is closed last so that a
-    // failure, which says more, is told first.
+    // Ranks that wait for this one afterwards get an error; closed last, so that a failure, which
+    // is more informative, is reported first.
     tsr__comm_close(rank_thread->rank.endpoint);
     return NULL;
 }
 
 // ---- the caller's thread -----------------------------------------------------------------------
 
-// The rank is loaded, has made so many runs and met after those that it has to; or it has failed.
+// True if the rank is loaded, has made that many runs and synchronized where required; or if it has
+// failed.
 static bool is_there(const struct rank_thread *rank_thread, uint64_t runs)
 {
     if (!rank_thread->opened)
@@ -106,7 +108,8 @@ static bool is_there(const struct rank_thread *rank_thread, uint64_t runs)
                                    rank_thread->runs_synced >= rank_thread->job->sync_after);
 }
 
-// Waits until every rank is loaded, or has made `runs` runs; how many are loaded is told as progress.
+// Waits until every rank is loaded, or has made `runs` runs; the number of loaded ranks is reported
+// as progress.
 static void wait_for(tsr_job *job, uint64_t runs)
 {
     int last = -1;
@@ -135,7 +138,8 @@ static void sync_after(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
-// Starts a thread for each rank; signals go to the caller's thread. False: the one of rank n_threads could not be started.
+// Starts a thread for each rank; signals go to the caller's thread. False: the one of rank
+// n_threads could not be started.
 static bool create_threads(tsr_job *job)
 {
     sigset_t all, before;
@@ -153,12 +157,13 @@ static bool create_threads(tsr_job *job)
     return job->n_threads == job->n;
 }
 
-// Starts the ranks and waits until all have loaded. Where one cannot be started, the others are told so, or they would wait.
+// Starts the ranks and waits until all have loaded. If one cannot be started, the others are
+// informed, or they would wait.
 static tsr_status start_threads(tsr_job *job)
 {
     bool created = create_threads(job);
-    // The endpoint of the first rank that has no thread fails and closes in its place; those of
-    // later ranks need nothing, because the job has failed for all.
+    // The endpoint of the first rank without a thread fails and closes for it; those of later ranks
+    // need nothing, because the job has failed for all.
     if (!created) {
         struct endpoint *endpoint = tsr__threads_endpoint(job->thread_transport, job->n_threads);
         tsr__comm_fail(endpoint, TSR_PEER, "a rank's thread could not be started");
@@ -177,8 +182,9 @@ static tsr_status start_threads(tsr_job *job)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// ONNX Runtime keeps one list of operator domains per process and adds to it when a session with a new one is made,
-// not safely so from several threads. A session from nothing fails, but only after its domains are in the list.
+// ONNX Runtime keeps one list of operator domains per process and adds to it when a session with a
+// new one is made, not safely so from several threads. A session from nothing fails, but only after
+// its domains are in the list.
 static void prime(struct engine *engine, struct endpoint *any)
 {
     const OrtApi *api = engine->api;
@@ -276,8 +282,8 @@ static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, 
     return TSR_OK;
 }
 
-// Takes the results of all ranks, each into its set (sets NULL, or one of them: nowhere). All are taken even after a failure: that frees
-// their slot.
+// Takes the results of all ranks, each into its set (sets NULL, or one of them: nowhere). All are
+// taken even after a failure: that frees their slot.
 static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *sets)
 {
     tsr_status first = TSR_OK;

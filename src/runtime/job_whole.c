@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_whole.c - the job of a whole model: one rank on the caller's thread, which talks to nobody.
+// job_whole.c - the job of an unsharded model: one rank on the caller's thread, without
+// communication.
 //
-// The simplest kind, and the one to read first. Nothing here waits for anybody: start makes the
-// whole run before it returns, finish hands its results over.
+// The simplest kind, and the one to read first. Nothing here waits: start makes the complete run
+// before it returns, finish returns its results.
 #include "runtime/job.h"
 
 // The engine first: its release decides whether the file can be opened as it is or has to be copied
@@ -27,8 +28,7 @@ static tsr_status whole_open(tsr_job *job, const char *path, bool states)
     return tsr__ranks_open_here(job);
 }
 
-// TSR_OK means that inputs were bound. That the run itself failed is told by whole_finish, as the
-// other kinds do.
+// TSR_OK means that inputs were bound. whole_finish reports a failed run, as the other kinds do.
 static tsr_status whole_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);

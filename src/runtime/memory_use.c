@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// memory_use.c - how much memory this process has, seen from outside: what is its own (heaps and ONNX Runtime's arenas), what
-// it shares with other ranks, and the pages of files in one folder that it has mapped (weights).
+// memory_use.c - the memory of this process, as the kernel sees it: private (heaps and ONNX
+// Runtime's arenas), shared with other ranks, and mapped pages of files in one folder (weights).
 //
-// Arenas keep what they have had, so what is there after some runs is the most that there was while they ran.
+// Arenas do not shrink, so the memory after some runs is the peak of these runs.
 #include "runtime/internal.h"
 
 #ifdef __GLIBC__
@@ -68,9 +68,10 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
     return more > 0 ? more : 0;
 }
 
-// The engine turns weights into the order of its kernels (those of convolutions, for one) and frees what they were made of:
-// 45 MiB of 111 for the convolutions of docs/measured.md. Sessions of one process that share packed weights pack in vain, all but the first.
-// The C library would keep all that for the next malloc.
+// The engine turns weights into the order of its kernels (those of convolutions, for one) and frees
+// what they were made of: 45 MiB of 111 for the convolutions of docs/measured.md. Sessions of one
+// process that share packed weights pack in vain, all but the first. The C library would keep all
+// that for the next malloc.
 void tsr__memory_settle(void)
 {
 #ifdef __GLIBC__

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// message.c - what a rank that is a process hands to its parent, or to rank 0: numbers, texts, tensors, findings.
+// message.c - what a rank that is a process hands to its parent, or to rank 0: numbers, texts,
+// tensors, findings.
 //
-// It travels through a file without a name, which is read when the rank has ended or has handed it over. A rank may
-// have died while writing: every length is checked.
+// It travels through a file without a name, which is read when the rank has ended or has handed it
+// over. A rank may have died while writing: every length is checked.
 //
 // All numbers are int64 of this machine; both sides are processes of one build on one host, or
 // (handover over a network) of one job. A text is its length and its bytes. A tensor "x" of float
@@ -24,8 +25,8 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// The kernel takes at most 2 GiB at a time, so larger blocks go in steps. A failure is sticky: what
-// comes after it is not written.
+// The kernel takes at most 2 GiB at a time, so larger blocks go in steps. After a failure nothing
+// more is written.
 static void write_all(struct message *message, const void *bytes, size_t n)
 {
     const char *at = bytes;
@@ -248,8 +249,8 @@ static tsr_status get_other(struct message *message, tsr_tensors *to, struct str
     return get_list(message, elements, depth + 1);
 }
 
-// The mirror image of what the sender wrote: name, type, rank, whether it is a sequence,
-// dimensions, bytes. All come from another process and are checked before they are used.
+// Reads what the sender wrote: name, type, rank, whether it is a sequence, dimensions, bytes. All
+// come from another process and are checked before use.
 static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth)
 {
     struct str name = tsr__message_text(message);

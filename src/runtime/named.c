@@ -45,8 +45,7 @@ static tsr_status check_port(struct arena *arena, struct map *names,
     tsr_status st = TSR_OK;
     for (int axis = 0; axis < port->rank; axis++) {
         struct str name = str_of(port->dims[axis].symbol);
-        // A fixed size is checked where the input is bound; a dimension without a name stands for
-        // itself.
+        // A fixed size is checked when the input is bound; an unnamed dimension is independent.
         void **slot = port->dims[axis].value < 0 && name.n ? tsr__map_at(names, name) : NULL;
         if (!slot)
             continue;
@@ -89,7 +88,7 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
     return first;
 }
 
-// ---- inputs for ranks in other processes ---------------------------------------------------------
+// ---- inputs for ranks in other processes --------------------------------------------------------
 
 static tsr_status refuse_port(tsr_session *session, enum diag_code code, const char *input,
                               const char *hint, const char *text)

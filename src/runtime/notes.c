@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// notes.c - notes between a process and its children, over a socket: a few words, and perhaps a file.
+// notes.c - notes between a process and its children, over a socket: a few words, and perhaps a
+// file.
 //
 // The descriptor travels as the socket's own baggage (SCM_RIGHTS): the receiver gets a new number
 // for the same open file, and both sides close their own. The sender's memory of the results is

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// process_group.c - the processes of a job as a group, before and beside jobs: barrier and broadcast.
+// process_group.c - the processes of a job as a group, before and beside jobs: barrier and
+// broadcast.
 //
 // For programs in which rank 0 plans and partitions, and the other ranks wait and then load:
 //

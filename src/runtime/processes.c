@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// processes.c - what a process does before it starts the ranks of a partition as its children: what they would all
-// find wrong is found once.
+// processes.c - what a process does before it starts the ranks of a partition as its children: what
+// they would all find wrong is found once.
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
@@ -38,7 +38,8 @@ bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
     return false;
 }
 
-// A forked process cannot use a driver that its parent has started. Ranks on the host fork from any process.
+// A forked process cannot use a driver that its parent has started. Ranks on the host fork from any
+// process.
 tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
                              const tsr_run_options *options)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// provider.c - which execution provider a rank gets: its device's name (CPU, CUDA:0, ...), after the map that the user
-// gave (NPU=CPU). A provider that this ONNX Runtime lacks is an error that names those it has.
+// provider.c - which execution provider a rank gets: its device's name (CPU, CUDA:0, ...), after
+// the map that the user gave (NPU=CPU). A provider that this ONNX Runtime lacks is an error that
+// names those it has.
 //
 // "GPU:1" on an ONNX Runtime with CUDA: the map leaves it, the kind GPU resolves to the provider
 // CUDA, so the rank gets CUDAExecutionProvider with device_id 1. "NPU" with the map NPU=CPU: no
@@ -13,7 +14,8 @@
 
 #define SUFFIX "ExecutionProvider"
 
-// Kinds of devices, and the providers that serve them, the better ones first. What ONNX Runtime calls CPU is one itself.
+// Kinds of devices, and the providers that serve them, the better ones first. What ONNX Runtime
+// calls CPU is one itself.
 static const struct kind {
     const char *name;
     const char *providers[8];
@@ -69,7 +71,8 @@ struct str tsr__device_resolved(const struct engine *engine, struct str name, ch
     return str_of(out);
 }
 
-// Lists the providers that there are, as devices are named; true if `name` is one of them, whose full name goes to full.
+// Lists the providers that there are, as devices are named; true if `name` is one of them, whose
+// full name goes to full.
 static bool find(const struct engine *engine, struct str name, char *full, size_t cap,
                  struct text *list)
 {
@@ -135,7 +138,8 @@ static bool add_given(struct options *options, struct arena *arena, const tsr_ru
 
 #define MINOR_TF32 18 // releases from here on know the option
 
-// Memory is taken as it is needed, not twice as much each time; products of float32 are exact unless asked otherwise.
+// Memory is taken as it is needed, not twice as much each time; products of float32 are exact
+// unless asked otherwise.
 static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, const char *id)
 {
     const OrtApi *api = rank->engine->api;

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank.c - one rank at work: it meets the others, is given inputs, runs as often as it is asked, keeps
-// what stays with it between runs. Its model is opened in rank_session.c.
+// rank.c - one rank at work: it synchronizes with the others, is given inputs, runs, and keeps its
+// states between runs. Its model is opened in rank_session.c.
 //
-// Two threads know a rank. Its own thread opens it, runs it and meets; the caller's thread binds
-// inputs and takes outputs of slots whose run has not begun or has ended. The job's counters
-// (job.h) keep them apart, so nothing here is locked. Findings follow the thread: those of opening
-// and running go to rank->session, those of binding and taking to the session that the call is
-// given.
+// Two threads use a rank. Its own thread opens it, runs it and synchronizes; the caller's thread
+// binds inputs and takes outputs of slots whose run has not begun or has ended. The job's counters
+// (job.h) separate them, so nothing here is locked. Diagnostics follow the thread: those of opening
+// and running go to rank->session, those of binding and taking to the session of the call.
 //
-// Who owns a value (OrtValue) of state `past` / `present`, without a buffer of its own:
-//     run 0   ins[past] is the slot's (the caller gave it)          outs[present] becomes state->value
-//     run 1   ins[past] is lent: it is state->value, kept[past]     outs[present] becomes state->value, the old one is
-//                                                                   released, ins[past] is forgotten
-// What is lent is never released through the slot: after a failed run take_back_states forgets it
+// Who owns a value (OrtValue) of state `past` / `present`, without a separate buffer:
+//     run 0   ins[past] is the slot's (the caller gave it)        outs[present] becomes
+//             state->value
+//     run 1   ins[past] is lent: it is state->value, kept[past]   outs[present] becomes
+//             state->value,
+//                                                                 the old one is released,
+//                                                                   ins[past]
+//                                                                 is reset
+// Lent values are never released through the slot: after a failed run take_back_states resets them
 // too.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
@@ -123,25 +126,26 @@ static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t
                         "no tensor is given for this input");
 }
 
-// States are one buffer each (tsr_run_options). On a GPU the binding says where outputs are; there a state is a new value in each run.
+// States are one buffer each (tsr_run_options). On a GPU the binding says where outputs are; there
+// a state is a new value in each run.
 static bool states_in_place(const struct rank *rank)
 {
     return rank->options->states_in_place && !rank->binding;
 }
 
-// A state that is one buffer: runs write it, so it is no view of what the caller gave.
+// A state in one buffer: runs write it, so it is not a view of the caller's tensor.
 static bool is_buffer(const struct rank *rank, size_t input, const struct tensor *tensor)
 {
     bool numbers = tensor->rank >= 0 && tensor->type != TSR_STRING;
     return numbers && states_in_place(rank) && is_state(rank, input);
 }
 
-// A tensor that lies on this rank's GPU, without a copy, once all that was put on the GPU's default stream before has been done: that is where
-// whoever made it has it ready.
+// A value over a tensor on this rank's GPU, without a copy, after all earlier work on the GPU's
+// default stream: by convention the producer has it ready there.
 static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, OrtValue **out)
 {
     const OrtMemoryInfo *info =
-        rank->engine->memory; // a library that stands in for the driver has the host's
+        rank->engine->memory; // a stand-in library for the driver uses host memory
     if (rank->on_gpu)
         info = rank->on_gpu;
     if (tsr__seat_enter(rank->seat) != 0 || tsr__seat_wait(rank->seat, NULL) != 0)
@@ -266,7 +270,8 @@ static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
     return why->status;
 }
 
-// The value that was this run's input is its output too; one that the caller gave becomes the state's.
+// The value that was this run's input is its output too; one that the caller gave becomes the
+// state's.
 static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_slot *run_slot)
 {
     OrtValue *value = run_slot->ins[state->input];
@@ -309,7 +314,8 @@ static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
                                   rank->output_names, rank->n_outputs, run_slot->outs);
 }
 
-// States go in as inputs that are still the state's own; those that are one buffer are outputs as well.
+// States go in as inputs that are still the state's own; those that are one buffer are outputs as
+// well.
 static void lend_states(const struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++) {
@@ -332,11 +338,12 @@ static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
             run_slot->ins[i] = NULL;
 }
 
-// A run that fails in one of our operators failed because of another rank, which has a better reason than the engine.
+// A run that fails in one of our operators failed because of another rank, which has a better
+// reason than the engine.
 static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->n_outputs == 0)
-        return TSR_OK; // nothing to compute, nobody to talk to
+        return TSR_OK; // nothing to compute or communicate
     lend_states(rank, run_slot);
     struct comm_trouble given_up;
     OrtStatus *failed = run_session(rank, run_slot);
@@ -362,8 +369,8 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     return peer_failed(rank, why);
 }
 
-// The name of the meeting travels with it: a rank that is at another one is told apart from one
-// that is late.
+// The name of the barrier is sent with it, to distinguish a rank at another barrier from a late
+// one.
 void tsr__rank_meet(struct rank *rank, const char *what)
 {
     struct comm_trouble why;
@@ -428,7 +435,7 @@ static void load_and_meet(struct rank *rank)
     tsr__rank_meet(rank, "start");
 }
 
-// Every rank gets to the meeting or tells the others why not: nobody waits for one that failed.
+// Every rank reaches the barrier or reports why not, so that no rank waits for a failed one.
 void tsr__rank_open(struct rank *rank)
 {
     if (!rank->options)
@@ -456,7 +463,8 @@ void tsr__rank_run(struct rank *rank, size_t run_slot)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// The caller has put a tensor on a GPU into the set under the output's name: the result is to go there. NULL: it has not.
+// The caller has put a tensor on a GPU into the set under the output's name: the result is to go
+// there. NULL: it has not.
 static const struct tensor *place_for(const tsr_tensors *outputs, const char *name)
 {
     int64_t at = tsr_tensors_find(outputs, name);
@@ -484,7 +492,8 @@ static tsr_status fill_place(struct rank *rank, OrtValue *value, const struct te
     return st;
 }
 
-// Copies an output into the set; one that was left on the rank's GPU is fetched, unless the caller gave it a place there.
+// Copies an output into the set; one that was left on the rank's GPU is fetched, unless the caller
+// gave it a place there.
 static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot, size_t i,
                               tsr_session *session, tsr_tensors *outputs)
 {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_facts.c - what each rank of a run was: device, provider, threads, memory, and how its groups communicate.
+// rank_facts.c - what each rank of a run was: device, provider, threads, memory, and how its groups
+// communicate.
 //
-// A rank writes its facts as a few numbers and texts, the same for ranks of this process and of others; rank 0, or the parent
-// of the ranks, keeps them until the next run and reads them when asked.
+// A rank writes its facts as a few numbers and texts, the same for ranks of this process and of
+// others; rank 0, or the parent of the ranks, keeps them until the next run and reads them when
+// asked.
 #include "runtime/job.h"
 
 #include <stdlib.h>
@@ -45,10 +47,10 @@ int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
     return most_in_use(&job->rank_threads[i].rank, job->rank_threads[i].rank.on_gpu);
 }
 
-// A GPU's arena has the weights too; on the host they lie where their files are mapped. A rank that has this process for
-// itself took what the process has grown by.
-// Several ranks in one process cannot be told apart from outside: then the arena's own count and
-// the weights of the rank's part are added up.
+// A GPU's arena has the weights too; on the host they lie where their files are mapped. A rank that
+// has this process for itself took what the process has grown by. Several ranks in one process
+// cannot be told apart from outside: then the arena's own count and the weights of the rank's part
+// are added up.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_session.c - a rank's model opened in ONNX Runtime: the options of its session, and what its inputs and outputs are.
+// rank_session.c - a rank's model opened in ONNX Runtime: the options of its session, and what its
+// inputs and outputs are.
 //
 // Sequential mode always: communication blocks, and a pool of workers that all block is a deadlock.
 //
@@ -24,7 +25,8 @@ static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *option
     TRY(api->SetSessionLogSeverityLevel(options, ORT_LOG_FATAL));
     TRY(api->SetIntraOpNumThreads(options, rank->threads));
     TRY(api->SetInterOpNumThreads(options, 1));
-    // Patterns are a second block for all that the first run had in pieces: twice the memory, and no faster.
+    // Patterns are a second block for all that the first run had in pieces: twice the memory, and
+    // no faster.
     TRY(api->DisableMemPattern(options));
     if (rank->optimize > 0)
         TRY(api->SetSessionGraphOptimizationLevel(options, levels[rank->optimize - 1]));
@@ -107,10 +109,9 @@ static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
     return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
 }
 
-// Opens the model; the first session that has our operators is made alone (struct engine).
-// The lock is held through the first session's making. Where that fails, the next one is made alone
-// again, since nobody knows how far the engine came. Sessions after it are made at once, without
-// the lock.
+// Opens the model; the first session with our operators is made alone (QUIRK_domain_race). The lock
+// is held while the first session is made. If that fails, the next one is made alone again. Later
+// sessions are made in parallel, without the lock.
 static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;
@@ -163,7 +164,8 @@ static OrtStatus *count_of(const struct rank *rank, enum side side, size_t *out)
     return api->SessionGetInputCount(rank->ort, out);
 }
 
-// Name i of a side, as the rank's arena keeps it; *out NULL: out of memory. The engine's copy is freed at once.
+// Name i of a side, as the rank's arena keeps it; *out NULL: out of memory. The engine's copy is
+// freed at once.
 static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const char **out)
 {
     const OrtApi *api = rank->engine->api;

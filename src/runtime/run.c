@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// run.c - a single run: a job that is opened, run once and closed, in this process or in children that each do
-// what a rank under a launcher does and hand their results back.
+// run.c - a single run: a job that is opened, run once and closed, in this process or in children
+// that each do what a rank under a launcher does and hand their results back.
 //
 // Three ways, from the options: threads of this process or this process as a launched rank (a job);
 // children of this process (each calls tsr_run again and finds itself a rank); a whole model in one
 // child, so that this process does not touch a GPU.
 #include "runtime/spawn.h"
 
-// ---- in children of this process -----------------------------------------------------------------
+// ---- in children of this process ----------------------------------------------------------------
 
 // Of a partition or (whole) a model.
 struct run_work {
@@ -122,8 +122,9 @@ static tsr_status tell(tsr_job *job, const tsr_run_options *options, const char 
     return TSR_OK;
 }
 
-// Runs a job on copies of the inputs: kernels of the engine write over what they are given (a BatchNormalization that trains,
-// over its statistics). Partitions hold copies where that can be (partition/emit/emit_node.c), other models do not.
+// Runs a job on copies of the inputs: kernels of the engine write over what they are given (a
+// BatchNormalization that trains, over its statistics). Partitions hold copies where that can be
+// (partition/emit/emit_node.c), other models do not.
 static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
 {

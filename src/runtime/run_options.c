@@ -15,8 +15,8 @@ tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char
     return TSR_USAGE;
 }
 
-// A rank by option must be one of its number of ranks, and the one that a launcher says, where there is one too.
-// Without the option (both 0) a launcher, or nobody, decides.
+// A rank given by option must be below its number of ranks, and equal to the launcher's if there is
+// one. Without the option (both 0) the launcher decides, if there is one.
 static tsr_status check_place(tsr_session *session, const tsr_run_options *options)
 {
     int rank = 0, ranks = 0;

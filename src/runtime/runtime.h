@@ -21,9 +21,10 @@ int tsr__served_work(const char *folder, const char *engine);
 
 // ---- before a run, under a launcher (transports.c)
 
-// Whether a launcher started this process as one of several ranks that are to run together, and which it is.
+// Whether a launcher started this process as one of several ranks that are to run together, and
+// which it is.
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *options, int *rank);
-// Rank 0's text of so many bytes, on all ranks; all of them call it.
+// Broadcasts rank 0's text of that many bytes; all ranks call it.
 tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUST_USE;
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// servant.c - a child of a process that has its ranks as children: it opens the job of a launched rank, and does what
-// the notes of its parent say (children.h).
+// servant.c - a child of a process that has its ranks as children: it opens the job of a launched
+// rank, and does what the notes of its parent say (children.h).
 //
 // It is a child's main loop: one note at a time, in order, on one thread. Runs that the parent has
 // sent meanwhile wait in the socket. Any failure leaves the loop; spawn.c then seals the child's
@@ -96,9 +96,8 @@ static tsr_status serve_keep(struct servant *servant, int fd)
     return st;
 }
 
-// A note that starts no run; it is answered unless the child has to end.
-// A word that is none of these can only come from a parent of another build: TSR_BUG ends the
-// child.
+// A note that starts no run; it is answered unless the child has to end. An unknown note can only
+// come from a parent of another build: TSR_BUG ends the child.
 static tsr_status serve_other(struct servant *servant, enum word word, int fd)
 {
     tsr_job *job = servant->job;
@@ -111,7 +110,7 @@ static tsr_status serve_other(struct servant *servant, enum word word, int fd)
     return TSR_BUG;
 }
 
-// One note. Whatever fails ends the child, but for a state that nobody has.
+// Handles one note. Any failure ends the child, except for an unknown state.
 static tsr_status serve(struct servant *servant, struct note note, int fd)
 {
     enum word word = (enum word)note.word;
@@ -140,7 +139,8 @@ static tsr_status open_job(struct servant *servant, const struct children *child
     return job->kind->open(job, children->folder, children->states);
 }
 
-// Of all the sockets, a child has the end that is its own alone: so it reads the end of the stream when the parent is gone.
+// Of all the sockets, a child has the end that is its own alone: so it reads the end of the stream
+// when the parent is gone.
 static void keep_own_socket(const struct children *children, int rank)
 {
     for (int i = 0; i < children->work.n; i++) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// served.c - starts the program that has the ranks of a partition, and talks to it (served.h).
+// served.c - starts the program that has the ranks of a partition, and communicates with it
+// (served.h).
 //
-// The program is no rank, only their parent, so there are ranks + 1 processes. It is in a process group of its own: Ctrl-C in a
-// terminal is for the program that loaded the model, which may go on afterwards. It ends when its socket ends, thus
-// also when this process is killed. It is not tied to the life of a thread (PR_SET_PDEATHSIG): the thread that makes the first
-// run may end long before the session.
+// The program is not a rank, only their parent, so there are ranks + 1 processes. It has its own
+// process group: Ctrl-C in a terminal is for the program that loaded the model, which may continue.
+// It ends when its socket ends, thus also when this process is killed. It is not bound to the life
+// of a thread (PR_SET_PDEATHSIG): the thread of the first run may end long before the session.
 #include "runtime/served.h"
 #include "transport/transport.h"
 
@@ -44,7 +45,8 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
     return TSR_PEER;
 }
 
-// The program beside the library that this code is in, or below it in tessera/, where packages put it.
+// The program beside the library that this code is in, or below it in tessera/, where packages put
+// it.
 static bool find_program(char *out, size_t n)
 {
     static const char here = 0;
@@ -87,8 +89,9 @@ static int spawn_program(const char *program, const char *folder, const char *en
     return error;
 }
 
-// The child's end is closed here once it has it, so that this side reads the end of the stream when the program is gone.
-// It must not be number SERVED_SOCKET already: dup2 onto itself would leave it to be closed with the start.
+// The child's end is closed here once it has it, so that this side reads the end of the stream when
+// the program is gone. It must not be number SERVED_SOCKET already: dup2 onto itself would leave it
+// to be closed with the start.
 static tsr_status start_program(struct served *served, const char *folder, const char *engine)
 {
     char program[PATH_MAX];
@@ -119,8 +122,8 @@ static tsr_status start_program(struct served *served, const char *folder, const
 
 // ---- waiting -----------------------------------------------------------------------------------
 
-// Takes what the kernel tells of the program: that it has ended, was stopped or goes on. ECHILD, where the host takes its
-// children itself, tells nothing: then the end of the stream does.
+// Reads the program's state from the kernel: ended, stopped or continued. ECHILD, if the host reaps
+// its children itself, gives no information: then the end of the stream does.
 static void look(struct served *served)
 {
     int status = 0;
@@ -162,7 +165,7 @@ static void wait_for_end(struct served *served)
     }
 }
 
-// The next note, which may come with a file. A program that somebody stops is given as long as a rank would be.
+// The next note, which may come with a file. A stopped program gets as much time as a rank would.
 static tsr_status next_note(struct served *served, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = served->socket, .events = POLLIN};
@@ -179,7 +182,7 @@ static tsr_status next_note(struct served *served, struct note *note, int *fd)
     return gone(served, served->how);
 }
 
-// The answer to a note: tensors into `to` where there are any, or why there are none.
+// The answer to a note: tensors into `to`, or diagnostics.
 static tsr_status take_answer(struct served *served, tsr_tensors *to)
 {
     struct note note = {0};
@@ -237,7 +240,8 @@ tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr
     return take_answer(served, outputs);
 }
 
-// It ends by itself when its socket ends, and its ranks with it; killed, it takes them along (spawn.c).
+// It ends by itself when its socket ends, and its ranks with it; killed, it takes them along
+// (spawn.c).
 void tsr__served_close(struct served *served)
 {
     if (!served)

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// served.h - a partition whose ranks belong to another process: the program tessera-ranks, which this process starts.
+// served.h - a partition whose ranks belong to another process: the program tessera-ranks, which
+// this process starts.
 //
-// For a process that may not fork, because it is somebody else's: it has threads, locks and perhaps a GPU's driver that know
-// nothing of a fork. The program begins anew, so its own children (job_children.c) are safe. Both sides talk in notes
-// (children.h) over one socket, which the program has as descriptor SERVED_SOCKET:
+// For a host process that must not be forked: it has threads, locks and perhaps a GPU driver that
+// do not survive a fork. The program starts fresh, so its own children (job_children.c) are safe.
+// Both sides exchange notes (children.h) over one socket, which the program has as descriptor
+// SERVED_SOCKET:
 //
 //   this process                    tessera-ranks FOLDER ENGINE
-//   (starts it)                     opens ONNX Runtime and the ranks, then says READY
-//   START + whole inputs      -->   makes the run, then says START + its whole outputs
+//   (starts it)                     opens ONNX Runtime and the ranks, then sends READY
+//   START + full inputs       -->   makes the run, then sends START + its full outputs
 //   (closes the socket)             reads the end of the stream, ends its ranks and itself
 //
-// Where something failed the note has the status, and findings come along instead of tensors.
+// After a failure the note has the status, and diagnostics come along instead of tensors.
 #ifndef TSR_SERVED_H
 #define TSR_SERVED_H
 
@@ -20,8 +22,8 @@
 #define SERVED_SOCKET  3 // the program's end
 
 struct served;
-// Starts the program and waits until its ranks are ready. engine: the library of ONNX Runtime that they are to run in; "": the
-// one that the loader finds. *out is to be closed.
+// Starts the program and waits until its ranks are ready. engine: the library of ONNX Runtime that
+// they are to run in; "": the one that the loader finds. *out is to be closed.
 tsr_status tsr__served_open(tsr_session *session, const char *folder, const char *engine,
                             struct served **out);
 // One run. After a failure there are no more: it is to be closed.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// served_ranks.c - the other side of served.c: what the program tessera-ranks does from its start to its end. It opens a job
-// whose ranks are its children, and makes the runs that the notes on its socket ask for, one at a time.
+// served_ranks.c - the other side of served.c: what the program tessera-ranks does from its start
+// to its end. It opens a job whose ranks are its children, and makes the runs that the notes on its
+// socket ask for, one at a time.
 #include "runtime/job.h"
 #include "runtime/runtime.h"
 #include "runtime/served.h"
 
 #include <unistd.h>
 
-// `results` where the status is TSR_OK and there are any; else the findings. False: nobody is there to be told.
+// `results` if the status is TSR_OK and there are any; else the diagnostics. False: the other side
+// is gone.
 static bool answer(tsr_session *session, enum word word, tsr_status status,
                    const tsr_tensors *results)
 {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// shared_weights.c - weights that several ranks of one process hold whole: mapped once, given to every session, and packed
-// once for the kernels that pack. What a rank has for itself is read by ONNX Runtime from the rank's own file.
+// shared_weights.c - weights that several ranks of one process hold whole: mapped once, given to
+// every session, and packed once for the kernels that pack. What a rank has for itself is read by
+// ONNX Runtime from the rank's own file.
 //
-// Only weights that the rank file names (ai.tessera.shared) are given. ONNX Runtime turns others in place, so that their names mean other tensors than
-// those which were given: results would be wrong in silence. It maps those from the common file by itself.
+// Only weights that the rank file names (ai.tessera.shared) are given. ONNX Runtime turns others in
+// place, so that their names mean other tensors than those which were given: results would be wrong
+// in silence. It maps those from the common file by itself.
 //
-// Packing copies: where the weights are a large part of the machine's memory, none is done and the maps are all there is.
+// Packing copies: where the weights are a large part of the machine's memory, none is done and the
+// maps are all there is.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 #include "ir/ir.h"
@@ -79,7 +82,7 @@ static bool read_names(struct rank *rank, tsr_model *model, struct common_file *
     return true;
 }
 
-// Where the weight lies in the common file; NULL: elsewhere, or it may not be given.
+// Where the weight is stored in the common file; NULL: elsewhere, or it may not be provided.
 static char *given_at(const struct common_file *common, const tsr_value *value, uint64_t *length)
 {
     const struct shared_weights *weights = common->weights;
@@ -100,11 +103,12 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
     return (char *)weights->common.bytes.p + offset;
 }
 
-// ---- weights that are alike --------------------------------------------------------------------
+// ---- equal weights ------------------------------------------------------------------------------
 
-// ONNX Runtime identifies packed weights by a digest of their contents (QUIRK_shared_packed_weights). A rank whose own
-// weights may have the digest of a common one packs for itself. Padding makes zeros of many shapes equal, so a weight that
-// is a prefix of another counts as equal, and so does a weight of zeros alone.
+// ONNX Runtime identifies packed weights by a digest of their contents
+// (QUIRK_shared_packed_weights). A rank whose own weights may have the digest of a common one packs
+// for itself. Padding makes zeros of many shapes equal, so a weight that is a prefix of another
+// counts as equal, and so does a weight of zeros alone.
 
 #define BLOCK     (64u << 10)
 #define MAX_PAIRS (4u << 20)
@@ -114,7 +118,7 @@ static bool all_zeros(const char *p, size_t n)
     return n > 0 && p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
-// True if the shorter one is how the longer one begins, or nobody can tell.
+// True if the shorter one is a prefix of the longer one, or if they cannot be compared.
 static bool begins_alike(const char *p, size_t n, int fd, uint64_t offset, uint64_t length)
 {
     char block[BLOCK];
@@ -196,8 +200,8 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
     return api->AddInitializer(options, tsr_value_name(value), *given);
 }
 
-// Named weights whose bytes are in the common file are given to the engine where they are mapped: all
-// ranks of a host share the pages. Others are read by the engine itself.
+// Named weights whose bytes are in the common file are given to the engine where they are mapped:
+// all ranks of a host share the pages. Others are read by the engine itself.
 static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_model *model)
 {
     const OrtApi *api = rank->engine->api;

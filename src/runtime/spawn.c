@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// spawn.c - ranks as child processes that share memory: started, watched, heard, and none left behind.
+// spawn.c - ranks as child processes that share memory: starts and watches them, reads their
+// results, and leaves none behind.
 //
-// Children are forks: they have the session, the engine and the inputs as they are, and need no
-// program of their own. The kernel kills them if this process goes. This process watches theirs: one
-// that dies, or gives no sign of life, ends the job for all, and those who do not end by themselves
-// then are killed.
+// Children are forks: they inherit the session, the engine and the inputs, and need no program. The
+// kernel kills them if this process ends. This process watches them: one that dies, or has no
+// heartbeat, ends the job for all, and those that do not end by themselves then are killed.
 //
 // The life of a set of children, times from this process's clock:
-//     start     for each rank: a file without a name for what it will say, then fork
-//     watch     every 2 ms: who has ended, whose heartbeat stands still, has the job failed
-//     a rank dies at t     its death is told to the shared memory as soon as somebody waits for it there, at the latest
-//                          at t + 0.25 s, so that the finding can name who missed it
-//     failed_s, + 1.5 s    who has not ended by itself is killed
-//     verdict   a child that failed by itself says why; else what the shared memory was told
-//     take      only if nothing failed: what each child handed over, in the order of the ranks
+//     start     for each rank: an unnamed file for its results, then fork
+//     watch     every 2 ms: ended children, missing heartbeats, failure of the job
+//     a rank dies at t     published in shared memory as soon as a rank waits for it there, at the
+//                          latest at t + 0.25 s, so that the diagnostic can name the waiting rank
+//     failed_s, + 1.5 s    children that have not ended by themselves are killed
+//     verdict   the diagnostics of a child that failed by itself; else those in shared memory
+//     take      only if nothing failed: what each child returned, in rank order
 //
-// A child's file is read only after the child has ended. One that died while it wrote has no
-// trailer, and is not believed.
+// A child's file is read only after the child has ended. One that died while writing has no trailer
+// and is ignored.
 #include "runtime/spawn.h"
 
 #include <errno.h>
@@ -63,9 +63,9 @@ struct child_set {
 
 // ---- the child ---------------------------------------------------------------------------------
 
-// The child inherits the parent's signal handlers, which are for the parent's state: they are
-// reset. What the parent was told to ignore stays ignored. The kernel's SIGKILL on the parent's
-// death is asked for first; a parent that died before is seen by its number.
+// The child inherits the parent's signal handlers, which use the parent's state: they are reset.
+// Ignored signals stay ignored. SIGKILL on the parent's death is requested first; a parent that
+// died before is detected by its process id.
 static void back_to_normal(pid_t parent)
 {
     enum { ENDS = 4 }; // the first ones are sent to end a whole group of processes
@@ -85,7 +85,8 @@ static void back_to_normal(pid_t parent)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-// Ends what the child hands over: findings, and the trailer that says where they begin and that all is there.
+// Ends what the child hands over: findings, and the trailer that says where they begin and that all
+// is there.
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
@@ -102,7 +103,7 @@ static void seal(struct message *out, tsr_session *session, tsr_status st)
     tsr__message_put(out, NULL, 0);
 }
 
-// Does not return, and runs nothing of what the parent has for its own end.
+// Does not return, and runs none of the parent's exit handlers.
 static void be_child(struct child_set *child_set, int rank, pid_t parent)
 {
     tsr_session *session = child_set->session;
@@ -125,9 +126,9 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
     if (st != TSR_OK && endpoint) {
         char text[64];
         snprintf(text, sizeof text, "rank %d failed: %s", rank, tsr_status_text(st));
-        tsr__comm_fail(endpoint, st, text); // counts if nothing better was told
+        tsr__comm_fail(endpoint, st, text); // used if nothing better was reported
     }
-    // The file is complete before the others are told that this rank has left.
+    // The file is complete before the others learn that this rank has left.
     seal(&out, session, st);
     tsr__comm_close(endpoint);
     _exit(out.failed ? 2 : 0);
@@ -135,7 +136,7 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
 
 // ---- starting ----------------------------------------------------------------------------------
 
-// The ranks that were started are told: they would wait for this one.
+// Informs the started ranks: they would wait for this one.
 static tsr_status cannot_start(struct child_set *child_set, int rank)
 {
     struct place at = PLACE_NONE;
@@ -222,9 +223,9 @@ static bool look(struct child_set *child_set)
         pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
         if (got == child->pid && got > 0)
             take_end(child, status, now);
-        else if (got < 0 && errno == ECHILD) // somebody else takes this process's children
+        else if (got < 0 && errno == ECHILD) // the host process reaps its children itself
             child->pid = 0;
-        // Told again with each look until somebody waits for the rank, or the time is up.
+        // Repeated at each check until a rank waits for it, or the time is up.
         if (child->died && child_set->failed_s == 0)
             tsr__shm_lost(child_set->job, i, child->how, now - child->died_s > MISSED_S);
         if (child->pid)
@@ -286,10 +287,9 @@ static void close_message(struct message *message)
     message->bytes = NULL;
 }
 
-// A rank that failed by itself says why; else who waited for it, or was told. A rank without memory
-// is a rank that failed.
-// Children are asked in the order of the ranks. One whose only error is that another rank failed is
-// passed over.
+// The diagnostics of a rank that failed by itself; else of the ranks that waited for it. A rank
+// without memory is a failed rank. Children are asked in rank order. One whose only error is that
+// another rank failed is skipped.
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -388,7 +388,7 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
     return child_set->status = start(child_set);
 }
 
-// A child that ended well counts, too: children that stay end only when they are told to.
+// Also true for a child that ended well: persistent children end only on request.
 bool tsr__child_set_over(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -419,8 +419,8 @@ tsr_status tsr__child_set_close(struct child_set *child_set)
     return st;
 }
 
-// Children that trace make folders of their own. These lie in one of this process, which goes with it however it ends:
-// the children are killed then and remove nothing.
+// Children that trace make folders of their own. These lie in one of this process, which goes with
+// it however it ends: the children are killed then and remove nothing.
 static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run_options *own,
                               struct temporary **around)
 {

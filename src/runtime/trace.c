@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // trace.c - what all ranks did and when, as one file for Perfetto or chrome://tracing.
 //
-// A rank is a process of the trace. Its kernels come from ONNX Runtime's own profile; communication from our operators,
-// which know more. The pieces of one communication are tied together by a flow: it leaves the first rank of the group when
-// that one arrives, and reaches each other rank before that one is done, which is never earlier. Times are of the host's clock,
-// without its highest bits: viewers hold them as doubles of microseconds.
+// A rank is a process of the trace. Its kernels come from ONNX Runtime's own profile; communication
+// from our operators, which know more. The pieces of one communication are tied together by a flow:
+// it leaves the first rank of the group when that one arrives, and reaches each other rank before
+// that one is done, which is never earlier. Times are of the host's clock, without its highest
+// bits: viewers hold them as doubles of microseconds.
 #include "runtime/internal.h"
 
 #include <jansson.h>
@@ -18,7 +19,7 @@
 #define LEFT_OUT                                                                                   \
     "\"name\":\"left_out\",\"args\":{\"events\":" // and how many; no name of a model can hold these quotes
 
-// How much of a rank's events is kept. What comes first is; after that, only how many came.
+// How many of a rank's events are kept: the first ones; later ones are only counted.
 struct share {
     size_t full;     // the text is as long as it may be
     double until_us; // events that begin later are left out; INFINITY: none so far
@@ -86,8 +87,8 @@ static void trim(json_t *event)
     json_object_set_new(event, "args", less);
 }
 
-// Once the text is full, until_us is the earliest event that found no room: from there on nothing is
-// kept, whichever call brings it, so that what is kept ends at about one moment.
+// Once the text is full, until_us is the earliest event that found no room: from there on nothing
+// is kept, whichever call brings it, so that what is kept ends at about one moment.
 static bool fits(struct share *share, const struct text *text, double ts_us)
 {
     if (text->n > share->full && ts_us < share->until_us)
@@ -178,7 +179,8 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      phase, event->op, flow, rank, at, binding);
 }
 
-// The kernels fill three quarters of the rank's share of the file at most; the last quarter is for communication.
+// The kernels fill three quarters of the rank's share of the file at most; the last quarter is for
+// communication.
 void tsr__trace_rank(struct rank *r, struct text *text)
 {
     int rank = 0;
@@ -237,7 +239,8 @@ free_arena:
     return st;
 }
 
-// Ranks say in their own texts what they left out, since those are all that comes from other processes.
+// Ranks say in their own texts what they left out, since those are all that comes from other
+// processes.
 static void tell_left_out(tsr_session *session, const struct text *text)
 {
     unsigned long long sum = 0;

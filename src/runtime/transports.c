@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// transports.c - the ways by which ranks talk, a row each; which of them a run takes, and this process's place in it.
+// transports.c - the ways by which ranks talk, a row each; which of them a run takes, and this
+// process's place in it.
 //
-//   asked for    no launcher                under mpirun                 under torchrun, or with --rank
-//   nothing      threads                    MPI and shared memory        shared memory; on several hosts as "ucx"
+//   asked for    no launcher                under mpirun                 under torchrun, or with
+//                --rank
+//   nothing      threads                    MPI and shared memory        shared memory; on several
+//                hosts as "ucx"
 //   "threads"    threads                    threads                      threads
 //   "shm"        children of this process   MPI and shared memory        shared memory
 //   "mpi"        refused                    MPI alone                    refused
@@ -17,12 +20,12 @@ enum need { NOTHING, A_STARTER, AN_MPI_LAUNCHER };
 
 static const struct transport_row {
     const char *name;
-    bool threads;                // ranks are threads of this process, whoever started it
-    bool starts_ranks;           // where nobody has: as children of this process
+    bool threads;                // ranks are threads of this process, with or without a launcher
+    bool starts_ranks;           // without a launcher: as children of this process
     bool messages_only;          // no shared memory between ranks of one host
     bool ucx;                    // over UCX, whatever the launcher speaks
     enum need need;              // to join the other ranks
-    const char *absent, *remedy; // what is said where that is missing
+    const char *absent, *remedy; // message if that is missing
 } transports[] = {
     // in the order of tsr_transport, from 1 on
     {.name = "threads", .threads = true},
@@ -44,8 +47,8 @@ static const struct transport_row {
 };
 static const struct transport_row whatever_fits = {.name = NULL};
 
-// NULL: there is no such transport. The default is the row without requirements: what is taken then depends on who
-// started the process.
+// NULL: there is no such transport. The default is the row without requirements: what is taken then
+// depends on who started the process.
 static const struct transport_row *row_of(tsr_transport transport)
 {
     if (transport == TSR_TRANSPORT_DEFAULT)
@@ -91,8 +94,8 @@ bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
     return !tsr_run_place(options, NULL, NULL);
 }
 
-// Joins the other ranks, which are processes like this one.
-// The caller has made sure that somebody started this process. Adds its findings itself.
+// Joins the other ranks, which are processes. The caller has checked that there is a launcher. Adds
+// its own diagnostics.
 static tsr_status join(tsr_session *session, const tsr_run_options *options, enum starter starter,
                        const char *family, struct endpoint **out)
 {
@@ -116,17 +119,17 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         return tsr__ucx_open(session, &comm, out);
     if (starter == MPI_LAUNCHER)
         return tsr__mpi_open(session, family, &comm, out);
-    // Nobody named a transport, and the launcher's ranks are on several hosts: shared memory cannot
-    // serve them.
+    // No transport was requested, and the launcher's ranks are on several hosts: shared memory
+    // cannot serve them.
     bool apart = !row->name && !tsr__env_one_host(&comm);
     if (apart && tsr__plugin_present("ucx", comm.plugins))
         return tsr__ucx_open(session, &comm, out);
     return tsr__env_open(session, &comm, out);
 }
 
-// A process joins once: what it joined stays the session's, and serves all later runs but those that ask for threads.
-// *out NULL with TSR_OK: the ranks are threads of this process. After a failed join engine->joined
-// is NULL, and a later call may try again.
+// A process joins once: what it joined stays the session's, and serves all later runs but those
+// that ask for threads. *out NULL with TSR_OK: the ranks are threads of this process. After a
+// failed join engine->joined is NULL, and a later call may try again.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out)
 {
@@ -168,7 +171,7 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
     return tsr__run_join(session, &run_options, &endpoint);
 }
 
-// ---- what rank 0 has for all ----------------------------------------------------------------------
+// ---- what rank 0 has for all --------------------------------------------------------------------
 
 // A failure to join has its finding, and looks like "not launched" here; the run that follows fails
 // in the same way.

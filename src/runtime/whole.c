@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // whole.c - the file of a whole model, as this engine takes it.
 //
-// ONNX Runtime before 1.23 refuses IR version 11, which every annotated model has. It has no use for the
-// annotations, so it is given a copy without them, of the highest IR version that it knows, in a
-// folder that goes after the run.
+// ONNX Runtime before 1.23 refuses IR version 11, which every annotated model has. It has no use
+// for the annotations, so it is given a copy without them, of the highest IR version that it knows,
+// in a folder that goes after the run.
 #include "runtime/internal.h"
 
 #include <errno.h>

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// wrapped.c - a whole partition as one operator of a stock ONNX Runtime: `Partition` of the domain ai.tessera.run.
+// wrapped.c - a whole partition as one operator of a stock ONNX Runtime: `Partition` of the domain
+// ai.tessera.run.
 //
-// A model that was written with --layout wrapped has this one node: the inputs and outputs of the whole model, and in front
-// of them a constant whose bytes are stored in a file of the partition. ONNX Runtime maps that file, so the constant's address
-// leads to the folder, wherever it was moved to; a custom operator learns the path of its model in no other way. An attribute
-// `folder` may name a folder below that one. Nothing outside of the model's own folder is ever opened.
+// A model written with --layout wrapped has this one node: the inputs and outputs of the model,
+// preceded by a constant whose bytes are stored in a file of the partition. ONNX Runtime maps that
+// file, so the constant's address leads to the folder, wherever it was moved to; a custom operator
+// has no other way to find the path of its model. An attribute `folder` may name a folder below
+// that one. Nothing outside of the model's folder is ever opened.
 //
-// The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node; or, where the node's attribute
-// `transport` is "shm", processes of a program that is started for them (served.h), in the same library of ONNX Runtime. They are
-// opened by the first run, stay for the kernel's life, and are opened anew after a run that failed.
+// The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node; or, if
+// the node's attribute `transport` is "shm", processes of a program that is started for them
+// (served.h), in the same library of ONNX Runtime. They are opened by the first run, stay for the
+// kernel's life, and are reopened after a failed run.
 //
-// A state (--state) stays with the ranks. The host is given a handle in its place: a tensor without elements, whose shape has a
-// dimension more than the state's and ends with the number of the run. It is fed to the next run as the state itself would
-// be, so a loop that feeds `present` as `past` needs no change:
+// A state (--state) stays with the ranks. The host gets a handle in its place: an empty tensor,
+// whose shape has one dimension more than the state's and ends with the number of the run. It is
+// fed to the next run like the state itself, so a loop that feeds `present` as `past` needs no
+// change:
 //
 //   run 1 is given past [1,4,0,16] (an empty cache)   and gives present [0,0,0,0,1]
-//   run 2 is given past [0,0,0,0,1]: goes on           and gives present [0,0,0,0,2]
-//   run 3 is given past [1,4,0,16]: begins anew; [0,0,0,0,1] would be refused, as that state is no more
+//   run 2 is given past [0,0,0,0,1]: continues        and gives present [0,0,0,0,2]
+//   run 3 is given past [1,4,0,16]: starts again; [0,0,0,0,1] would be refused, as that state is
+//     gone
 #include "runtime/internal.h"
 #include "runtime/runtime.h"
 #include "runtime/served.h"
@@ -57,7 +62,8 @@ struct wrapped {
 
 // ---- the folder --------------------------------------------------------------------------------
 
-// The folder of the mark that holds this address, "/a/b" of "/a/b/wrapped.id"; false: it lies in no such file.
+// The folder of the marker file that contains this address, "/a/b" of "/a/b/wrapped.id"; false: not
+// in such a file.
 static bool folder_of_mark(const void *address, char *out, size_t n)
 {
     if (!tsr__file_at(address, out, n))
@@ -100,8 +106,8 @@ static void close_ranks(struct wrapped *wrapped)
     tsr__arena_free(&wrapped->arena);
 }
 
-// Path of the host's ONNX Runtime, for another process to load; "": it is in no library that can be loaded alone. Python's is inside
-// of an extension module, which has such a library beside it.
+// Path of the host's ONNX Runtime, for another process to load; "": it is in no library that can be
+// loaded alone. Python's is inside of an extension module, which has such a library beside it.
 static void find_engine(const OrtApiBase *base, char *out, size_t n)
 {
     void *inside;
@@ -198,8 +204,8 @@ static tsr_status check_handle(struct wrapped *wrapped, const struct manifest_po
     return TSR_INVALID;
 }
 
-// Of ranks that are processes a tensor that does not fit ends all of them, and ONNX Runtime has not compared the shapes of states
-// (they have none in the wrapped model): so that is done here.
+// Of ranks that are processes a tensor that does not fit ends all of them, and ONNX Runtime has not
+// compared the shapes of states (they have none in the wrapped model): so that is done here.
 static tsr_status check_beginning(struct wrapped *wrapped, const struct manifest_port *port,
                                   const struct tensor *tensor)
 {
@@ -220,7 +226,8 @@ static tsr_status check_beginning(struct wrapped *wrapped, const struct manifest
     return TSR_INVALID;
 }
 
-// Whether the ranks go on with a state that they have: its input is a handle. Else it is a tensor as any other.
+// Whether the ranks go on with a state that they have: its input is a handle. Else it is a tensor
+// as any other.
 static tsr_status goes_on(struct wrapped *wrapped, const struct manifest_port *port,
                           OrtValue *value, bool *out, OrtStatus **error)
 {
@@ -253,7 +260,8 @@ static OrtStatus *give_handle(struct wrapped *wrapped, OrtKernelContext *context
 
 // ---- a run -------------------------------------------------------------------------------------
 
-// Input i of the model, which stands behind the mark; a state that goes on is left out, so that the job keeps it.
+// Input i of the model, which stands behind the mark; a state that goes on is left out, so that the
+// job keeps it.
 static tsr_status read_input(struct wrapped *wrapped, OrtKernelContext *context, size_t i,
                              tsr_tensors *to, OrtStatus **error)
 {
@@ -307,7 +315,7 @@ static OrtStatus *give_output(struct wrapped *wrapped, OrtKernelContext *context
     TRY(wrapped->api->KernelContext_GetOutput(context, i, tensor->dims, (size_t)tensor->rank,
                                               &value));
     if (!value)
-        return NULL; // nobody asked for it
+        return NULL; // not requested
     if (tensor->type == TSR_STRING)
         return give_texts(wrapped, tensor, value);
     TRY(wrapped->api->GetTensorMutableData(value, &data));
@@ -334,7 +342,7 @@ static OrtStatus *give_outputs(struct wrapped *wrapped, OrtKernelContext *contex
     return NULL;
 }
 
-// Opens the ranks if there are none.
+// Opens the ranks if they are not open.
 static OrtStatus *ensure_ranks(struct wrapped *wrapped, OrtKernelContext *context)
 {
     const OrtValue *mark = NULL;
@@ -353,8 +361,9 @@ static OrtStatus *ensure_ranks(struct wrapped *wrapped, OrtKernelContext *contex
     return st == TSR_OK ? NULL : failed(wrapped, st);
 }
 
-// Inputs that do not fit end nothing: the ranks and their states stay. A run that failed may have ended the ranks,
-// and one whose results could not be handed on has left states that nobody has a handle of; then they are closed.
+// Inputs that do not fit end nothing: the ranks and their states stay. A failed run may have ended
+// the ranks, and one whose results could not be returned has left states without handles; then they
+// are closed.
 static OrtStatus *run_with(struct wrapped *wrapped, OrtKernelContext *context, tsr_tensors *inputs,
                            tsr_tensors *outputs)
 {
@@ -490,7 +499,7 @@ static int get_any_type(const OrtCustomOp *op, size_t i)
 static size_t get_one(const OrtCustomOp *op)
 {
     (void)op;
-    return 1; // variadic: one entry stands for all
+    return 1; // variadic: one entry for all
 }
 
 static int get_variadic(const OrtCustomOp *op, size_t i)
@@ -508,7 +517,7 @@ static int get_arity(const OrtCustomOp *op)
 static int get_mixed(const OrtCustomOp *op)
 {
     (void)op;
-    return 0; // types need not be alike
+    return 0; // types may differ
 }
 
 static int get_start(const OrtCustomOp *op)
@@ -564,7 +573,7 @@ OrtStatus *tsr__wrapped_add(const OrtApiBase *base, OrtSessionOptions *options)
     int minor = tsr__ort_minor(base->GetVersionString());
     const OrtApi *api = base->GetApi(ORT_API);
     tsr_session *session = tsr_session_new(
-        NULL); // lives as long as the process: nobody says when the host's session ends
+        NULL); // lives as long as the process: the end of the host's session is not known
     struct wrapped_op *op = session ? tsr__alloc(session, sizeof *op) : NULL;
     if (!op) {
         tsr_session_free(session);

@@ -35,7 +35,7 @@ struct sim_comm {
 };
 struct sim_task {
     const char *op, *node;
-    int64_t ps;            // of its own work; of a communication 0
+    int64_t ps;            // of its work; 0 for a communication
     double work, bytes;    // as prices count them
     const char *type;      // of its first input
     double seen;           // seconds that it took (profile.c)
@@ -72,7 +72,8 @@ struct sim {
     double *by_link; // bytes in one request
 };
 
-// Sums and products of sizes that a manifest or a model claims stay below the largest number. All are 0 or more.
+// Sums and products of sizes that a manifest or a model claims stay below the largest number. All
+// are 0 or more.
 static inline int64_t sum_of(int64_t a, int64_t b)
 {
     int64_t sum;
@@ -116,11 +117,12 @@ struct sim_heap {
     int64_t top;
     VEC(struct sim_gap) gaps;
 };
-// The place of so many bytes, which are taken.
+// Allocates that many bytes and returns their offset.
 int64_t tsr__sim_take(struct sim_heap *heap, int64_t bytes);
 void tsr__sim_give(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes);
 
-// The order in which the engine runs the nodes, by their places in the file (simulate_order.c); NULL: no memory.
+// The order in which the engine runs the nodes, by their places in the file (simulate_order.c);
+// NULL: no memory.
 int64_t *tsr__sim_order(struct arena *arena, const tsr_graph *graph);
 // The place in the file of the node of the main graph in which the node is.
 int64_t tsr__sim_place(const tsr_node *node);
@@ -129,10 +131,12 @@ struct partition_part;
 struct shapes;
 // The node's inputs are constants: it is done when the model is loaded (simulate_memory.c).
 bool tsr__sim_folded(const tsr_node *node);
-// Fills memory and peak of the device that has this part; its weights and scratch are known (simulate_memory.c).
+// Fills memory and peak of the device that has this part; its weights and scratch are known
+// (simulate_memory.c).
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch) TSR_MUST_USE;
-// Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links (simulate_price.c).
+// Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links
+// (simulate_price.c).
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
 // Reads the tasks of all parts and prices them (simulate_parts.c).
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulate_fold.c - devices that do the same are simulated once.
 //
-// Large plans repeat a block of devices: every copy of it has its share of the batch and talks to no other copy until the
-// outputs are given. Such a plan is the plan of one block with a smaller batch. Whether it is one is read off the shardings
-// alone: each must be what tsr__layout_repeat makes of its first copy.
+// Large plans repeat a block of devices: every copy of it has its share of the batch and
+// communicates with no other copy before the outputs. Such a plan equals the plan of one block with
+// a smaller batch. This is recognised from the shardings alone: each must be what
+// tsr__layout_repeat makes of its first copy.
 //
 //     batch 64 on 1,024 devices that are 16 copies of 64: a model with batch 4 on 64 devices
 //
-// What is not certain is not folded: stages, subgraphs, values that have the batch in no or in two dimensions, nodes that
-// bring copies together (a mean over the batch), and machines whose copies are not linked alike.
+// Doubtful cases are not folded: stages, subgraphs, values that have the batch in no or in two
+// dimensions, nodes that combine copies (a mean over the batch), and machines whose copies have
+// different links.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
@@ -16,8 +18,8 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
-// One attempt after the other uses the same struct: `repeat`, `part` and `layouts` are of the
-// attempt at hand.
+// Successive attempts use the same struct: `repeat`, `part` and `layouts` belong to the current
+// one.
 struct fold {
     tsr_model *model;
     tsr_config *config;
@@ -48,7 +50,7 @@ static int batch_dim(const struct fold *fold, const tsr_value *value)
 
 // ---- may it be folded so -----------------------------------------------------------------------
 
-// The sharding of the value at the node for the configuration at hand; NULL: none.
+// The sharding of the value at the node under the current configuration, or NULL.
 static tsr_spec *spec_of(const struct fold *fold, const tsr_node *node, const tsr_value *value)
 {
     tsr_spec *spec;
@@ -58,7 +60,7 @@ static tsr_spec *spec_of(const struct fold *fold, const tsr_node *node, const ts
     return NULL;
 }
 
-// The spec of the first copy; NULL: there is none, or the copies differ.
+// The spec of the first copy; NULL: none, or the copies differ.
 static struct tile_layout *first_copy(const struct fold *fold, const tsr_spec *spec,
                                       struct arena *arena)
 {
@@ -82,7 +84,8 @@ static bool steers(const struct rule *rule, bool out, size_t i)
     return (out ? rule->outputs : rule->inputs)[i].host;
 }
 
-// Whoever reads a share of the batch says how, and gives shares alone: no copy waits for another.
+// True if every reader of a share of the batch has a spec and outputs shares alone: no copy waits
+// for another.
 static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct arena *scratch)
 {
     const struct rule *rule = tsr__rule_of(scratch, node, fold->all);
@@ -118,7 +121,8 @@ static bool has_bodies(const tsr_node *node)
     return false;
 }
 
-// Whether the node does the same in every copy. Notes the layout in one copy of each of its specs, in their order.
+// Whether the node does the same in every copy. Notes the layout in one copy of each of its specs,
+// in their order.
 static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
@@ -298,7 +302,8 @@ static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
     return st;
 }
 
-// One side of "past=present", either of which may have a star; a line of keep_cut is an output alone.
+// One side of "past=present", either of which may have a star; a line of keep_cut is an output
+// alone.
 static bool line_names(struct str line, struct str name)
 {
     struct str rest;
@@ -309,7 +314,8 @@ static bool line_names(struct str line, struct str name)
     return equals && tsr__star_matches((struct str){equals + 1, line.n - n - 1}, name, &rest);
 }
 
-// A state, or an output that stays in parts: every copy keeps its share, so nothing is cut out of it or brought anywhere.
+// A state, or an output that stays in parts: every copy keeps its share, so nothing is cut out of
+// it or brought anywhere.
 static bool stays(const struct fold *fold, const tsr_value *value)
 {
     static const char *const keys[] = {META_STATE, META_KEEP_CUT};
@@ -341,8 +347,8 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
     }
 }
 
-// Someone reads all of a copy's share of an input, so it is cut out of the whole one as it stands. (Who reads a piece of the
-// share cuts that out of the whole one: one copy shows it.)
+// Someone reads all of a copy's share of an input, so it is cut out of the whole one as it stands.
+// (Who reads a piece of the share cuts that out of the whole one: one copy shows it.)
 static bool is_cut_out(const struct fold *fold, const tsr_value *input)
 {
     size_t k = 0;
@@ -380,7 +386,8 @@ static tsr_config *only_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Where the devices are copies of a few that do the same on other parts of the batch, those few are simulated alone.
+// Where the devices are copies of a few that do the same on other parts of the batch, those few are
+// simulated alone.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out)
 {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_heap.c - memory that is taken and given back, with the gaps that come of it: a block is cut from the smallest gap
-// that it fits in, and gaps that touch become one, as ranks' tensors are laid out (transport/shm_heap.c).
+// simulate_heap.c - memory that is taken and given back, with the gaps that come of it: a block is
+// cut from the smallest gap that it fits in, and gaps that touch become one, as ranks' tensors are
+// laid out (transport/shm_heap.c).
 //
-//     take 8, 4 and 6: [0, 8), [8, 12), [12, 18). Give the first two back: a gap of 12. Take 7: [0, 7). Take 9: [18, 27), so
+//     take 8, 4 and 6: [0, 8), [8, 12), [12, 18). Give the first two back: a gap of 12. Take 7: [0,
+//       7). Take 9: [18, 27), so
 //     the top is 27, although no more than 22 are in use
 #include "simulate/simulate.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_memory.c - what lies in a device's memory while its part runs: constants, inputs, and what nodes make, each from the
-// node that makes it to the last that reads it.
+// simulate_memory.c - the contents of a device's memory while its part runs: constants, inputs, and
+// activations from their producer to their last reader.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
@@ -19,8 +19,8 @@ bool tsr__sim_folded(const tsr_node *node)
     return true;
 }
 
-// Memory that one or several values have one after the other.
-// Times: the input of the node that runs k-th is copied at 4 k, the node runs at 4 k + 1, what it made is copied at 4 k + 2.
+// Memory that one or several values have one after the other. Times: the input of the node that
+// runs k-th is copied at 4 k, the node runs at 4 k + 1, what it made is copied at 4 k + 2.
 #define NODE_TIMES 4
 #define RUNS       1
 #define COPIES     2
@@ -30,8 +30,8 @@ struct store {
     bool waits;               // among those that are free
     size_t below;             // store that was freed before it and looks like it; 0: none
 };
-// A value's store is found by its id; values that follow one another in place share one, whose end
-// moves on.
+// A value's store is found by its id; values that are computed in place share one, whose end moves
+// on.
 struct stores {
     const tsr_model *model;
     const struct shapes *shapes;
@@ -84,7 +84,8 @@ static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
     return tsr__price_bytes(stores->shapes, value, &sized);
 }
 
-// An engine uses memory again for values that look alike: the same number of elements in another shape is not enough.
+// An engine reuses memory for values of equal type and shape: the same number of elements in
+// another shape is not enough.
 static bool look_alike(const struct stores *stores, const tsr_value *a, const tsr_value *b)
 {
     struct shape x = tsr__shapes_of(stores->shapes, a), y = tsr__shapes_of(stores->shapes, b);
@@ -96,10 +97,10 @@ static bool look_alike(const struct stores *stores, const tsr_value *a, const ts
     return true;
 }
 
-#define NO_MEMORY SIZE_MAX // the value lies in an input or a constant
+#define NO_MEMORY SIZE_MAX // the value is in the memory of an input or a constant
 
-// The store that the first output of the node takes over; 0: none. An input whose store others need afterwards is left
-// alone, unless the output is that input.
+// The store that the first output of the node takes over; 0: none. An input whose store others need
+// afterwards is left alone, unless the output is that input.
 static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
 {
     enum kernel_place place = tsr__node_place(node, stores->shapes, stores->kernels);
@@ -144,9 +145,8 @@ static size_t *free_top(struct stores *stores, const tsr_value *value)
     return slot ? *slot : NULL;
 }
 
-// The store that was freed last of those that look like the value; 0: there is none. It is kept from
-// the time when it was free on: the engine has planned to use it again and does not give it back in
-// between.
+// The most recently freed store that fits the value; 0: none. It is reserved from the time when it
+// was freed: the engine has planned to reuse it.
 static size_t used_again(struct stores *stores, const tsr_value *value)
 {
     size_t *top = free_top(stores, value);
@@ -158,8 +158,8 @@ static size_t used_again(struct stores *stores, const tsr_value *value)
     return store;
 }
 
-// Outputs of the graph have memory of their own. Only the first output of a node may lie over an input, and none of a
-// communication does.
+// Outputs of the graph have memory of their own. Only the first output of a node may lie over an
+// input, and none of a communication does.
 static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -173,7 +173,7 @@ static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, 
     return store;
 }
 
-// `own`: as a plan counts, each value in memory of its own.
+// `own`: each value in separate memory, as a plan counts.
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -205,7 +205,7 @@ static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
 
 // ---- copies between the usual layout and that of convolutions
 
-// Memory for a copy of the value: what was free and looks like it, or its own. 0: there is none.
+// Memory for a copy of the value: a free store that fits, or a new one. 0: none.
 static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t from, int64_t end)
 {
     size_t store = 0;
@@ -243,7 +243,7 @@ static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at
     return copy_store(stores, tsr_node_input(node, 0), at, at + RUNS);
 }
 
-// The value lies in the copy from then on; what was copied stays for readers that take it in blocks.
+// The value is in the copy from then on; the original stays for readers of the blocked layout.
 static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
 {
     if (stores->kernels != KERNELS_CPU || !tsr__node_copies_output(node, stores->shapes))
@@ -264,7 +264,7 @@ static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
         set_free(stores, blocks);
 }
 
-// After the node: stores of values that it was the last to read, or that nobody reads, are free.
+// After the node: frees the stores of values that it was the last to read, or that have no reader.
 static void free_store(struct stores *stores, const tsr_value *value, int64_t at)
 {
     size_t store = 0;
@@ -299,8 +299,8 @@ static int64_t most_at_once(struct stores *stores)
     return most;
 }
 
-// What the stores take together where each lies in one place as long as it lives: they begin in the order of the list, and at
-// each node those go that end before it.
+// The total size of the stores if each keeps its address as long as it lives: they begin in list
+// order, and at each node those that end before it are freed.
 static int64_t with_gaps(struct stores *stores)
 {
     struct sim_heap heap = {0};
@@ -351,8 +351,8 @@ static void list_node(struct stores *stores, const tsr_node *node, int64_t at, b
         free_store(stores, tsr_node_output(node, i), at + RUNS);
 }
 
-// Values live from the node that makes them to the last that reads them: each in memory of its own as a plan counts them, then
-// with what an engine puts in the same place.
+// Values live from their producer to their last reader: each in separate memory as a plan counts
+// them, then with the engine's reuse.
 static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
@@ -362,7 +362,8 @@ static void list_stores(struct stores *stores, bool own)
             list_node(stores, stores->order[k], NODE_TIMES * k, own);
 }
 
-// The nodes in the order of the file; where `order` is not NULL, order[k] is the place in the file of the one that runs k-th.
+// The nodes in the order of the file; where `order` is not NULL, order[k] is the place in the file
+// of the one that runs k-th.
 static void set_order(struct stores *stores, const int64_t *order)
 {
     int64_t at = 0;
@@ -398,7 +399,8 @@ static bool is_read(const tsr_value *value)
     return read;
 }
 
-// Bytes of the constants that are there once the model is loaded: what folding makes has come, and what it alone read has gone.
+// Bytes of the constants that are there once the model is loaded: what folding makes has come, and
+// what it alone read has gone.
 static int64_t loaded_constants(const struct stores *stores, int64_t weights)
 {
     const tsr_graph *graph = tsr_model_graph(stores->model);
@@ -440,8 +442,9 @@ static int64_t widened(const struct stores *stores)
     return sum;
 }
 
-// `memory` is comparable with a plan's; `peak` is what the process will show, in the engine's order: with scratch, gaps and the engine's
-// own. A GPU's arena tells what was in use, without gaps, and the engine's own lies on the host.
+// `memory` is comparable with a plan's; `peak` is what the process will show, in the engine's
+// order: with scratch, gaps and the engine's own. A GPU's arena tells what was in use, without
+// gaps, and the engine's own lies on the host.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch)
 {

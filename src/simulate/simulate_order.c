@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_order.c - the order in which ONNX Runtime runs the nodes of a graph: backwards from the nodes whose results nobody
-// reads, deep first; of the inputs of a node the one that is made by the last node of the file comes first.
+// simulate_order.c - the order in which ONNX Runtime runs the nodes of a graph: backwards from the
+// nodes whose results have no reader, depth first; of a node's inputs, the one produced by the last
+// node of the file comes first.
 //
-//     0: a = f(x)   1: b = g(x)   2: c = h(a, b)   3: y = i(x): nothing reads c and y, so 3 comes first, then 1, 0, 2
+//     0: a = f(x)   1: b = g(x)   2: c = h(a, b)   3: y = i(x): c and y have no readers, so 3 comes
+//     first, then 1, 0, 2
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 
@@ -33,8 +35,8 @@ static bool add_edge(void *data, tsr_node *node, size_t input)
     return edge != NULL;
 }
 
-// Where each node's inputs come from: those of node i are from[first[i]] to from[first[i + 1] - 1], in ascending order, since
-// edges are listed in the order of their producers.
+// Where each node's inputs come from: those of node i are from[first[i]] to from[first[i + 1] - 1],
+// in ascending order, since edges are listed in the order of their producers.
 struct makers {
     int64_t *first, *from;
     bool *read; // by another node
@@ -64,8 +66,8 @@ static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, 
     return true;
 }
 
-// order[k]: the node that runs k-th. A node is on the stack once to be looked at (its number) and once to be run when its inputs are there
-// (its number below zero).
+// order[k]: the node that runs k-th. A node is on the stack once to be looked at (its number) and
+// once to be run when its inputs are there (its number below zero).
 static bool walk(struct arena *arena, const struct makers *makers, int64_t n, int64_t *order)
 {
     VEC(int64_t) stack = {0};

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_parts.c - what each device has to do, read off the graphs of a partition: nodes in order with their prices,
-// communications by their numbers.
+// simulate_parts.c - what each device has to do, read off the graphs of a partition: nodes in order
+// with their prices, communications by their numbers.
 //
 // The nodes of bodies count once, where their node stands.
 //
-//     rank0.onnx: MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu, on a device of 1e12 operations a
-//     second: tasks {MatMul, 2 ms}, {AllReduce, communication 3, its group 0}, {Relu, 0.1 ms}. rank1.onnx has the same id: both
-//     tasks point to one sim_comm, whose bytes are the larger of the two pieces, and which is priced when all ranks are read.
+//     rank0.onnx: MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu, on a
+//       device of 1e12 operations a
+//     second: tasks {MatMul, 2 ms}, {AllReduce, communication 3, its group 0}, {Relu, 0.1 ms}.
+//       rank1.onnx has the same id: both
+//     tasks point to one sim_comm, whose bytes are the larger of the two pieces, and which is
+//       priced when all ranks are read.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "partition/partition.h"
@@ -19,7 +22,7 @@
 
 #define DOMAIN "ai.tessera"
 
-// What a Reshard carries, and the shape of what it moves.
+// What a Reshard carries: its layouts and the shape of the value.
 struct moved_key {
     const int64_t *source, *target; // layouts as lists of numbers
     size_t n_source, n_target, elem;
@@ -28,7 +31,8 @@ struct moved_key {
 
 // ---- communications ----------------------------------------------------------------------------
 
-// The communication of that number; the operator is what it is called on the first device that has it.
+// The communication of that number; the operator is what it is called on the first device that has
+// it.
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
     struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
@@ -65,7 +69,8 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
     return (int)comm->groups.n - 1;
 }
 
-// What a Reshard moves: what the busiest device takes in or gives out, and the largest of its messages.
+// What a Reshard moves: what the busiest device takes in or gives out, and the largest of its
+// messages.
 struct moved_bytes {
     int64_t most;
     struct reshard_pair pair;
@@ -103,7 +108,8 @@ static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
         tsr__text_add(text, (struct str){(const char *)numbers, n * sizeof *numbers});
 }
 
-// All members of a Reshard carry the same layouts, and layers repeat: each pair is worked out once for each shape.
+// All members of a Reshard carry the same layouts, and layers repeat: each pair is worked out once
+// for each shape.
 static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
                                 size_t elem)
 {
@@ -175,7 +181,7 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
     return 0;
 }
 
-// The tensor that a communication brings: what goes in, or (of one that only takes) what comes out.
+// The tensor of a communication: its input, or (of a receive) its output.
 static const char *tensor_of(const tsr_node *node)
 {
     const tsr_value *in = NULL;
@@ -237,7 +243,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
         comm->pair[0] = bytes.pair.from;
         comm->pair[1] = bytes.pair.to;
         comm->pair_bytes = bytes.pair.bytes;
-        // Where the layouts tell nothing, what the member gets stands for what moves.
+        // If the layouts do not say it, assume that what the member receives is what moves.
         raise_to(&comm->moved, comm->moved ? 0 : got);
     }
     sim->unsized += !sized;
@@ -246,8 +252,8 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// What takes the time: the same node is priced on a device without overhead that computes at once, and on one that moves bytes at
-// once; the larger of the two bounds it.
+// What takes the time: the same node is priced on a device without overhead that computes at once,
+// and on one that moves bytes at once; the larger of the two bounds it.
 static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
                    const tsr_topology_device *device, struct arena *scratch)
 {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_price.c - what a communication costs, and what each link carries for it: both follow from the same way of the same
-// groups with the same bytes.
+// simulate_price.c - the time of a communication, and the bytes on each link: both follow from the
+// same algorithm with the same groups and bytes.
 //
-//     Two ranks with parts of 96 bytes each: their AllGather ends with 192 on each, and is priced by that. Their AllToAll gives
-//     96 and gets 96, and is priced by what goes in on both, 192. Their AllReduce of 96 bytes is priced by 96.
+//     Two ranks with shards of 96 bytes each: their AllGather ends with 192 on each, which is its
+//       size.
+//     Their AllToAll sends 96 and receives 96; its size is the input of both, 192. The size of
+//       their
+//     AllReduce of 96 bytes is 96.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
@@ -55,8 +58,8 @@ static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
     comm->carried += links_sum(sim) - before;
 }
 
-// A halo exchange is one message of what the output has more than the input, and a copy of the output in memory. Each member
-// exchanges half of that with the one before and half with the one behind.
+// A halo exchange is one message of the additional elements of the output, and a copy of the output
+// in memory. Each member exchanges half of that with each neighbour.
 static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
                           const struct topology_groups *groups)
 {
@@ -77,8 +80,9 @@ static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
                   copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
-// Whatever is no collective of topology is priced by what moves: everybody with everybody, until the fullest device has that many
-// bytes, as tsr__price_exchange does, and at least as long as the largest message. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+// Other communication is estimated as an all-to-all exchange in which the busiest device moves that
+// many bytes, as in tsr__price_exchange, and at least as long as the largest message. With 4
+// devices and 3 MiB for the busiest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
 static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
                               const struct topology_groups *groups)
 {
@@ -95,8 +99,9 @@ static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
                      tsr__price_collective(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// By the size that its row names: what comes out of a gather, what goes into a reduction, of an all-to-all what goes in
-// on all members. A reduce-scatter in unequal parts is priced as if all had the largest.
+// By the size that its row names: the output of a gather, the input of a reduction, of an
+// all-to-all the input of all members. A reduce-scatter in unequal parts is estimated as if all had
+// the largest.
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;

@@ -44,7 +44,8 @@ static void put_span(struct text *text, const tsr_span *span)
     tsr__text_add(text, STR("}}"));
 }
 
-// Ties the pieces of a communication together: from the device where it is first listed to the others.
+// Ties the pieces of a communication together: from the device where it is first listed to the
+// others.
 static void put_flow(struct text *text, const tsr_span *span, bool first)
 {
     int64_t key[3] = {span->id, span->request, (int64_t)(span->begin * 1e12)};
@@ -60,7 +61,8 @@ static void put_flow(struct text *text, const tsr_span *span, bool first)
                      kind, flow, span->device, span->begin * 1e6, bound);
 }
 
-// One process for each device, its spans, and arrows between the spans of one communication; `seen` knows which began.
+// One process for each device, its spans, and arrows between the spans of one communication; `seen`
+// knows which began.
 static void put_all(struct text *text, const tsr_simulation_summary *simulation, struct map *seen,
                     struct arena *arena)
 {
@@ -87,8 +89,8 @@ static void put_all(struct text *text, const tsr_simulation_summary *simulation,
     }
 }
 
-// The text is complete in memory before the file is opened; a file that cannot be finished is taken away
-// again.
+// The text is complete in memory before the file is opened; a file that cannot be finished is taken
+// away again.
 tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation_summary *simulation,
                                 const char *path)
 {

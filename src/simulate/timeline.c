@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// timeline.c - a timeline for devices that need not be there: each does its tasks one after the other, request by
-// request; a communication begins when all of its group are there and ends for all of them at once.
+// timeline.c - a timeline for devices that need not be there: each does its tasks one after the
+// other, request by request; a communication begins when all of its group are there and ends for
+// all of them at once.
 //
 // Prices are the planner's. A plan adds up the slowest device of every node; here devices wait for
 // each other only where they talk, so this is never more than that for the same nodes.
@@ -8,7 +9,8 @@
 //     Devices 0 and 1 do A (3 ms and 5 ms), then an AllReduce of 2 ms, then B (4 ms and 1 ms):
 //         device 0   compute 0..3   waiting 3..5   communication 5..7   compute 7..11
 //         device 1   compute 0..5                  communication 5..7   compute 7..8
-//     One request ends at 11. With a second request device 1 does A from 8 to 13, device 0 from 11 to 14, where they meet:
+//     One request ends at 11. With a second request device 1 does A from 8 to 13, device 0 from 11
+//       to 14, where they meet:
 //     the second ends at 14 + 2 + 4 = 20, and the period is 20 - 11 = 9.
 //
 // The order: tsr_simulate makes a copy of the model with numbers for all sizes (of one block, if
@@ -173,7 +175,8 @@ static int time_order(double a, double b)
     return (a > b) - (a < b);
 }
 
-// A total order, so that any sort gives the same list: qsort keeps the order of equals only while it has memory for a copy.
+// A total order, so that any sort gives the same list: qsort keeps the order of equals only while
+// it has memory for a copy.
 static int by_time(const void *a, const void *b)
 {
     const tsr_span *x = a, *y = b;
@@ -207,7 +210,8 @@ static int64_t whole_bytes(double bytes)
     return INT64_MAX;
 }
 
-// In the order of their numbers; parts were read rank by rank, so the simulation has them in another order.
+// In the order of their numbers; parts were read rank by rank, so the simulation has them in
+// another order.
 static void list_comms(struct run *run)
 {
     size_t n = run->sim.comms.n;
@@ -286,8 +290,8 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
     return list;
 }
 
-// The period is the distance of the last two requests' ends: by then a pipeline is full. A device is idle
-// while it neither computes, communicates nor waits for a partner.
+// The period is the distance of the last two requests' ends: by then a pipeline is full. A device
+// is idle while it neither computes, communicates nor waits for a partner.
 static tsr_status sum_up(struct run *run)
 {
     tsr_simulation_summary *simulation = run->out;
@@ -312,7 +316,8 @@ static tsr_status sum_up(struct run *run)
     return arena_status(run->kept);
 }
 
-// The caller's, or the plan's, or so many devices of one host; of copies of a block there is at least one more device.
+// The caller's topology, or the plan's, or that many devices of one host; with copies of a block at
+// least one device more.
 static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];
@@ -380,7 +385,8 @@ static tsr_status add_slices(struct run *run)
     return TSR_OK;
 }
 
-// Called by partition with the parts in memory: they are read, priced and run on paper; nothing is written.
+// Called by partition with the parts in memory: they are read, priced and run on paper; nothing is
+// written.
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
@@ -439,7 +445,8 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *gi
     return st;
 }
 
-// A copy in which every size is a number, so that all pieces have one: of the model, or of one block of its devices.
+// A copy in which every size is a number, so that all pieces have one: of the model, or of one
+// block of its devices.
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
     tsr_topology *topology = run->own;
@@ -499,7 +506,7 @@ struct alone {
     int64_t memory;
 };
 
-// One device waits for nobody: its time is the sum of its tasks.
+// One device never waits: its time is the sum of its tasks.
 static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
 {
     struct alone *alone = data;
@@ -516,7 +523,7 @@ static tsr_status look_alone(void *data, const struct partition_part *parts, int
     return TSR_OK;
 }
 
-// The fastest of the devices as a topology of its own.
+// The fastest device as a topology of one.
 static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
 {
     const tsr_topology *all = run->sim.topology;
@@ -531,8 +538,8 @@ static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
     return TSR_OK;
 }
 
-// A copy whose only configuration has one device, and in which no node says anything; of copies of a block it has all of
-// the batch, not the share of one.
+// A copy whose only configuration has one device, and in which no node says anything; of copies of
+// a block it has all of the batch, not the share of one.
 static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized, tsr_model **out)
 {
     tsr_config *made;

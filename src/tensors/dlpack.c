@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlpack.c - tensors of other libraries, without a copy: DLPack's managed tensors in, and out.
 //
-// The layout below is DLPack's ABI (version 0.8, before versions travel along), which does not change any more. A tensor that comes in
-// stays where it is, on the host or on a GPU, and its deleter is called when the set lets it go.
+// The layout below is DLPack's ABI (version 0.8, before versions travel along), which does not
+// change any more. A tensor that comes in stays where it is, on the host or on a GPU, and its
+// deleter is called when the set lets it go.
 #include "tensors/tensors.h"
 
 #include <stdlib.h>
@@ -93,7 +94,8 @@ static void let_go(void *owner)
         managed->deleter(managed);
 }
 
-// Nothing is copied, and the owner keeps the tensor where it is refused: its deleter is called once, when the set lets it go.
+// Nothing is copied, and the owner keeps the tensor where it is refused: its deleter is called
+// once, when the set lets it go.
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {
     if (!managed)
@@ -125,7 +127,8 @@ static void free_managed(struct dl_managed *managed)
     free(managed->context);
 }
 
-// One block of memory of its own holds all of it, so that it may outlive the session and be let go by any thread.
+// One separate block of memory holds all of it, so that it may outlive the session and be released
+// by any thread.
 tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **out)
 {
     if (!out)

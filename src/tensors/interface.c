@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// interface.c - what a partition takes in as a whole, as its manifest has it, in the form of a model without nodes.
+// interface.c - what a partition takes in as a whole, as its manifest has it, in the form of a
+// model without nodes.
 //
-// A rank's file has only the inputs that the rank needs, and pieces of those that stay cut; sets of inputs are for all.
+// A rank's file has only the inputs that the rank needs, and pieces of those that stay cut; sets of
+// inputs are for all.
 #include "tensors/tensors.h"
 
 #include "bundle/bundle.h"
@@ -10,7 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// 0: no tensor's type is called that; name NULL: there is none.
+// 0: not a tensor type, or name is NULL.
 static tsr_dtype dtype_of(const char *name)
 {
     if (!name)
@@ -45,8 +47,8 @@ static bool are_tensors(const struct manifest *manifest)
     return true;
 }
 
-// The folder of a rank's file that has a manifest beside it.
-// False also for a rank's file that was copied elsewhere, which then stands for itself.
+// The folder of a rank's file with a manifest beside it. False also for a copied rank file, which
+// is then an ordinary model.
 static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
     const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');

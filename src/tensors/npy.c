@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // npy.c - one tensor in numpy's .npy form: a small Python dictionary, then the elements.
 //
-// Plain types and texts: object arrays hold pickles, which are programs. Elements of the other byte order and
-// arrays in column order are turned. The dictionary is read by its three keys, not evaluated. numpy's texts are of one
-// width, padded with zeros: UTF-32, or bytes.
+// Plain types and texts: object arrays hold pickles, which are programs. Elements of the other byte
+// order and arrays in column order are turned. The dictionary is read by its three keys, not
+// evaluated. numpy's texts are of one width, padded with zeros: UTF-32, or bytes.
 //
 // A float32 array of [2, 3]: "\x93NUMPY", version 1 0, the head's length, then
 //     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }

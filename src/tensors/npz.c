@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // npz.c - numpy's .npz: a zip archive with one .npy per tensor.
 //
-// Read: stored and deflated members, also with the 64-bit extension; checksums are checked. Written: stored,
-// no dates, names in the order of the set, so that equal tensors give equal files.
+// Read: stored and deflated members, also with the 64-bit extension; checksums are checked.
+// Written: stored, no dates, names in the order of the set, so that equal tensors give equal files.
 //
 // The layout, in the order of the file: for each tensor a local header, its name and its .npy; then
 // the directory, an entry for each with its place; then the end record, which says where the
@@ -95,7 +95,7 @@ static bool read_wide(struct str field, struct member *member)
     return true;
 }
 
-// Fields of a number, a length and so many bytes; number 1 is the 64-bit extension.
+// Fields of a number, a length and that many bytes; number 1 is the 64-bit extension.
 static bool read_extra(struct str extra, struct member *member)
 {
     while (extra.n >= 4) {
@@ -334,7 +334,8 @@ static uint64_t small(uint64_t v)
     return v < LIMIT32 ? v : LIMIT32;
 }
 
-// What local and central headers have in common, from the version needed to the length of the extra field.
+// What local and central headers have in common, from the version needed to the length of the extra
+// field.
 static void put_common(struct writer *writer, const struct member *member, size_t extra)
 {
     put(writer, extra ? 45 : 20, 2);
@@ -448,7 +449,7 @@ struct leaves {
     size_t n;
 };
 
-// An optional without a value is none, a sequence as many as it has.
+// An optional without a value counts 0, a sequence its number of elements.
 static size_t count_leaves(const tsr_tensors *tensors)
 {
     size_t n = 0;

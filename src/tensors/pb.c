@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// pb.c - a set of tensors as ONNX test data: a folder of output_0.pb ..., each a TensorProto, or a SequenceProto or
-// OptionalProto where the tensor is one.
+// pb.c - a set of tensors as ONNX test data: a folder of output_0.pb ..., each a TensorProto, or a
+// SequenceProto or OptionalProto where the tensor is one.
 //
-// Writing needs sizes first: every message is made in memory, except that the elements of a tensor are written from
-// where they lie.
+// Writing needs sizes first: every message is made in memory, except that the elements of a tensor
+// are written from where they lie.
 #include "tensors/tensors.h"
 
 #include <stdio.h>
@@ -61,7 +61,8 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
-// A message inside a message has its length in front: the tensor's head is made first, to know it. out: what comes before.
+// A nested message is preceded by its length: the tensor's head is made first, to know it. out:
+// what comes before.
 static void write_element(struct outfile *outfile, struct text *out, struct text *head,
                           const struct tensor *x)
 {

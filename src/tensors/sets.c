@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// sets.c - sets of tensors as people name them: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
+// sets.c - sets of tensors by name: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
 //
-// Names come from the file (.npz), from the model's ports in their order (folders, one .npy, one
-// .pb), or from the model alone (random). The model of a rank's file stands for the whole one where
-// a manifest lies beside it (interface.c).
+// Names come from the file (.npz), from the model's ports in order (folders, one .npy, one .pb), or
+// from the model alone (random). A rank's file with a manifest beside it means the unsharded model
+// (interface.c).
 #include "tensors/tensors.h"
 #include "ir/ir.h"
 #include "transport/transport.h"
@@ -53,8 +53,9 @@ static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports 
     return arena_status(&out->arena);
 }
 
-// numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows better.
-// A model that wants bfloat16 x and is given uint16 x: the type becomes bfloat16, the bits stay.
+// numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows
+// better. A model that wants bfloat16 x and is given uint16 x: the type becomes bfloat16, the bits
+// stay.
 static void retype(tsr_tensors *tensors, const struct ports *ports)
 {
     for (size_t k = 0; k < ports->n; k++) {
@@ -131,7 +132,7 @@ static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
     return TSR_OK;
 }
 
-// wrapped and type: of the value it is for, as tsr__value_wrapped says.
+// wrapped and type: of the value that it is for, from tsr__value_wrapped.
 static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *name, int wrapped,
                           tsr_dtype type)
 {
@@ -181,7 +182,7 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const st
     for (size_t k = 0; k < ports->n; k++) {
         snprintf(file, sizeof file, "%s/%s_%zu.pb", folder, outputs ? "output" : "input", k);
         if (stat(file, &info) != 0)
-            break; // fewer files than inputs: whoever runs says what is missing
+            break; // fewer files than inputs: the run reports what is missing
         tsr_status st = load_port(tensors, file, ports->at[k], outputs);
         if (st != TSR_OK)
             return st;
@@ -218,7 +219,8 @@ static uint64_t roll(struct dice *dice) // SplitMix64
     return z ^ z >> 31;
 }
 
-// In (-1, 1), bell-shaped: the sum of four uniform parts of 16 bits; exact in float32, so every type sees one value.
+// In (-1, 1), bell-shaped: the sum of four uniform parts of 16 bits; exact in float32, so every
+// type sees one value.
 static float roll_float(struct dice *dice)
 {
     uint64_t r = roll(dice);
@@ -356,8 +358,8 @@ static void add_symbols(struct given_sizes *given, const tsr_value *value)
     }
 }
 
-// One entry of the list: from the comma at `from` to `end`, and where the last colon and the last
-// equals sign in it are; 0: there is none.
+// One entry of the list: from the comma at `from` to `end`, and where its last colon and equals
+// sign are; 0: none.
 struct entry {
     size_t from, end, colon, equals;
 };
@@ -374,7 +376,7 @@ static struct entry next_entry(struct str list, size_t from)
     return entry;
 }
 
-// The comma before the one at `at`; SIZE_MAX: there is none.
+// The comma before the one at `at`; SIZE_MAX: none.
 static size_t comma_before(struct str list, size_t at)
 {
     while (at-- > 0)
@@ -457,7 +459,8 @@ static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, co
     return arena_status(given->arena);
 }
 
-// The shape that the model declares. An open dimension has the size of its symbol in the set, else that of "*", else 1.
+// The shape that the model declares. An open dimension has the size of its symbol in the set, else
+// that of "*", else 1.
 static void usual_shape(const struct given_sizes *given, const tsr_value *value, int rank,
                         int64_t *dims)
 {
@@ -504,7 +507,8 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     return TSR_UNSUPPORTED;
 }
 
-// random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then shapes for inputs that have none, and sizes of symbols.
+// random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then shapes for inputs that have
+// none, and sizes of symbols.
 static tsr_status load_random(tsr_tensors *tensors, const char *set, struct ports *ports)
 {
     struct str rest = str_of(set + strlen("random"));

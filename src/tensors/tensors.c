@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it; the elements of a
-// sequence are a set of their own.
+// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it; the
+// elements of a sequence are a set of their own.
 //
 // The block of a float tensor "ab" of [2, 3], its places in bytes from the start of the struct (s =
 // sizeof(struct tensor)):
-//     0 struct    s dims 2 3    s + 16 "ab\0"    then, at the next multiple of 64, 24 bytes of elements
+//     0 struct    s dims 2 3    s + 16 "ab\0"    then, at the next multiple of 64, 24 bytes of
+//                 elements
 // Tensors of another owner (borrowed, foreign, on a GPU) have the same block without the elements,
 // and data points elsewhere. A name is in a set once: adding it again replaces the old tensor.
 #include "tensors/tensors.h"
@@ -392,7 +393,8 @@ int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data)
     return tensors->at[i]->device - 1;
 }
 
-// A tensor of numbers or texts lies in one stretch of bytes; a sequence holds tensors, an optional without a value nothing.
+// A tensor of numbers or strings is one block of bytes; a sequence holds tensors, an optional
+// without a value nothing.
 static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 {
     struct str name = str_of(from->name);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.h - named sets of tensors, and the files that hold them: .npy, .npz, ONNX test data, DLPack.
+// tensors.h - named sets of tensors, and the files that hold them: .npy, .npz, ONNX test data,
+// DLPack.
 #ifndef TSR_TENSORS_H
 #define TSR_TENSORS_H
 
@@ -7,18 +8,20 @@
 
 #define RUN_MAX_RANK 64 // dimensions of a tensor
 
-// TSR_OK if the set that a caller gave belongs to the session, or is NULL; else a finding. (tensors.c)
+// TSR_OK if the set that a caller gave belongs to the session, or is NULL; else a finding.
+// (tensors.c)
 tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors) TSR_MUST_USE;
 tsr_session *tsr__tensors_session(const tsr_tensors *tensors);
 void tsr__tensors_clear(tsr_tensors *tensors); // removes all tensors (tensors.c)
 bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (sets.c)
 
-// interface.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a model to be freed; else NULL.
+// interface.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a
+// model to be freed; else NULL.
 tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
-// Texts lie in data as uint64_t ends of all elements, counted from the first character, then the characters and a
-// terminator: equal tensors have equal bytes. A sequence has rank -1 and no data; so has an optional without a value, whose
-// sequence is NULL.
+// Texts lie in data as uint64_t ends of all elements, counted from the first character, then the
+// characters and a terminator: equal tensors have equal bytes. A sequence has rank -1 and no data;
+// so has an optional without a value, whose sequence is NULL.
 struct tensor {
     char *name;
     tsr_dtype type;
@@ -28,7 +31,8 @@ struct tensor {
     size_t bytes;
     size_t cap; // of the memory that holds all of this
     tsr_tensors *sequence;
-    // On a GPU: data is NULL and bytes 0, so that nobody takes it for the host's; device is 1 + the GPU's number.
+    // On a GPU: data is NULL and bytes 0, so that it is not mistaken for host memory; device is 1 +
+    // the GPU's number.
     int device;
     void *device_data;
     size_t device_bytes;
@@ -75,7 +79,8 @@ tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
 struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
 void tsr__tensor_free(tsr_session *session, struct tensor *x);
-// Drops the index of names, after tensors were taken out of `at`. The next insertion makes it again.
+// Drops the index of names, after tensors were taken out of `at`. The next insertion makes it
+// again.
 void tsr__tensors_unindex(tsr_tensors *tensors);
 
 tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes);

@@ -3,8 +3,10 @@
 // floats differ by a few units of their precision times the length of the sum; everything that no
 // float arithmetic precedes is the same.
 //
-//     want {100, 2, -50} and got {100.001, 2, -50} in float32: max_abs 0.001, max_rel 0.001 / 100 = 1e-5, allowed 5e-5: ok.
-//     The largest magnitude of the whole tensor counts, not that of the element: 2 against 2.001 would be just as good, because
+//     want {100, 2, -50} and got {100.001, 2, -50} in float32: max_abs 0.001, max_rel 0.001 / 100 =
+//       1e-5, allowed 5e-5: ok.
+//     The largest magnitude of the whole tensor counts, not that of the element: 2 against 2.001
+//       would be just as good, because
 //     a sum of large terms may come to a small number and has their error.
 #include "verify/verify.h"
 
@@ -65,8 +67,8 @@ static double bfloat_value(uint16_t bits)
     return v;
 }
 
-// The FNUZ types have one NaN, 0x80; E4M3FN has NaN in place of the largest number; E5M2 is as IEEE has
-// it: above infinity (124) all are NaN.
+// The FNUZ types have one NaN, 0x80; E4M3FN has NaN in place of the largest number; E5M2 is as IEEE
+// has it: above infinity (124) all are NaN.
 static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
 {
     if (uz)
@@ -108,8 +110,8 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
         return (double)v;                                                                          \
     } while (0)
 
-// Element i as a double; of complex numbers i counts real and imaginary parts. 64-bit integers above 2^53
-// are rounded: wide_gap tells those apart.
+// Element i as a double; of complex numbers i counts real and imaginary parts. 64-bit integers
+// above 2^53 are rounded: wide_gap tells those apart.
 static double element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;
@@ -170,8 +172,8 @@ static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size
     return true;
 }
 
-// How far two 64-bit integers are apart. The difference is taken before it is rounded: 2^53 and 2^53 + 1 are one double, but 1
-// apart.
+// How far two 64-bit integers are apart. The difference is taken before it is rounded: 2^53 and
+// 2^53 + 1 are one double, but 1 apart.
 static double wide_gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     uint64_t a, b;
@@ -285,7 +287,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
-// Number of the element that differs most, of complex ones both parts; -1: none does, or they cannot be compared.
+// Number of the element that differs most, of complex ones both parts; -1: none does, or they
+// cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))

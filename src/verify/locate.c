@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// locate.c - where cut and whole part. Both are run once more with every value of the main graph
-// given out, and the values compared in the order of the nodes. Whose part of the first one is
-// wrong, the flow's layout of it tells.
+// locate.c - finds where the sharded and the unsharded run diverge. Both are run once more with
+// every value of the main graph as an output, and the values are compared in node order. The flow's
+// layout of the first different value tells whose shard is wrong.
 //
-//     h [8, 6] lies as {2, 1} on ranks 0 and 1, and element 30 differs most: row 30 / 6 = 5 is of rows 4..7, which rank 1 has.
+//     h [8, 6] has the layout {2, 1} on ranks 0 and 1, and element 30 differs most: row 30 / 6 = 5
+//       is
+//     one of rows 4..7, which rank 1 has.
 //
-// Giving values out may change what an engine leaves out or fuses, so that no value differs any
-// more: then that is the reason (shortcut.c).
+// Additional outputs may change what an engine removes or fuses, so that no value differs any more:
+// then that is the reason (shortcut.c).
 #include "verify/internal.h"
 #include "rules/rules.h"
 #include "sharding/sharding.h"

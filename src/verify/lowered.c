@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// lowered.c - the unsharded model for an ONNX Runtime that computes it wrong (reference_model.c) or does not know its operator
-// set: a copy that says the lowest one in which all its operators mean the same. Parts of a model are written like that anyway.
+// lowered.c - the unsharded model for an ONNX Runtime that computes it wrong (reference_model.c) or
+// does not know its operator set: a copy that says the lowest one in which all its operators mean
+// the same. Parts of a model are written like that anyway.
 //
-// A model of operator set 24 whose operators changed last in 13, 18 and 22 is given to the engine as one of 22. Its file is
-// loaded and saved again, with its data beside it, in the temporary folder.
+// A model of operator set 24 whose operators changed last in 13, 18 and 22 is given to the engine
+// as one of 22. Its file is loaded and saved again, with its data beside it, in the temporary
+// folder.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -12,7 +14,8 @@
 #define ALL_KNOW 21 // operator set that no release in question refuses
 #define KNOWS    23 // 1.23, which knows all of today's that matter here
 
-// The value's element type (of a list: that of its tensors) is one that every operator set in question has.
+// The value's element type (of a list: that of its tensors) is one that every operator set in
+// question has.
 static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 {
     return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
@@ -61,8 +64,9 @@ static int64_t lowest(tsr_model *model, int64_t opset, bool types)
     return least;
 }
 
-// The operator set to write instead of the model's; 0: the model's own. A lower set is needed if the engine is older than 1.23
-// and the model's set is above 21; it has no functions, and its operators mean the same in the lower set.
+// The operator set to write instead of the model's; 0: the model's own. A lower set is needed if
+// the engine is older than 1.23 and the model's set is above 21; it has no functions, and its
+// operators mean the same in the lower set.
 static int64_t lowered_opset(struct work *work, const char *version)
 {
     int64_t opset = opset_of(work->model);

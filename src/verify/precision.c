@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// precision.c - how far apart cut and whole may be, for each value of a model: by the coarsest type that anything it
-// follows from was computed in. A float32 product that is cast to double is still a float32 product. What follows from
-// random numbers without a seed may be anything. Constants and inputs are exact, whatever their type.
+// precision.c - how far apart cut and whole may be, for each value of a model: by the coarsest type
+// that anything it follows from was computed in. A float32 product that is cast to double is still
+// a float32 product. What follows from random numbers without a seed may be anything. Constants and
+// inputs are exact, whatever their type.
 //
-// Example: x (float32) -> MatMul -> h (float32: 5e-5) -> Cast to double -> y (own type 1e-12, but 5e-5 from h).
+// Example: x (float32) -> MatMul -> h (float32: 5e-5) -> Cast to double -> y (own type 1e-12, but
+// 5e-5 from h).
 #include "verify/internal.h"
 #include "rules/rules.h"
 

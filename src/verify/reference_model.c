@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// reference_model.c - rewrites a copy of the unsharded model where ONNX Runtime computes it wrong, as partitions are
-// written (rules/workarounds.c). Without it, verify would compare right sharded results with wrong reference results.
+// reference_model.c - rewrites a copy of the unsharded model where ONNX Runtime computes it wrong,
+// as partitions are written (rules/workarounds.c). Without it, verify would compare right sharded
+// results with wrong reference results.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -13,7 +14,8 @@ bool tsr__reference_needs_copy(const tsr_model *model)
     return false;
 }
 
-// Adds a node with one output in front of `before` (NULL: at the end). Returns its output; NULL: failed.
+// Adds a node with one output in front of `before` (NULL: at the end). Returns its output; NULL:
+// failed.
 static tsr_value *add_before(tsr_graph *graph, tsr_node *before, const char *op, const char *name,
                              tsr_value *const *inputs, size_t n)
 {
@@ -74,7 +76,8 @@ static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies,
     return tsr_node_replace_input(node, 0, x);
 }
 
-// Ranks of Splits are found before the first is rewritten: they depend on the other readers of a value.
+// Ranks of Splits are found before the first is rewritten: they depend on the other readers of a
+// value.
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model)
 {
     size_t n = 0, i = 0;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_inputs.c - tsr_inputs_load: loads a set of inputs for a run, and picks sizes for open dimensions of random ones.
+// run_inputs.c - tsr_inputs_load: loads a set of inputs for a run, and picks sizes for open
+// dimensions of random ones.
 //
-// Open dimensions without a size get 128, as `plan` assumes, or the largest smaller power of two at which the unsharded
-// model runs. A model with a table of 64 positions, for example, fails at 128 and runs at 64. Sizes at which a run would
-// take too long are not tried. An expression is computed: [batch, past + seq] with 32 for past and seq is [32, 64].
+// Open dimensions without a size get 128, as `plan` assumes, or the largest smaller power of two at
+// which the unsharded model runs. A model with a table of 64 positions, for example, fails at 128
+// and runs at 64. Sizes at which a run would take too long are not tried. An expression is
+// computed: [batch, past + seq] with 32 for past and seq is [32, 64].
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -12,11 +14,13 @@
 
 #include <stdio.h>
 
-// A try must take seconds on a small CPU: bounds on operations, on bytes that nodes read and write, and on inputs.
+// A try must take seconds on a small CPU: bounds on operations, on bytes that nodes read and write,
+// and on inputs.
 #define MOST_WORK        100e9
 #define MOST_BYTES       (4.0 * (1 << 30))
 #define MOST_INPUT_BYTES (256.0 * (1 << 20))
-// A model of more weights is not loaded for a try: it may be sharded because one process has no room for it.
+// A model of more weights is not loaded for a try: it may be sharded because one process has no
+// room for it.
 #define MOST_WEIGHTS ((int64_t)2 << 30)
 
 struct loading {
@@ -51,7 +55,8 @@ static tsr_status load(struct loading *loading, struct str set)
     return tsr_tensors_load(loading->inputs, set.p, loading->model, false);
 }
 
-// Appends the sizes that expressions of the inputs have once all plain symbols have theirs. Unchanged: there are none.
+// Appends the sizes of expressions in the inputs once all plain symbols have theirs; unchanged if
+// there are none.
 static struct str add_expressions(struct loading *loading, struct str set)
 {
     struct arena *arena = &loading->arena;
@@ -83,7 +88,7 @@ static struct str add_expressions(struct loading *loading, struct str set)
     return set;
 }
 
-// Loads the set with that size for every open dimension that has none of its own.
+// Loads the set with that size for every open dimension without a size.
 static tsr_status load_at(struct loading *loading, int64_t size)
 {
     struct str set = tsr__arena_printf(&loading->arena, "%s,*=%lld", loading->set, (long long)size);
@@ -214,7 +219,8 @@ static void warn_no_size(const struct loading *loading)
               PLAN_USUAL_SIZE);
 }
 
-// Tries 128, 64 ... 2. *size is the first at which the unsharded model runs, and the inputs have it; 1: none.
+// Tries 128, 64 ... 2. *size is the first at which the unsharded model runs, and the inputs have
+// it; 1: none.
 static tsr_status try_sizes(struct loading *loading, const struct growth *growth, int64_t *size)
 {
     for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
@@ -234,7 +240,8 @@ static tsr_status try_sizes(struct loading *loading, const struct growth *growth
     return TSR_OK;
 }
 
-// Gives the first symbol, mostly the batch, the size 1. False: it is the only one, or there was no memory.
+// Gives the first symbol, mostly the batch, the size 1. False: it is the only one, or there was no
+// memory.
 static bool set_batch_of_one(struct loading *loading)
 {
     tsr_dim_size *sizes = NULL;
@@ -280,7 +287,8 @@ static tsr_status find_size(struct loading *loading, const struct growth *growth
 
 // ---- a set -------------------------------------------------------------------------------------
 
-// Rank 0 tells the ranks that were started apart which size it found: "128", or "128 1" for a batch of one.
+// Rank 0 tells the ranks that were started apart which size it found: "128", or "128 1" for a batch
+// of one.
 static tsr_status agree_on_size(struct loading *loading, const struct growth *growth,
                                 struct open_size *open)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// saturation.c - does this engine lose digits of products of 8-bit numbers on this CPU? x86 CPUs without VNNI multiply
-// unsigned by signed bytes and add two such products in 16 bits: 2 * 255 * 127 = 64,770 becomes 32,767. ONNX Runtime's
-// kernels take that instruction where nothing better is there, so results depend on which products stand beside each
-// other, and a cut that changes that changes the result by up to 20 %. Asked of the engine itself, by one product.
+// saturation.c - does this engine saturate products of 8-bit numbers on this CPU
+// (QUIRK_saturated_products)? x86 CPUs without VNNI multiply unsigned by signed bytes and add two
+// such products in 16 bits: 2 * 255 * 127 = 64,770 becomes 32,767. ONNX Runtime's kernels use that
+// instruction if there is no better one, so results depend on which products are added first, and a
+// sharding that changes that changes the result by up to 20 %. One product asks the engine itself.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -40,8 +41,8 @@ static tsr_status save_probe(tsr_session *session, const char *path)
     return st;
 }
 
-// The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing was lost; any other number means
-// that the engine's sums of pairs ran over.
+// The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing was lost; any other
+// number means that the engine's sums of pairs ran over.
 static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 {
     static const int64_t dims[2] = {ROWS, INNER};

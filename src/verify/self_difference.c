@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// self_difference.c - does the engine differ from itself? Asked only where sharded and unsharded outputs differ.
+// self_difference.c - does the engine differ from itself? Asked only where sharded and unsharded
+// outputs differ.
 //
-// Some kernels do not give the same result twice (CUDA's ScatterElements with repeated indices), or depend on the number
-// of threads (DynamicQuantizeLSTM). The unsharded model is run again, with its own number of threads, with that of the
-// ranks, and with one. A sharded output that is no further away than these runs are from each other is not an error of
-// the sharding.
+// Some kernels do not give the same result twice (CUDA's ScatterElements with repeated indices), or
+// depend on the number of threads (DynamicQuantizeLSTM). The unsharded model is run again, with its
+// own number of threads, with that of the ranks, and with one. A sharded output that is no further
+// away than these runs are from each other is not an error of the sharding.
 #include "verify/internal.h"
 
 #include <stdio.h>
@@ -12,10 +13,11 @@
 #define RERUNS 3
 #define MARGIN 2 // a few runs do not show the largest difference there is
 
-// The largest difference of one output between the first run and the later ones, and the number of threads of that run.
+// The largest difference of one output between the first run and the later ones, and the number of
+// threads of that run.
 struct self_difference {
     double max_abs, max_rel;
-    int threads; // 0: as many as the first run had
+    int threads; // 0: the same number as the first run
 };
 
 static void keep_largest(struct self_difference *at, const tsr_difference *found, int threads)
@@ -25,7 +27,8 @@ static void keep_largest(struct self_difference *at, const tsr_difference *found
     *at = (struct self_difference){found->max_abs, found->max_rel, threads};
 }
 
-// Runs the unsharded model again and compares every output with the first run's. A run that fails is left out.
+// Runs the unsharded model again and compares every output with the first run's. A run that fails
+// is left out.
 static void rerun(struct work *work, int threads, struct self_difference *self)
 {
     tsr_tensors *again = NULL;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// sharded_plan.c - a plan that shards as many nodes as it can, for a verification of a model that is best left unsharded.
+// sharded_plan.c - a plan that shards as many nodes as it can, for a verification of a model that
+// is best left unsharded.
 //
-// The planner is asked for devices on which every unsharded node costs a second more, so that the fastest plan shards
-// every node that can be sharded. The devices have the names and the memory of those that were asked for.
+// The planner is asked for devices on which every unsharded node costs a second more, so that the
+// fastest plan shards every node that can be sharded. The devices have the names and the memory of
+// those that were asked for.
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -10,7 +12,8 @@
 
 #define UNSHARDED_PENALTY INT64_C(1000000000000) // picoseconds
 
-// As many devices as the plan is for. Their names stay those of `options`, which outlives the result.
+// As many devices as the plan is for. Their names stay those of `options`, which outlives the
+// result.
 static tsr_status make_topology(struct work *work, const tsr_plan_options *options,
                                 tsr_topology **out)
 {

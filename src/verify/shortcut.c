@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// shortcut.c - a difference that the engine makes by itself. ONNX Runtime leaves out what it finds needless between two nodes: of a
-// Cast to float16 and one to an integer behind it, the first. 0.99998 is 1 as a float16, but then becomes 0; where the second Cast is on
-// another device, what travels is a float16, and it becomes 1.
+// shortcut.c - a difference that the engine makes by itself. ONNX Runtime leaves out what it finds
+// needless between two nodes: of a Cast to float16 and one to an integer behind it, the first.
+// 0.99998 is 1 as a float16, but then becomes 0; where the second Cast is on another device, what
+// travels is a float16, and it becomes 1.
 //
-// A value that is given out is computed as the model says. So where cut and whole agree once all values are given out, the difference
-// came of such a shortcut, and not of the cut.
+// A value that is given out is computed as the model says. So where cut and whole agree once all
+// values are given out, the difference came of such a shortcut, and not of the cut.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -22,7 +23,8 @@ static const tsr_value *single(const tsr_node *node, const tsr_value **from)
     return tsr_node_output(node, 0);
 }
 
-// The first node that makes whole numbers of floats which the node before has made narrower: [float32] -> float16 -> uint8.
+// The first node that makes whole numbers of floats which the node before has made narrower:
+// [float32] -> float16 -> uint8.
 static const tsr_node *narrowed_before_integer(const tsr_model *model, const struct shapes *shapes)
 {
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// trials.c - random shardings, one after the other: each a copy of the model with a random valid sharding of every
-// node, cut, run, and held against the one whole run. What a trial remarks goes with it; errors stay.
+// trials.c - random shardings, one after the other: each a copy of the model with a random valid
+// sharding of every node, cut, run, and held against the one whole run. What a trial remarks goes
+// with it; errors stay.
 //
-// `verify --random 10 --seed 7` makes the trials 7, 8 ... 16; `--random 1 --seed 9` repeats the third of them alone. A trial
-// that differs has the edits that write its sharding, so that it can be looked at by hand.
+// `verify --random 10 --seed 7` makes the trials 7, 8 ... 16; `--random 1 --seed 9` repeats the
+// third of them alone. A trial that differs has the edits that write its sharding, so that it can
+// be looked at by hand.
 #include "verify/internal.h"
 
 // ---- what is the same for all trials -----------------------------------------------------------
@@ -16,7 +18,7 @@ struct trials {
     int64_t devices;    // 0: the model declares it
 };
 
-// The configuration: the model's own, or a new one of so many devices.
+// The configuration: the model's own, or a new one with that many devices.
 static tsr_status choose_config(struct trials *trials)
 {
     struct work *work = trials->work;
@@ -104,7 +106,8 @@ static tsr_status cut_copy(struct trials *trials, tsr_model *copy, uint64_t seed
     return tsr__verify_cut(trials->work, copy, trials->config, outcome);
 }
 
-// One copy of the model, annotated by the seed, cut and compared; the trial keeps what came of it, whatever it was.
+// One copy of the model, annotated by the seed, cut and compared; the trial keeps what came of it,
+// whatever it was.
 static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
     struct outcome outcome = {.recorded = -1};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify.c - tsr_verify: opens what a verification needs, and verifies the model's own sharding or random ones
-// (trials.c). The temporary folder goes in every case.
+// verify.c - tsr_verify: opens what a verification needs, and verifies the model's own sharding or
+// random ones (trials.c). The temporary folder goes in every case.
 //
-// The order of one verification: join the other ranks, load the model and the inputs, open a temporary folder, then cut,
-// run cut and whole, compare (verify_cut.c). Tolerances follow from the model (precision.c). Where outputs differ it is
-// asked whether the CPU may be why (saturation.c), and which value differs first (locate.c).
+// The order of one verification: join the other ranks, load the model and the inputs, open a
+// temporary folder, then cut, run cut and whole, compare (verify_cut.c). Tolerances follow from the
+// model (precision.c). Where outputs differ it is asked whether the CPU may be why (saturation.c),
+// and which value differs first (locate.c).
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
@@ -64,7 +65,8 @@ static bool divides_work(const tsr_plan_summary *plan)
     return plan->cut_nodes > 0 || plan->n_stages > 1;
 }
 
-// Plans the model for its inputs. Where the plan shards nothing, the model is loaded again and planned to shard what it can.
+// Plans the model for its inputs. Where the plan shards nothing, the model is loaded again and
+// planned to shard what it can.
 static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
     tsr_status st = tsr_plan_for_into(work->model, work->options->plan, work->inputs, plan);
@@ -86,7 +88,8 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_veri
     return tsr__verify_unsharded(work, plan->devices);
 }
 
-// The sharding that the model has, or that of a plan that is made first. Other ranks run what rank 0 shards.
+// The sharding that the model has, or that of a plan that is made first. Other ranks run what rank
+// 0 shards.
 static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
 {
     struct outcome out = {.recorded = -1};
@@ -128,7 +131,7 @@ static tsr_run_options run_options(const tsr_verify_options *options)
     // Cut and whole are fused differently, and 8-bit arithmetic would be all one sees.
     run.float_products = true;
     if (!run.transport && run.ranks == 0)
-        run.transport = TSR_TRANSPORT_THREADS; // one process compares, whoever started it
+        run.transport = TSR_TRANSPORT_THREADS; // one process compares, with or without a launcher
     if (run.transport != TSR_TRANSPORT_THREADS)
         tsr_run_place(&run, &run.rank, &run.ranks); // a launcher's rank is one like any other
     return run;
@@ -142,8 +145,8 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
     return tsr__plan_options_owned(session, options->plan);
 }
 
-// A kernel did not take the inputs. Where somebody has recorded what they give, they are right for the model, and it is the engine that lacks
-// something (a mask that is shorter than the keys, zero points of each channel).
+// A kernel refused the inputs. If outputs were recorded for them, they are valid for the model, and
+// the engine lacks a feature (a mask shorter than the keys, zero points per channel).
 static bool engine_lacks(const struct work *work)
 {
     return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;

@@ -7,9 +7,9 @@
 #include "base/base.h"
 
 // Compares tensor i of got with tensor k of want (k -1: absent). tolerance 0: by type, see the
-// table in compare.c; INFINITY: kind and shape alone. Equal NaNs are equal; integers, booleans and texts must be the same. max_rel
-// is relative to the largest finite magnitude in want; both are NaN where there is no number to
-// give (shape or type differs, no numbers).
+// table in compare.c; INFINITY: kind and shape alone. Equal NaNs are equal; integers, booleans and
+// texts must be the same. max_rel is relative to the largest finite magnitude in want; both are NaN
+// where there is no number to give (shape or type differs, no numbers).
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance);
 // The element (row-major) that differs most, or -1: none does, or there are no numbers to compare.

@@ -59,8 +59,8 @@ static void mention_random(struct work *work, const char *name)
         "this output follows from random numbers without a seed: its shape alone is compared");
 }
 
-// One difference for each output of the whole model, found by name in what the cut one gave. An infinite
-// tolerance marks an output that depends on random numbers: it is mentioned.
+// One difference for each output of the whole model, found by name in what the cut one gave. An
+// infinite tolerance marks an output that depends on random numbers: it is mentioned.
 static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
 {
     struct arena *arena = work->results;
@@ -146,8 +146,8 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 
 // ---- running -----------------------------------------------------------------------------------
 
-// The first device of the configuration that is not the CPU, or NULL: what the whole model runs on too, so that cut and
-// whole differ by the cut alone.
+// The first device of the configuration that is not the CPU, or NULL: what the whole model runs on
+// too, so that cut and whole differ by the cut alone.
 static const char *device_of(const tsr_model *model, const char *name)
 {
     const tsr_config *config = NULL;
@@ -201,7 +201,8 @@ static tsr_status run_whole(struct work *work, const tsr_model *model, const cha
     return st;
 }
 
-// The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares, all run.
+// The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares,
+// all run.
 static tsr_status help_rank_0(struct work *work)
 {
     char parts[SCRATCH_PATH];
@@ -217,9 +218,8 @@ static tsr_status help_rank_0(struct work *work)
     return st;
 }
 
-// Rank 0 tells the ranks that were started apart where the parts are.
-// A path that is too long is told as "", which the others cannot open: they fail with a finding of
-// their own.
+// Rank 0 sends separately started ranks the folder of the parts. A path that is too long is sent as
+// "", which the others cannot open: they fail with their own diagnostic.
 static tsr_status tell_parts(struct work *work)
 {
     char parts[SCRATCH_PATH] = "";
@@ -229,8 +229,8 @@ static tsr_status tell_parts(struct work *work)
     return tsr__run_tell(work->session, parts, sizeof(parts));
 }
 
-// Runs the whole model and the parts, and compares. `apart`: other ranks were started apart from this process
-// and wait to be told where the parts are.
+// Runs the whole model and the parts, and compares. `apart`: other ranks were started apart from
+// this process and wait to be told where the parts are.
 static tsr_status run_and_compare(struct work *work, tsr_model *model, const char *config,
                                   bool apart, struct outcome *out)
 {
