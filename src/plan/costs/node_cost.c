@@ -181,11 +181,6 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     return as_seen(busy + device->overhead, kind, work, bytes);
 }
 
-bool tsr__device_widens(const tsr_topology_device *device)
-{
-    return device->cached[TSR_MOVE_STREAM] > 0 && !device->queued;
-}
-
 int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
                         const tsr_topology_device *device)
 {

@@ -104,6 +104,11 @@ bool tsr__planner_devices(struct planner *planner)
     return true;
 }
 
+bool tsr__device_widens(const tsr_topology_device *device)
+{
+    return device->cached[TSR_MOVE_STREAM] > 0 && !device->queued;
+}
+
 // ---- the configuration -------------------------------------------------------------------------
 
 // Names by which ranks choose their providers. NULL: all are "CPU", the default, or one cannot be

@@ -24,6 +24,19 @@ void tsr__build_settle(const struct planner *planner, struct program_result *res
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out);
 
+// translate.c
+// Returns the layout of `value` in another planner. PLAN_NO_LAYOUT: out of memory, which the arena
+// remembers.
+typedef uint32_t layout_map_fn(void *context, const tsr_value *value, uint32_t layout);
+// Translates the layouts of a candidate to those of the planner `to`. False: out of memory.
+bool tsr__candidate_translate(struct planner *to, const tsr_node *node,
+                              const struct candidate *from, layout_map_fn *map, void *context,
+                              struct candidate *out);
+// Gives a node of `to` a single candidate, to be filled in, with the rule of `from`. NULL: out of
+// memory.
+struct candidate *tsr__candidate_only(struct planner *to, size_t index,
+                                      const struct plan_node *from);
+
 // solve.c
 // Solves the program. beat: cost of a plan that exists already; a plan that cannot be cheaper is
 // reported as not feasible. 0: none.

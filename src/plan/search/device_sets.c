@@ -9,7 +9,7 @@
 //
 // Devices that differ: sets of the faster ones, and all devices with one proportion of the work.
 //
-// To add a kind of candidate, write a function that calls tsr__sets_add for each set (or fills
+// To add a kind of candidate, write a function that calls add_set for each set (or fills
 // further fields of struct device_set, as add_fixed_shares does), and a row of `sources`. Nothing
 // else needs to know about it: set_plans.c plans every set, and search.c takes the best. Sets that
 // do not fit in SETS_MOST are dropped, so list the most promising ones first.
@@ -78,7 +78,8 @@ static int64_t copies_on(const struct set_search *search, int64_t n_sets)
 
 // ---- candidates --------------------------------------------------------------------------------
 
-bool tsr__sets_add(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
+// Adds a candidate; beyond SETS_MOST it is dropped. False: out of memory.
+static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
     if (search->n == SETS_MOST || n < 1)
         return true;
@@ -98,7 +99,7 @@ static bool list_copies(struct set_search *search)
     for (int64_t device = 0; device < SET_MOST; device++)
         first[device] = device;
     for (int64_t n = 1; n <= int64_min(SET_MOST, n_devices / 2); n *= 2)
-        if (!tsr__sets_add(search, first, n, copies_on(search, n_devices / n)))
+        if (!add_set(search, first, n, copies_on(search, n_devices / n)))
             return false;
     return true;
 }
@@ -107,7 +108,7 @@ static bool add_fixed_shares(struct set_search *search, tile_shares shares)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
     size_t before = search->n;
-    if (!tsr__sets_add(search, machine->all, machine->n, 1))
+    if (!add_set(search, machine->all, machine->n, 1))
         return false;
     if (search->n > before) {
         search->sets[before].fixed_shares = true;
@@ -149,7 +150,7 @@ static bool list_subsets(struct set_search *search)
         for (int64_t device = 0; device < n_devices; device++)
             if (set >> device & 1)
                 list[n++] = device;
-        if (!is_listed(search, list, n) && !tsr__sets_add(search, list, n, 1))
+        if (!is_listed(search, list, n) && !add_set(search, list, n, 1))
             return false;
     }
     return true;
@@ -190,14 +191,14 @@ static bool list_by_speed(struct set_search *search)
             continue;
         int64_t n = list_faster(planner, device, false, list);
         bool without_first = list[0] != 0;
-        if (n < planner->machine.n && !tsr__sets_add(search, list, n, 1))
+        if (n < planner->machine.n && !add_set(search, list, n, 1))
             return false;
         n = list_faster(planner, device, true, list);
-        if (without_first && n < planner->machine.n && !tsr__sets_add(search, list, n, 1))
+        if (without_first && n < planner->machine.n && !add_set(search, list, n, 1))
             return false;
     }
     list[0] = 0;
-    return tsr__sets_add(search, list, 1, 1);
+    return add_set(search, list, 1, 1);
 }
 
 // ---- which candidates apply --------------------------------------------------------------------

@@ -64,8 +64,6 @@ struct dim_sizes tsr__sets_sizes(const struct set_search *search, size_t m);
 bool tsr__sets_only(const struct models *models, const tsr_plan_options *options);
 // Lists the candidates of a search whose models, options and `all` are set. False: out of memory.
 bool tsr__sets_list(struct set_search *search);
-// Adds a candidate; beyond SETS_MOST it is dropped. False: out of memory.
-bool tsr__sets_add(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies);
 
 // equivalent_sets.c: true if a plan for the devices `a` is as good on the devices `b`.
 bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
@@ -90,7 +88,6 @@ size_t tsr__set_sums(const struct set_model *model);
 int64_t tsr__set_input_bytes(const struct set_model *model);
 
 // set_plans.c
-struct set_model tsr__set_model(const struct set_search *search, struct set_plan *plan, size_t m);
 // Plans all models on plan->set. left: sets not planned yet, this one included; each gets an equal
 // share of the budget. beat: picoseconds of the best plan so far, 0 if none.
 tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, size_t left,

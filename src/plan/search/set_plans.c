@@ -11,7 +11,7 @@
 
 // ---- planning ----------------------------------------------------------------------------------
 
-struct set_model tsr__set_model(const struct set_search *search, struct set_plan *plan, size_t m)
+static struct set_model set_model(const struct set_search *search, struct set_plan *plan, size_t m)
 {
     return (struct set_model){&plan->set, search->models->planners[m], &plan->planners[m]};
 }
@@ -82,7 +82,7 @@ static void add_costs(const struct set_search *search, const struct models *mode
 {
     int64_t waiting = 0;
     for (size_t m = 0; m < models->n; m++) {
-        struct set_model model = tsr__set_model(search, plan, m);
+        struct set_model model = set_model(search, plan, m);
         plan->run[m] =
             tsr__program_cost(&plan->planners[m].program, plan->result.choice + models->first[m]) +
             tsr__set_copies_time(&model);
@@ -166,39 +166,13 @@ static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int 
     return *number;
 }
 
-static bool expand_slot(struct expansion *expansion, const tsr_value *value, uint32_t layout,
-                        uint32_t *out)
+static uint32_t expand_value(void *context, const tsr_value *value, uint32_t layout)
 {
-    *out = PLAN_NO_LAYOUT;
-    if (!value || layout == PLAN_NO_LAYOUT)
-        return true;
+    struct expansion *expansion = context;
     int dim = BATCH_NOWHERE;
     if (!expansion->unsharded)
         dim = tsr__set_batch_dim(&expansion->model, value);
-    *out = expand_layout(expansion, layout, dim);
-    return *out != PLAN_NO_LAYOUT;
-}
-
-static bool expand_slots(struct expansion *expansion, const tsr_node *node,
-                         const struct candidate *from, struct candidate *to)
-{
-    struct arena *arena = &expansion->model.all->arena;
-    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
-    to->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
-    to->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
-    to->before = ARENA_ARRAY(arena, uint32_t, n_out + 1);
-    if (!to->in || !to->out || !to->before)
-        return false;
-    for (size_t i = 0; i < n_in; i++)
-        if (!expand_slot(expansion, tsr_node_input(node, i), from->in[i], &to->in[i]))
-            return false;
-    for (size_t i = 0; i < n_out; i++) {
-        const tsr_value *value = tsr_node_output(node, i);
-        if (!expand_slot(expansion, value, from->out[i], &to->out[i]) ||
-            !expand_slot(expansion, value, from->before[i], &to->before[i]))
-            return false;
-    }
-    return true;
+    return expand_layout(expansion, layout, dim);
 }
 
 // The chosen candidate of a node becomes its only one in the planner of all devices.
@@ -209,27 +183,19 @@ static bool expand_node(struct expansion *expansion, size_t i)
     if (!node->strategy)
         return true;
     expansion->unsharded = node->strategy->whole != NULL;
-    const struct candidate *from = &node->strategy->at.at[node->choice];
-    struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
-    struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
-    if (!candidate)
+    struct candidate *only = tsr__candidate_only(planner, i, node);
+    if (!only ||
+        !tsr__candidate_translate(planner, node->node, &node->strategy->at.at[node->choice],
+                                  expand_value, expansion, only))
         return false;
-    *candidate = *from;
-    if (!expand_slots(expansion, node->node, from, candidate))
-        return false;
-    candidate->cut = candidate->cut || expansion->model.set->copies > 1;
-    strategy->node = node->node;
-    strategy->rule = node->strategy->rule;
-    strategy->whole = node->strategy->whole;
-    planner->nodes[i].strategy = strategy;
-    planner->nodes[i].choice = 0;
+    only->cut = only->cut || expansion->model.set->copies > 1;
     return true;
 }
 
 bool tsr__set_expand(const struct set_search *search, struct set_plan *plan)
 {
     for (size_t m = 0; m < search->models->n; m++) {
-        struct expansion expansion = {.model = tsr__set_model(search, plan, m)};
+        struct expansion expansion = {.model = set_model(search, plan, m)};
         struct planner *planner = expansion.model.all;
         tsr__map_init(&expansion.layouts, &planner->arena, 64);
         for (size_t i = 0; i < planner->n_nodes; i++)
@@ -263,7 +229,7 @@ static bool is_node_writable(const struct set_model *model, const struct plan_no
 bool tsr__set_is_writable(const struct set_search *search, struct set_plan *plan)
 {
     for (size_t m = 0; m < search->models->n; m++) {
-        struct set_model model = tsr__set_model(search, plan, m);
+        struct set_model model = set_model(search, plan, m);
         for (size_t i = 0; i < model.part->n_nodes; i++)
             if (model.part->nodes[i].strategy && !is_node_writable(&model, &model.part->nodes[i]))
                 return false;

@@ -10,15 +10,23 @@
 
 #define LINE_WORK UINT64_C(20000000) // cells that the program of one pipeline may visit
 
-// The number of a stage's layout in the planner of all devices: device i is stage->devices[i].
-static uint32_t globally(struct planner *planner, const struct stage *stage, uint32_t layout)
+// A stage whose layouts are translated to the planner of all devices.
+struct stage_layouts {
+    struct planner *planner;
+    const struct stage *stage;
+};
+
+// Device i of the stage is stage->devices[i].
+static uint32_t on_all_devices(void *context, const tsr_value *value, uint32_t layout)
 {
-    if (layout == PLAN_NO_LAYOUT)
-        return layout;
+    const struct stage_layouts *layouts = context;
+    struct planner *planner = layouts->planner;
+    const struct stage *stage = layouts->stage;
     const struct tile_layout *tiles = stage->kind->planner.layouts.at[layout].tiles;
     struct tile_layout *copy = tsr__layout_copy(&planner->arena, tiles);
     size_t n = (size_t)tiles->first[tiles->n_shards], n_pairs = 0;
     struct tile_owner *pairs = ARENA_ARRAY(&planner->arena, struct tile_owner, n + 1);
+    (void)value;
     if (!copy || !pairs)
         return PLAN_NO_LAYOUT;
     for (int64_t shard = 0; shard < tiles->n_shards; shard++)
@@ -32,21 +40,9 @@ static uint32_t globally(struct planner *planner, const struct stage *stage, uin
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice, struct candidate *candidate)
 {
-    size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
-    const struct candidate *from = &node->strategy->at.at[choice];
-    *candidate = *from;
-    candidate->in = ARENA_ARRAY(&planner->arena, uint32_t, n_in + 1);
-    candidate->out = ARENA_ARRAY(&planner->arena, uint32_t, n_out + 1);
-    candidate->before = ARENA_ARRAY(&planner->arena, uint32_t, n_out + 1);
-    if (!candidate->in || !candidate->out || !candidate->before)
-        return false;
-    for (size_t i = 0; i < n_in; i++)
-        candidate->in[i] = globally(planner, stage, from->in[i]);
-    for (size_t i = 0; i < n_out; i++) {
-        candidate->out[i] = globally(planner, stage, from->out[i]);
-        candidate->before[i] = globally(planner, stage, from->before[i]);
-    }
-    return !planner->arena.failed;
+    struct stage_layouts layouts = {planner, stage};
+    return tsr__candidate_translate(planner, node->node, &node->strategy->at.at[choice],
+                                    on_all_devices, &layouts, candidate);
 }
 
 // The strategy of a kind on the devices of the stage, with layouts of the planner of all devices;

@@ -17,16 +17,9 @@ static bool take_stage(struct planner *planner, const struct stage *stage)
         const struct plan_node *node = &own->nodes[i];
         if (!node->strategy)
             continue;
-        struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
-        struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
-        if (!candidate || !tsr__stages_candidate(planner, stage, node, node->choice, candidate))
+        struct candidate *only = tsr__candidate_only(planner, stage->kind->begin + i, node);
+        if (!only || !tsr__stages_candidate(planner, stage, node, node->choice, only))
             return false;
-        strategy->node = node->node;
-        strategy->rule = node->strategy->rule;
-        strategy->whole = node->strategy->whole;
-        struct plan_node *to = &planner->nodes[stage->kind->begin + i];
-        to->strategy = strategy;
-        to->choice = 0;
     }
     return true;
 }
@@ -52,7 +45,8 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage, 
     return true;
 }
 
-struct stage tsr__stages_other(const struct stage *stage)
+// The stage in the second model: the same devices, its own nodes.
+static struct stage second_stage(const struct stage *stage)
 {
     struct stage other = *stage;
     other.kind = stage->kind->other;
@@ -80,7 +74,7 @@ static tsr_status take_line(struct staging *staging, struct pipeline *line,
             return TSR_NOMEM;
         if (!staging->other)
             continue;
-        struct stage other = tsr__stages_other(stage);
+        struct stage other = second_stage(stage);
         if (!take_stage(staging->other->planner, &other) ||
             !memory_of_stage(staging, stage, 1, &memory[1]))
             return TSR_NOMEM;
@@ -157,7 +151,7 @@ static bool tell_parts(struct staging *staging, const struct pipeline *line,
     struct pipeline other = *line;
     struct told_stages told[2] = {{out->stages, out->latency, out->period}};
     for (size_t k = 0; k < line->n; k++)
-        other.at[k] = tsr__stages_other(&line->at[k]);
+        other.at[k] = second_stage(&line->at[k]);
     other.clock[0] = line->clock[1];
     if (!tsr__stages_tell(staging->other, &other, memory[1].memory, &told[1]))
         return false;

@@ -246,8 +246,8 @@ static int64_t least_crossings(struct stage_search *search, size_t i, size_t j,
     return int64_min(comes + goes, NEVER_FITS);
 }
 
-struct neighbours tsr__search_neighbours(const struct stage_search *search,
-                                         const struct block *block)
+// All devices before the block, and all behind it.
+static struct neighbours neighbours_of(const struct stage_search *search, const struct block *block)
 {
     size_t next = block->start + block->n;
     return (struct neighbours){.before = {0, block->start},
@@ -268,7 +268,7 @@ int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j, const 
 {
     struct point point = {0};
     if (search->bottleneck) {
-        struct neighbours near = tsr__search_neighbours(search, block);
+        struct neighbours near = neighbours_of(search, block);
         return tsr__search_busy(search, i, j, block, &near);
     }
     search->status = tsr__range_bound(search->staging, block->kind, i, j, block->memory, &point);

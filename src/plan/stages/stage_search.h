@@ -81,9 +81,6 @@ int64_t tsr__search_transfers(struct stage_search *search, size_t from, size_t t
 // Time that the stage needs to send to the next one, of which one device is known.
 int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t to,
                                const struct block *block);
-// All devices before the block, and all behind it.
-struct neighbours tsr__search_neighbours(const struct stage_search *search,
-                                         const struct block *block);
 // Lower bound of the time per run that a device of the block is busy, with the range from split
 // point i to j and those neighbours. NEVER_FITS: impossible.
 int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const struct block *block,

@@ -256,8 +256,6 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *l
                                const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
 // plan_stages.c
-// The stage in the second model: the same devices, its own nodes.
-struct stage tsr__stages_other(const struct stage *stage);
 // write: the plan is written into the models.
 // rival: NULL, or a plan without stages, which stages must beat; nothing is written if they do not.
 struct stage_rival {
