@@ -167,7 +167,8 @@ void tsr__table_communication(struct page *page)
 // ---- links -------------------------------------------------------------------------------------
 
 // NULL: the link carries nothing.
-static const tsr_simulated_link *link_between(const tsr_simulation_summary *simulation, int from, int to)
+static const tsr_simulated_link *link_between(const tsr_simulation_summary *simulation, int from,
+                                              int to)
 {
     for (size_t i = 0; i < simulation->n_links; i++)
         if (simulation->links[i].from == from && simulation->links[i].to == to)

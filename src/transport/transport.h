@@ -259,8 +259,6 @@ bool tsr__launcher_is_mpi(const char *family);
 // memory, over the transport below.
 enum comm_way { WAY_AUTO, WAY_OWN, WAY_NCCL, WAY_HOST, WAY_COUNT }; // as tsr_gpu_transport
 const char *tsr__way_name(enum comm_way way); // "own"; "auto" if not chosen yet
-// "nccl" -> WAY_NCCL; false: unknown name.
-bool tsr__way_of(const char *name, enum comm_way *out);
 
 struct gpu;
 struct gpu_seat;

@@ -32,7 +32,7 @@ def read(text):
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
     structs = {name: fields(body) for body, name in re.findall(r"typedef struct \w+ \{([^}]*)\} (\w+);", text)}
-    opaque = set(re.findall(r"typedef struct \w+ (tsr_\w+);", text)) - set(structs)
+    opaque = set(re.findall(r"typedef struct \w+\s+(tsr_\w+);", text)) - set(structs)
     calls = re.findall(r"TSR_API\s[^;(]*?(\w+)\s*\(((?:[^;()]|\([^()]*\)|\)\s*\()*)\)\s*;", text)
     return opaque, structs, {name: parameters(given) for name, given in calls}
 

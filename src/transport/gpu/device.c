@@ -23,16 +23,6 @@ const char *tsr__way_name(enum comm_way way)
     return way_names[way];
 }
 
-bool tsr__way_of(const char *name, enum comm_way *out)
-{
-    for (int i = 0; i < WAY_COUNT; i++)
-        if (strcmp(name, way_names[i]) == 0) {
-            *out = (enum comm_way)i;
-            return true;
-        }
-    return false;
-}
-
 // ---- cards --------------------------------------------------------------------------------------
 
 static bool same_process(const struct device *device, int64_t rank)
