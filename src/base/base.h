@@ -531,8 +531,8 @@ enum result {
 // Size of a struct whose last field was `field` in its first version.
 #define SIZE_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
-// Copies the options of a caller, whose header may be older or newer, and sets the size to `bytes`. given NULL: all
-// zero. TSR_INVALID: the size is smaller than `first`, that of the first version.
+// Copies the options of a caller, whose header may be older or newer, and sets the size to `bytes`.
+// given NULL: all zero. TSR_INVALID: the size is smaller than `first`, that of the first version.
 tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, const void *given,
                              size_t first) TSR_MUST_USE;
 #define OPTIONS_READ(session, options, given, last)                                                \
@@ -560,7 +560,8 @@ struct result_head {
     tsr_session *session;
     struct arena *memory;
 };
-// Makes a handle of `bytes` that takes over what the session keeps for that kind of result. NULL: out of memory.
+// Makes a handle of `bytes` that takes over what the session keeps for that kind of result. NULL:
+// out of memory.
 void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes);
 void tsr__result_free(void *result); // NULL is fine
 

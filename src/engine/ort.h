@@ -302,7 +302,7 @@ struct OrtCustomOp {
                           const OrtKernelInfo *info); // before 16
     const char *(*GetName)(const OrtCustomOp *op);
     const char *(*GetExecutionProviderType)(const OrtCustomOp *op); // NULL: CPU
-    int (*GetInputType)(const OrtCustomOp *op, size_t i); // 0: any
+    int (*GetInputType)(const OrtCustomOp *op, size_t i);           // 0: any
     size_t (*GetInputTypeCount)(const OrtCustomOp *op);
     int (*GetOutputType)(const OrtCustomOp *op, size_t i);
     size_t (*GetOutputTypeCount)(const OrtCustomOp *op);

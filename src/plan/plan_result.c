@@ -2,7 +2,8 @@
 // plan_result.c - the handle of a plan's result, and what callers read from it.
 #include "plan/plan.h"
 
-// Names in the summary may belong to the model, which can be freed before the result: they are copied.
+// Names in the summary may belong to the model, which can be freed before the result: they are
+// copied.
 static tsr_status own_names(struct arena *memory, tsr_plan_summary *summary)
 {
     tsr_plan_binding *binding = ARENA_ARRAY(memory, tsr_plan_binding, summary->n_binding);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// empty.c - kernels of ONNX Runtime that do not accept empty tensors. A device may have an empty shard
-// if a size is known at run time only: of a batch of 1 on 2 devices, the first has no row. Most
-// kernels then return an empty result. Some refuse, some return another shape or uninitialized
+// empty.c - kernels of ONNX Runtime that do not accept empty tensors. A device may have an empty
+// shard if a size is known at run time only: of a batch of 1 on 2 devices, the first has no row.
+// Most kernels then return an empty result. Some refuse, some return another shape or uninitialized
 // memory, some end the process. The column `some` of the table lists the factors of which a kernel
 // needs at least one element; tests/rules/empty.py compares it with the engine.
 #include "rules/internal.h"

@@ -169,7 +169,7 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
     const char *words = rank->engine->api->GetErrorMessage(status);
     bool cut = rank->endpoint && strcmp(rank->provider, "CPU") != 0;
     if (cut && strstr(words, "Input names mismatch"))
-        return "the provider has dropped an input of its own nodes; another sharding, or "
+        return "the provider has dropped an input of one of its nodes; another sharding, or "
                "--map-device NAME=CPU, goes around it";
     if (cut && strstr(words, "tensor(string)"))
         return "texts cannot travel between GPUs: put their rank on the CPU, with --map-device "

@@ -588,7 +588,7 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
         return TSR_OK;
     if (tsr__set_is_random(set) && !has_model)
         return bad_set(tensors->session, set, STR(""),
-                       "shapes come from a model, and there is none");
+                       "random tensors need a model for their shapes");
     if (tsr__set_is_random(set))
         return load_random(tensors, set, ports);
     if (ends_with(set, ".npz") || ends_with(set, ".npy"))
@@ -596,7 +596,7 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
     bool is_folder = stat(set, &info) == 0 && S_ISDIR(info.st_mode);
     if (is_folder && !has_model)
         return bad_set(tensors->session, set, STR(""),
-                       "names come from a model, and there is none");
+                       "a folder of .pb files needs a model for their names");
     if (is_folder)
         return load_folder(tensors, set, ports, outputs);
     if (!ends_with(set, ".pb"))

@@ -105,7 +105,7 @@ bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char 
 {
     const struct speeds all[] = {
         {"rates", names, out->rates, TSR_RATE_COUNT, &out->flops, "\"rates\" is not an object",
-         "\"rates\" has a key that is none of float32, tf32, float16, bfloat16, float8, int8, "
+         "\"rates\" has an unknown key; known: float32, tf32, float16, bfloat16, float8, int8, "
          "int4, float64, convolution, depthwise, packed, attention, recurrence, pool, "
          "trees, kernels",
          "\"rates\" has a rate that is not a number > 0"},

@@ -74,8 +74,8 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
     }
     tsr__diag(work->session, DIAG_engine_shortcut, &at,
               "make the value between the two nodes an output of the model, or shard both nodes "
-              "alike, so that nothing travels between them",
-              "the engine leaves a step out in %s, and the cut does not make the difference: where "
-              "all values are given out, cut and whole agree",
+              "in the same way, so that nothing is moved between them",
+              "the engine skips a step in %s, and the sharding is not the cause: if all values are "
+              "outputs, the sharded and the unsharded run agree",
               who);
 }

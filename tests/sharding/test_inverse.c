@@ -197,7 +197,7 @@ static void wrong_mesh_strings_are_told(void **state)
         {"({0;1},{})", "expected , or } behind an axis", TSR_MALFORMED},
         {"S^,R", "expected the number of a mesh axis after ^", TSR_MALFORMED},
         {"SRR", "3 dimensions are written, the value has 2", TSR_INVALID},
-        {"{2,...,...:0,1}", "... stands in a sharding once at most", TSR_MALFORMED},
+        {"{2,...,...:0,1}", "a sharding may contain ... once at most", TSR_MALFORMED},
         {"{2,..:0,1}", "expected ... for the dimensions", TSR_MALFORMED},
         {"{2,1,...,1:0,1}", "the pattern has 3 entries", TSR_INVALID},
     };

@@ -134,7 +134,7 @@ static const struct wrong WRONG[] = {
     {"{4/0*2}", 1, -1, TSR_INVALID, 3, "a dimension is cut in 1 part or more, not in 0"},
     {"{0*4/2}", 1, -1, TSR_INVALID, 1, "a factor has 1 element or more"},
     {"{4/2*0}", 1, -1, TSR_INVALID, 5, "a factor has 1 element or more"},
-    {"{?/2*?}", 1, -1, TSR_INVALID, 5, "one ? stands in a dimension at most"},
+    {"{?/2*?}", 1, -1, TSR_INVALID, 5, "a dimension may contain one ? at most"},
     {"{2/3*4}", 1, -1, TSR_INVALID, 1, "a factor of 2 elements cannot be cut in 3 parts"},
     {"{9223372036854775807}", 1, -1, TSR_INVALID, 1,
      "9223372036854775807 parts are more than the 1048576 that are supported"},

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// translate.c - translates candidates of a planner of some devices to layouts of the planner of all.
+// translate.c - translates candidates of a planner of some devices to layouts of the planner of
+// all.
 //
-//     A stage on devices 4 and 5 shards X as {2, 1} on its devices 0 1. In the planner of all devices
+//     A stage on devices 4 and 5 shards X as {2, 1} on its devices 0 1. In the planner of all
+//       devices
 //     the same candidate has {2, 1} on 4 5.
 #include "plan/program/program.h"
 

@@ -446,7 +446,7 @@ static void report_return(struct check *check, const tsr_node *node, const tsr_c
     at.value = tsr__value_str(value);
     tsr__diag(check->session, DIAG_stage_return, &at, NULL,
               "stage %lld reads '" STR_FMT "' of stage %lld: stages %lld to %lld do not overlap "
-              "when runs follow one another",
+              "in consecutive runs",
               (long long)stage, STR_ARG(at.value), (long long)reach->stage - 1, (long long)stage,
               (long long)reach->stage - 1);
 }

@@ -208,7 +208,7 @@ static void mention(struct step *step, const tsr_value *value, const struct tile
     struct str to = tsr__notation_print(&work->scratch, need);
     tsr__diag(work->arena->session, DIAG_reshard_implied, &at,
               "shard the producer's output or this input so that they agree, if that is possible",
-              "the value lies as " STR_FMT " and is needed as " STR_FMT, STR_ARG(from),
+              "the value has the layout " STR_FMT " and is needed as " STR_FMT, STR_ARG(from),
               STR_ARG(to));
 }
 

@@ -525,7 +525,7 @@ static void mention_end(struct follow *follow, const tsr_value *value,
     if (follow->control->loops)
         often = ": it moves in every turn";
     tsr__diag(work->arena->session, code, &at,
-              "shard what the body gives as the node has it, and the other branch alike",
+              "shard the outputs of both branches as the node's outputs",
               "the body gives the value as " STR_FMT ", and node '" STR_FMT "' (" STR_FMT
               ") has it as " STR_FMT "%s",
               STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to), often);

@@ -366,7 +366,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     struct str to = tsr__notation_print(propagate->arena, need);
     tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,
               "shard the output of the node that makes it explicitly, to decide it yourself",
-              "the node needs the value as " STR_FMT ", but it lies as " STR_FMT ": %s",
+              "the node needs the value as " STR_FMT ", but its layout is " STR_FMT ": %s",
               STR_ARG(to), STR_ARG(from), why);
 }
 

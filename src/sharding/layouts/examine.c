@@ -187,7 +187,7 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     for (size_t i = 1; i < index->n; i++)
         if (index->keys[i].key == index->keys[i - 1].key &&
             (i == 1 || index->keys[i - 2].key != index->keys[i].key))
-            ERROR(sc, spec, group_key_twice, DIAG_NO_AXIS, "give each group a key of its own",
+            ERROR(sc, spec, group_key_twice, DIAG_NO_AXIS, "give each group a unique key",
                   "two device groups have the key %lld", (long long)index->keys[i].key);
     for (size_t i = 0; i < index->n; i++) {
         examine_group(sc, spec, i);

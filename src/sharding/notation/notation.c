@@ -85,7 +85,8 @@ static bool entry(struct parser *parser)
         if (f[n].size == 0 && bare && several)
             return tsr__parser_fail(parser, TSR_INVALID, at, "a factor has 1 element or more");
         if (f[n].size == 0 && !bare && ++open > 1)
-            return tsr__parser_fail(parser, TSR_INVALID, at, "one ? stands in a dimension at most");
+            return tsr__parser_fail(parser, TSR_INVALID, at,
+                                    "a dimension may contain one ? at most");
         n++;
     } while (tsr__parser_accept(parser, '*'));
     if (n == 1 && bare) {

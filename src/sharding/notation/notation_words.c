@@ -91,7 +91,7 @@ bool tsr__parser_dots(struct parser *parser, bool *found)
     if (parser->text.n - parser->at < 3 || memcmp(parser->text.p + parser->at, "...", 3) != 0)
         return tsr__parser_malformed(parser, "expected ... for the dimensions that are whole");
     if (parser->dots >= 0)
-        return tsr__parser_malformed(parser, "... stands in a sharding once at most");
+        return tsr__parser_malformed(parser, "a sharding may contain ... once at most");
     parser->dots = parser->n_dims;
     parser->at += 3;
     return true;

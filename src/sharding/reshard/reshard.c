@@ -501,11 +501,11 @@ static tsr_status refuse(struct arena *arena, tsr_status status, bool pending)
     else if (status == TSR_INVALID && pending)
         tsr__diag(arena->session, DIAG_reshard_source, NULL,
                   "give every tile of the source an owner, and members of a group the same tiles",
-                  "no group of devices holds all parts of what the target needs");
+                  "no group of devices has all partial results that the target needs");
     else if (status == TSR_INVALID)
         tsr__diag(arena->session, DIAG_reshard_source, NULL,
                   "give every tile of the source an owner",
-                  "no device of the source holds some of what the target needs");
+                  "the target needs elements that no device of the source has");
     return status;
 }
 

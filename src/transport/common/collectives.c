@@ -47,7 +47,7 @@ static void parts_close(struct parts *parts)
         free(parts->send);
 }
 
-// Adds to the caller's detail a hash of what must agree.
+// Adds to the caller's detail a hash of the fields that must agree.
 static struct comm_call with_detail(const struct comm_call *call, const void *p, size_t bytes)
 {
     struct comm_call d = *call;

@@ -138,7 +138,7 @@ static inline F16C __m128i narrow(__m256i u)
     return _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
 }
 
-// Replaces NaNs by the one NaN that is stored, with its sign. Usually there is none, and one test
+// Replaces NaNs by the one NaN that is stored, with its sign. Usually x has none, and one test
 // suffices. which: the bits of that NaN.
 static inline F16C __m128i one_nan(__m128i bits, __m256 x, int which)
 {

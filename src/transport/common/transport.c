@@ -141,7 +141,8 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
-// A hash of what must agree and of the call number, so that two equal calls are distinguished.
+// A hash of the fields that must agree and of the call number, so that two equal calls are
+// distinguished.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
 {
     return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;

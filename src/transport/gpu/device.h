@@ -46,7 +46,7 @@ struct call_card {
     int32_t has_nccl; // a communicator for this group
     uint64_t in,
         out; // addresses in its process: what it sends to the reader, where its result is written
-    uint64_t bytes;      // of what it sends to the reader
+    uint64_t bytes;      // sent to the reader
     uint64_t most_bytes; // of the largest part that it sends
     struct gpu_block in_block, out_block;
     uint64_t in_offset, out_offset;
@@ -173,8 +173,8 @@ void tsr__nccl_way_init(struct device *device);
 void tsr__nccl_way_abort(struct device *device);
 // Ends the communicators of this rank, whose thread has ended.
 void tsr__nccl_way_close(struct device *device);
-// device_watch.c: watches a rank that has communicators; announces that it has started an NCCL call
-// (node NULL: that it has ended).
+// device_watch.c: watches a rank that has communicators; announces the start of an NCCL call (node
+// NULL: its end).
 void tsr__watch_start(struct device *device);
 void tsr__watch_end(struct device *device);
 void tsr__watch_waits(struct device *device, const char *node);

@@ -63,7 +63,7 @@ static int bring_down(const struct device_call *call, const struct chunks *chunk
     return code;
 }
 
-// Starts the copy of a chunk to the GPU, on a stream of its own, so that it does not queue behind
+// Starts the copy of a chunk to the GPU, on a separate stream, so that it does not queue behind
 // downloads.
 static int bring_up(const struct device_call *call, const struct chunks *chunks, int64_t i,
                     char *out, const char *pinned)

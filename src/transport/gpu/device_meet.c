@@ -50,7 +50,7 @@ static void describe_self(struct device *device)
 static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_trouble *why)
 {
     int n = device->endpoint.size;
-    // Zeros until the cards are here: a rank that fails before finds nobody in it
+    // Zeros until the cards are here: a rank that fails before finds no other rank in it
     // (tsr__nccl_way_abort).
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
@@ -74,8 +74,8 @@ static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_tro
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
-// Every rank tells which GPU it is on; one on the host tells zeros. What is free is read before:
-// nobody loads until all have told.
+// Every rank publishes its GPU; one on the host publishes zeros. Free memory is read before: no
+// rank loads until all have published.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
 {
@@ -212,9 +212,9 @@ static enum comm_way expected_way(const struct device *device, const struct devi
     return own ? WAY_OWN : WAY_HOST;
 }
 
-// The order matters: groups are sorted, then cards, then who reaches whom; NCCL opens communicators
-// in the sorted order of the groups, which is the same on all ranks, so that nobody waits in
-// another's group.
+// The order matters: groups are sorted, then cards are exchanged, then peer access is found out.
+// NCCL opens communicators in the sorted order of the groups, which is the same on all ranks, so
+// that no rank waits in another group.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {
     if (!tsr__device_is(endpoint))

@@ -120,11 +120,11 @@ void tsr__nccl_way_close(struct device *device)
     pthread_mutex_destroy(&device->nccl_lock);
 }
 
-// Where members share a GPU the hosts meet, before NCCL's kernels are started and after. Before:
-// nobody starts a kernel that waits while another still has memory to get for its output. After:
-// nobody goes on, perhaps to a kernel that must be loaded first, while another has its own still to
-// start; getting memory and loading may wait for all that runs on the GPU, and what runs there
-// waits for them.
+// If members share a GPU, the hosts synchronize before and after NCCL's kernels are started.
+// Before: no rank may start a waiting kernel while another must still allocate its output. After:
+// no rank may continue, perhaps to a kernel that must be loaded first, while another has not
+// started its own. Allocating and loading may wait for everything that runs on the GPU, and what
+// runs there waits for them.
 static tsr_status together(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -177,9 +177,9 @@ static bool is_aborted(struct device *device)
     return aborted;
 }
 
-// Joining waits for all members. One that does not come, because it failed after the name was told,
-// is not waited for for ever: a rank of this process that fails says so (aborted), and for others
-// there is a deadline.
+// Joining waits for all members. One that does not come, because it failed after the name was
+// published, must not block the others forever: a failing rank of this process sets `aborted`, and
+// for others there is a deadline.
 static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
                                const struct device_group *group, void **comm)
 {
@@ -216,8 +216,8 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     pthread_mutex_unlock(&device->nccl_lock);
     tsr_status st = join_in_time(call, id, group, &comm);
     pthread_mutex_lock(&device->nccl_lock);
-    // Another rank failed while this one joined: the new communicator is aborted here, because
-    // nobody else knows of it.
+    // Another rank failed while this one joined: the new communicator is aborted here, because no
+    // other rank knows it.
     bool late = device->dropped; // the others of this rank are gone already
     group->comm = late ? NULL : comm;
     pthread_mutex_unlock(&device->nccl_lock);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_own.c - GPUs with peer access: only the rank that needs data copies
-// data, and the hosts only tell each other addresses and events.
+// device_own.c - GPUs with peer access: only the rank that needs data copies it, and the hosts
+// exchange addresses and events alone.
 //
-// A rank's stream waits for the READY event of everybody whose memory it touches, works, and
-// records a DONE event; after a second meeting of the hosts every stream waits for the DONE events
-// of those who touched its memory, so that what comes next on it may use that memory again. READY
-// is recorded anew only in the next call, when all have put their waits on their streams; DONE has
-// three events in turn, because the wait for it comes after the last meeting.
+// A rank's stream waits for the READY event of every member whose memory it accesses, works, and
+// records a DONE event. After a second barrier of the hosts every stream waits for the DONE events
+// of the members that accessed its memory, so that later work may reuse it. READY is recorded again
+// only in the next call, when all waits are enqueued; DONE has three events in turn, because the
+// wait for it comes after the last barrier.
 #include "transport/gpu/device.h"
 
 enum { STEP_DONE = 3 };

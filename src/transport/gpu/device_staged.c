@@ -18,7 +18,7 @@
     ((size_t)1 << 20) // bytes of a tensor; with less, meeting costs more than adding up
 #define ROUND_BYTES ((size_t)64 << 20) // of a tensor that go at once: so much pinned memory is had
 #define PIECES      8
-#define SCRATCH     2 // block of the seat's memory for what comes
+#define SCRATCH     2 // block of the GPU context's memory for received data
 
 enum { STEP_SENT = 8, STEP_SUMS = 9 };
 // Steps of a seat: those of device_host.c, which has other calls, may be the same.
@@ -77,7 +77,7 @@ static struct gpu_seat *seat_of(const struct staged *staged, int member)
     return ((const struct device *)(uintptr_t)address)->seat;
 }
 
-// This rank's parts of what the others fold, on their way down.
+// Downloads this rank's parts for the others' slices.
 static int send_down(const struct staged *staged)
 {
     const struct device_call *call = staged->call;

@@ -63,7 +63,7 @@ void tsr__meet_put_verdict(enum meet_verdict verdict, const uint8_t *code,
                            uint8_t out[MEET_VERDICT]);
 bool tsr__meet_get_verdict(const uint8_t in[MEET_VERDICT], enum meet_verdict *verdict,
                            uint8_t code[MEET_CODE]);
-// The key of a connection, and the code by which one side proves that it has it.
+// The key of a connection, and the code by which one side proves to have it.
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out);
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE]);

@@ -225,7 +225,7 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
-// "4711 (my (odd) name) T 1 ...": T, by the last parenthesis. 0: there is none.
+// "4711 (my (odd) name) T 1 ...": T, after the last parenthesis. 0: not found.
 static char process_state(pid_t pid)
 {
     char path[64], text[512];

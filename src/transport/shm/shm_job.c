@@ -256,7 +256,7 @@ bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
     if (!last && !atomic_load(&shm_head(job)->failed))
         return false;
     if (at_what(shm_slot(job, rank), at, sizeof at))
-        snprintf(text, sizeof text, "rank %d %s; nobody waits for it yet, its last call was %s",
+        snprintf(text, sizeof text, "rank %d %s; no rank waits for it yet, its last call was %s",
                  rank, what, at);
     else
         snprintf(text, sizeof text, "rank %d %s before the ranks met", rank, what);

@@ -254,8 +254,8 @@ static void come(struct shm *me, const struct comm_call *call)
             come_to(me, (int)call->group[i], NULL);
 }
 
-// Afterwards `seen` is the latest call that it has entered, and `entry` the one that belongs to
-// ours (see the example above).
+// Afterwards `seen` is the latest call that the peer has entered, and `entry` the one for our call
+// (see the example above).
 static tsr_status await_member(struct shm *me, const struct comm_call *call, int peer,
                                struct comm_trouble *why)
 {

@@ -37,7 +37,7 @@ static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 static tsr_status refuse_offset(const struct comm_call *call, int peer, struct comm_trouble *why)
 {
     return tsr__trouble(why, TSR_PEER, peer,
-                        "%s '%s' (id %lld): rank %d names memory outside of what is shared",
+                        "%s '%s' (id %lld): rank %d names memory outside of the shared segment",
                         call->op, call->node, (long long)call->id, peer);
 }
 
@@ -375,7 +375,7 @@ static void took(const struct exchange *exchange, int peer, size_t n, bool last)
                           memory_order_release);
 }
 
-// Takes more of what comes from member i.
+// Takes more data from member i.
 static bool pull(struct exchange *exchange, int i)
 {
     const struct comm_buffer *to = &exchange->exchange->recv[i];

@@ -161,7 +161,7 @@ static void link_failed(struct link *link)
 
 // ---- the end ------------------------------------------------------------------------------------
 
-// One step of a request of this link; true: it is done, or there is none.
+// One step of a request of this link; true: it is done, or NULL.
 static bool step(struct ucx *ucx, void **request)
 {
     ucp_worker_progress(ucx->worker);
