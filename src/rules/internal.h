@@ -90,6 +90,41 @@ struct shape tsr__derive_in(const struct derivation *derivation,
 struct stay {
     const char *factors, *why;
 };
+// Kinds of work (kinds.c has the rates of each).
+enum op_work {
+    WORK_ELEMENTWISE,
+    WORK_ATTENTION,
+    WORK_CONVOLUTION,
+    WORK_COPY,
+    WORK_CURVE, // exponentials, logarithms, trigonometry
+    WORK_ERROR_FUNCTION,
+    WORK_NORM,
+    WORK_PACKED_PRODUCT,
+    WORK_POOL,
+    WORK_PRODUCT,
+    WORK_RECURRENCE,
+    WORK_REDUCTION,
+    WORK_SOFTMAX,
+    WORK_SUPPORT_VECTORS,
+    WORK_TRANSPOSE,
+    WORK_TREES,
+    WORK_VIEW, // the result is the input with another shape
+};
+// Whether the kernels of ONNX Runtime store the first output in the memory of an input.
+enum input_reuse {
+    REUSE_NONE,
+    REUSE_ON_CPU,
+    REUSE_ON_CUDA,
+    REUSE_ON_ALL,
+    REUSE_VIEW, // the output is the first input
+};
+// A node whose work or workspace is computed from its shapes.
+struct sized_node {
+    const tsr_node *node;
+    const struct shapes *shapes;
+};
+typedef double (*size_fn)(const struct sized_node *sized);
+
 struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
@@ -130,6 +165,14 @@ struct op_row {
     const struct stay
         *stays; // reasons for factors that are never sharded; the last has no names. NULL: none
     const char *note;
+    enum op_work work;
+    size_fn count; // operations of an unsharded node; NULL: the factors of the rule give them
+    enum input_reuse reuse;
+    size_fn workspace; // bytes; NULL: none
+    struct {
+        unsigned inputs; // bits
+        int more;        // extra bytes for each byte of the constant
+    } widens;
 };
 // Conditions of the column some_if (empty.c).
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule);
@@ -144,13 +187,22 @@ static inline const char *text_or_none(const char *text)
     return text ? text : "";
 }
 // The functions that rows name, one list of them (handlers.def).
-#define DERIVE(name) void tsr__derive_##name(struct derivation *derivation);
-#define EXPAND(name) void tsr__expand_##name(struct expansion *expansion);
-#define INFER(name)  void tsr__infer_##name(struct shape_job *job);
+#define DERIVE(name)    void tsr__derive_##name(struct derivation *derivation);
+#define EXPAND(name)    void tsr__expand_##name(struct expansion *expansion);
+#define INFER(name)     void tsr__infer_##name(struct shape_job *job);
+#define COUNT(name)     double tsr__count_##name(const struct sized_node *sized);
+#define WORKSPACE(name) double tsr__workspace_##name(const struct sized_node *sized);
 #include "rules/handlers.def"
+#undef WORKSPACE
+#undef COUNT
 #undef INFER
 #undef DERIVE
 #undef EXPAND
+
+// Shape of an input; rank -1: absent or not known (counts.c).
+struct shape tsr__sized_input(const struct sized_node *sized, size_t i);
+// Product of the dimensions from `first` on; 0: not known (counts.c).
+double tsr__shape_product(struct shape shape, int first);
 
 // The shapes that follow from the letters of the rule (shape_letters.c).
 void tsr__job_letters(struct shape_job *job);

@@ -3,110 +3,35 @@
 // tsr_move).
 //
 // An engine reaches one speed in a large matrix product, another in a convolution, and a third if
-// it unpacks 4-bit weights; a softmax uses memory bandwidth less efficiently than a sum. Operators
-// without a row are element-wise: they use the device's default rates.
+// it unpacks 4-bit weights; a softmax uses memory bandwidth less efficiently than a sum. The column
+// `work` of the table has the kind of each operator. Operators without a row are element-wise: they
+// use the device's default rates.
 //
 //     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: nothing
 //       moves
-#include "rules/rules.h"
+#include "rules/internal.h"
 
 #define NONE     (-1)
 #define LONG_ROW 256 // elements
 
-// Sorted by name. Names stand for all domains: no two domains have one name for different kinds.
-static const struct {
-    const char *op;
-    int rate, move;
-} rows[] = {
-    {"Acos", NONE, TSR_MOVE_CURVE},
-    {"Acosh", NONE, TSR_MOVE_CURVE},
-    {"ArgMax", NONE, TSR_MOVE_REDUCE},
-    {"ArgMin", NONE, TSR_MOVE_REDUCE},
-    {"Asin", NONE, TSR_MOVE_CURVE},
-    {"Asinh", NONE, TSR_MOVE_CURVE},
-    {"Atan", NONE, TSR_MOVE_CURVE},
-    {"Atanh", NONE, TSR_MOVE_CURVE},
-    {"Attention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
-    {"AveragePool", TSR_RATE_POOL, TSR_MOVE_POOL},
-    {"BiasGelu", NONE, TSR_MOVE_ERROR},
-    {"Celu", NONE, TSR_MOVE_CURVE},
-    {"Conv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
-    {"ConvInteger", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
-    {"ConvTranspose", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
-    {"Cos", NONE, TSR_MOVE_CURVE},
-    {"Cosh", NONE, TSR_MOVE_CURVE},
-    {"DeformConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
-    {"DepthToSpace", NONE, TSR_MOVE_TURN},
-    {"Einsum", NONE, TSR_MOVE_WEIGHTS},
-    {"Elu", NONE, TSR_MOVE_CURVE},
-    {"Erf", NONE, TSR_MOVE_ERROR},
-    {"Exp", NONE, TSR_MOVE_CURVE},
-    {"FastGelu", NONE, TSR_MOVE_CURVE},
-    {"Flatten", NONE, NODE_MOVES_NOTHING},
-    {"FusedConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
-    {"FusedMatMul", NONE, TSR_MOVE_WEIGHTS},
-    {"GRU", TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
-    {"Gelu", NONE, TSR_MOVE_ERROR},
-    {"Gemm", NONE, TSR_MOVE_WEIGHTS},
-    {"GlobalAveragePool", NONE, TSR_MOVE_REDUCE},
-    {"GlobalMaxPool", NONE, TSR_MOVE_REDUCE},
-    {"GroupNormalization", NONE, TSR_MOVE_NORM},
-    {"GroupQueryAttention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
-    {"Identity", NONE, NODE_MOVES_NOTHING},
-    {"InstanceNormalization", NONE, TSR_MOVE_NORM},
-    {"LSTM", TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
-    {"LayerNormalization", NONE, TSR_MOVE_NORM},
-    {"Log", NONE, TSR_MOVE_CURVE},
-    {"LogSoftmax", NONE, TSR_MOVE_SOFTMAX},
-    {"LpPool", TSR_RATE_POOL, TSR_MOVE_POOL},
-    {"MatMul", NONE, TSR_MOVE_WEIGHTS},
-    {"MatMulBnb4", TSR_RATE_PACKED, TSR_MOVE_PACKED},
-    {"MatMulInteger", NONE, TSR_MOVE_WEIGHTS},
-    {"MatMulNBits", TSR_RATE_PACKED, TSR_MOVE_PACKED},
-    {"MaxPool", TSR_RATE_POOL, TSR_MOVE_POOL},
-    {"Mish", NONE, TSR_MOVE_CURVE},
-    {"MultiHeadAttention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
-    {"Pad", NONE, TSR_MOVE_COPY},
-    {"Pow", NONE, TSR_MOVE_CURVE},
-    {"QGemm", NONE, TSR_MOVE_WEIGHTS},
-    {"QLinearConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
-    {"QLinearMatMul", NONE, TSR_MOVE_WEIGHTS},
-    {"QuickGelu", NONE, TSR_MOVE_CURVE},
-    {"RMSNormalization", NONE, TSR_MOVE_NORM},
-    {"RNN", TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
-    {"ReduceL1", NONE, TSR_MOVE_REDUCE},
-    {"ReduceL2", NONE, TSR_MOVE_REDUCE},
-    {"ReduceLogSumExp", NONE, TSR_MOVE_REDUCE},
-    {"ReduceMax", NONE, TSR_MOVE_REDUCE},
-    {"ReduceMean", NONE, TSR_MOVE_REDUCE},
-    {"ReduceMin", NONE, TSR_MOVE_REDUCE},
-    {"ReduceProd", NONE, TSR_MOVE_REDUCE},
-    {"ReduceSum", NONE, TSR_MOVE_REDUCE},
-    {"ReduceSumSquare", NONE, TSR_MOVE_REDUCE},
-    {"Reshape", NONE, NODE_MOVES_NOTHING},
-    {"SVMClassifier", TSR_RATE_KERNELS, TSR_MOVE_STREAM},
-    {"SVMRegressor", TSR_RATE_KERNELS, TSR_MOVE_STREAM},
-    {"Selu", NONE, TSR_MOVE_CURVE},
-    {"Sigmoid", NONE, TSR_MOVE_CURVE},
-    {"SimplifiedLayerNormalization", NONE, TSR_MOVE_NORM},
-    {"Sin", NONE, TSR_MOVE_CURVE},
-    {"Sinh", NONE, TSR_MOVE_CURVE},
-    {"SkipLayerNormalization", NONE, TSR_MOVE_NORM},
-    {"SkipSimplifiedLayerNormalization", NONE, TSR_MOVE_NORM},
-    {RULE_SLICE, NONE, RULE_SLICE_MOVE},
-    {"Softmax", NONE, TSR_MOVE_SOFTMAX},
-    {"Softplus", NONE, TSR_MOVE_CURVE},
-    {"SpaceToDepth", NONE, TSR_MOVE_TURN},
-    {"Squeeze", NONE, NODE_MOVES_NOTHING},
-    {"Swish", NONE, TSR_MOVE_CURVE},
-    {"Tan", NONE, TSR_MOVE_CURVE},
-    {"Tanh", NONE, TSR_MOVE_CURVE},
-    {"Tile", NONE, TSR_MOVE_COPY},
-    {"Transpose", NONE, TSR_MOVE_TURN},
-    {"TreeEnsemble", TSR_RATE_TREES, TSR_MOVE_STREAM},
-    {"TreeEnsembleClassifier", TSR_RATE_TREES, TSR_MOVE_STREAM},
-    {"TreeEnsembleRegressor", TSR_RATE_TREES, TSR_MOVE_STREAM},
-    {"Unsqueeze", NONE, NODE_MOVES_NOTHING},
+static const struct node_kind kinds[] = {
+    [WORK_ELEMENTWISE] = {NONE, TSR_MOVE_STREAM},
+    [WORK_ATTENTION] = {TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
+    [WORK_CONVOLUTION] = {TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    [WORK_COPY] = {NONE, TSR_MOVE_COPY},
+    [WORK_CURVE] = {NONE, TSR_MOVE_CURVE},
+    [WORK_ERROR_FUNCTION] = {NONE, TSR_MOVE_ERROR},
+    [WORK_NORM] = {NONE, TSR_MOVE_NORM},
+    [WORK_PACKED_PRODUCT] = {TSR_RATE_PACKED, TSR_MOVE_PACKED},
+    [WORK_POOL] = {TSR_RATE_POOL, TSR_MOVE_POOL},
+    [WORK_PRODUCT] = {NONE, TSR_MOVE_WEIGHTS},
+    [WORK_RECURRENCE] = {TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
+    [WORK_REDUCTION] = {NONE, TSR_MOVE_REDUCE},
+    [WORK_SOFTMAX] = {NONE, TSR_MOVE_SOFTMAX},
+    [WORK_SUPPORT_VECTORS] = {TSR_RATE_KERNELS, TSR_MOVE_STREAM},
+    [WORK_TRANSPOSE] = {NONE, TSR_MOVE_TURN},
+    [WORK_TREES] = {TSR_RATE_TREES, TSR_MOVE_STREAM},
+    [WORK_VIEW] = {NONE, NODE_MOVES_NOTHING},
 };
 
 // Each group of the convolution has one channel: weights [channels, 1, ...] and more than one
@@ -235,25 +160,12 @@ static bool is_swallowed(const tsr_node *node)
     return false;
 }
 
-// By bisection: every node of a large model asks.
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
 {
-    struct node_kind kind = {.rate = NONE, .move = TSR_MOVE_STREAM};
     if (is_swallowed(node) || scales_product(node, shapes))
-        return (struct node_kind){.rate = NONE, .move = NODE_MOVES_NOTHING};
-    size_t low = 0, high = TSR_COUNT(rows);
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        int order = strcmp(tsr_node_op(node), rows[middle].op);
-        if (order == 0) {
-            kind = (struct node_kind){.rate = rows[middle].rate, .move = rows[middle].move};
-            break;
-        }
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
+        return kinds[WORK_VIEW];
+    const struct op_row *row = tsr__row_of_node(node);
+    struct node_kind kind = kinds[row ? row->work : WORK_ELEMENTWISE];
     if (kind.rate == TSR_RATE_CONVOLUTION && is_depthwise(node, shapes))
         kind.rate = TSR_RATE_DEPTHWISE;
     if (kind.rate == TSR_RATE_KERNELS && has_linear_kernel(node))
