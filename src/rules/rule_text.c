@@ -10,8 +10,7 @@
 //              mapped) or "^" (another size here: a window of it is needed)
 //   clause  := red f:op | rep f… | blk f/unit | gen f…      what a factor needs
 //            | stat f…                                      whole, or cut if the node is expanded
-//            | halo f…, scan f…, sel f…, off f…             kinds that need a recipe: whole until
-//            they have one
+//            | sel f…                                       elements are selected: not sharded
 //            | drop f…                                      the results do not depend on it
 //            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last | size i
 //            first last                                     how the local node differs
@@ -229,8 +228,8 @@ static struct letter *clause_letter(struct parser *parser)
     return &parser->pattern->letters[i];
 }
 
-// "red k:sum", "rep a b", "blk f/32", "gen g", "drop d": what the letters of one clause need. Kinds
-// that have no recipe yet (halo, scan, sel, off) stay whole like rep.
+// "red k:sum", "rep a b", "blk f/32", "gen g", "drop d": what the letters of one clause need. sel
+// is rep for people: the node selects elements.
 static bool parse_letters(struct parser *parser, struct str clause)
 {
     // A clause names one letter or several with blanks between them, up to the next ";".
@@ -506,8 +505,7 @@ static bool parse_put(struct parser *parser)
 // The first word decides. Clauses that people read (P, flops) are skipped up to the next ";".
 static bool parse_clause(struct parser *parser)
 {
-    static const char *const kinds[] = {"red",  "rep",  "blk", "gen", "stat",
-                                        "halo", "scan", "sel", "off", "drop"};
+    static const char *const kinds[] = {"red", "rep", "blk", "gen", "stat", "sel", "drop"};
     struct str clause = word(parser);
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (str_is(clause, kinds[i]))

@@ -56,7 +56,7 @@ def unexplained(tessera):
     bad = []
     for r in json.loads(subprocess.run([tessera, "rules", "--json"], check=True, capture_output=True, text=True).stdout)["rules"]:
         tensors, *clauses = r["rule"].split(";")
-        whole = {f for c in clauses if c.split()[0] in ("rep", "sel", "halo", "scan", "off") for f in c.split()[1:]}
+        whole = {f for c in clauses if c.split()[0] in ("rep", "sel") for f in c.split()[1:]}
         whole |= {"_"} if re.search(r"(?<![A-Za-z0-9])_(?![A-Za-z0-9])", tensors) else set()
         groups = [g.split(": ", 1) for g in r["stays"].split("; ") if g]
         told = [f for names, why in groups if len(why) > 10 for f in names.split()]
