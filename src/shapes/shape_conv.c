@@ -295,32 +295,30 @@ static tsr_dim padded_channels(tsr_dim channels)
     return DIM_UNKNOWN;
 }
 
-// [n c y x], or [n y x c] with channels_last, becomes [n C y x] with C channels in blocks.
-void tsr__infer_reorder_input(struct shape_job *job)
+// Between [n c y x], or [n y x c] with channels_last, and [n C y x] with C channels in blocks.
+static void reorder(struct shape_job *job, bool to_blocks)
 {
+    // Axes of channels, y and x.
+    static const int first[] = {1, 2, 3}, last[] = {3, 1, 2};
+    const int *plain = tsr__job_int(job, "channels_last", 0) != 0 ? last : first;
+    const int *from = to_blocks ? plain : first, *to = to_blocks ? first : plain;
     struct shape x = tsr__job_in(job, 0);
-    bool last = tsr__job_int(job, "channels_last", 0) != 0;
     tsr_dim *dims = x.rank == 4 ? tsr__job_dims(job, 4) : NULL;
     if (!dims)
         return;
     dims[0] = x.dims[0];
-    dims[1] = padded_channels(x.dims[last ? 3 : 1]);
-    dims[2] = x.dims[last ? 1 : 2];
-    dims[3] = x.dims[last ? 2 : 3];
+    // The attribute has the number of channels without padding.
+    dims[to[0]] =
+        to_blocks ? padded_channels(x.dims[from[0]]) : dim_of(tsr__job_int(job, "channels", -1));
+    dims[to[1]] = x.dims[from[1]];
+    dims[to[2]] = x.dims[from[2]];
     tsr__job_set(job, 0, 4, dims);
 }
-
-// The way back; the attribute has the number of channels without padding.
+void tsr__infer_reorder_input(struct shape_job *job)
+{
+    reorder(job, true);
+}
 void tsr__infer_reorder_output(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(job, 0);
-    bool last = tsr__job_int(job, "channels_last", 0) != 0;
-    tsr_dim *dims = x.rank == 4 ? tsr__job_dims(job, 4) : NULL;
-    if (!dims)
-        return;
-    dims[0] = x.dims[0];
-    dims[last ? 3 : 1] = dim_of(tsr__job_int(job, "channels", -1));
-    dims[last ? 1 : 2] = x.dims[2];
-    dims[last ? 2 : 3] = x.dims[3];
-    tsr__job_set(job, 0, 4, dims);
+    reorder(job, false);
 }
