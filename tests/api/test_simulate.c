@@ -77,28 +77,6 @@ static void told(void **state)
     tsr_session_free(s);
 }
 
-// A caller whose struct ends earlier is not written beyond its end.
-static void old_callers(void **state)
-{
-    (void)state;
-    tsr_session *s = tsr_session_new(NULL);
-    tsr_model *m = NULL;
-    tsr_plan_options o = {.size = sizeof o, .devices = 2};
-    _Alignas(tsr_simulation_summary) unsigned char bytes[sizeof(tsr_simulation_summary)];
-    size_t head[2] = {sizeof head, 0};
-    memset(bytes, 0x5a, sizeof bytes);
-    memcpy(bytes, head, sizeof head);
-    assert_int_equal(make(s, &m), TSR_OK);
-    assert_int_equal(tsr_plan_into(m, &o, NULL), TSR_OK);
-    assert_int_equal(tsr_simulate_into(m, NULL, (tsr_simulation_summary *)(void *)bytes), TSR_OK);
-    memcpy(head, bytes, sizeof head);
-    assert_int_equal(head[1], 2);
-    for (size_t i = sizeof head; i < sizeof bytes; i++)
-        assert_int_equal(bytes[i], 0x5a);
-    tsr_model_free(m);
-    tsr_session_free(s);
-}
-
 // Halves of a value go from devices 2 and 3 of a grid to 0 and 1, their neighbours: as long as one message to a neighbour.
 static void messages_have_senders_of_their_own(void **state)
 {
@@ -277,7 +255,6 @@ static void pipelines_are_as_computed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(told),
-                                       cmocka_unit_test(old_callers),
                                        cmocka_unit_test(copies_are_simulated_once),
                                        cmocka_unit_test(ten_thousand_devices),
                                        cmocka_unit_test(pipelines_are_as_computed),
