@@ -55,18 +55,3 @@ const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *no
     }
     return row == &none ? NULL : row;
 }
-
-// For tools and tests that walk the table without a session.
-bool tsr__rule_row(size_t i, struct rule_row_text *out)
-{
-    if (i >= tsr__op_table_count)
-        return false;
-    const struct op_row *row = &tsr__op_table[i];
-    *out = (struct rule_row_text){.op = row->op,
-                                  .domain = text_or_none(row->domain),
-                                  .rule = text_or_none(row->rule),
-                                  .note = text_or_none(row->note),
-                                  .whole = text_or_none(row->whole),
-                                  .since = row->since};
-    return true;
-}

@@ -342,11 +342,4 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain);
 bool tsr__type_plain(tsr_dtype type);
 
-// The table, for `tessera rules` and the lint: i-th row; false past the end.
-struct rule_row_text {
-    const char *op, *domain, *rule, *note, *whole;
-    int64_t since;
-};
-bool tsr__rule_row(size_t i, struct rule_row_text *out);
-
 #endif

@@ -228,12 +228,13 @@ static int print_model(tsr_session *session, const char *path)
 
 int main(int argc, char **argv)
 {
-    struct rule_row_text row;
-    for (size_t i = 0; argc == 1 && tsr__rule_row(i, &row); i++)
+    for (size_t i = 0; argc == 1 && i < tsr__op_table_count; i++) {
+        const struct op_row *row = &tsr__op_table[i];
         printf("{\"op\": \"%s\", \"domain\": \"%s\", \"since\": %lld, \"whole\": %s, \"rule\": %s, "
                "\"writes\": %u}\n",
-               row.op, row.domain, (long long)row.since, row.whole[0] ? "true" : "false",
-               row.rule[0] ? "true" : "false", tsr__op_table[i].writes);
+               row->op, text_or_none(row->domain), (long long)row->since,
+               row->whole ? "true" : "false", row->rule ? "true" : "false", row->writes);
+    }
     tsr_session *session = tsr_session_new(NULL);
     bool known = argc > 1 && strcmp(argv[1], "--shapes") == 0;
     int failed = session == NULL;
