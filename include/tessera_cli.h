@@ -103,8 +103,8 @@ TSR_API tsr_status tsr_partition_reseal(tsr_session *session, const char *folder
  * tensors: such a model can be sharded, but not run. */
 TSR_API tsr_status tsr_model_check_ports(const tsr_model *model);
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may
- * use, if there are enough. Says which are those of one rank of so many: fills at most n of their
- * numbers, returns how many there are; 0: none, it runs wherever the system puts it. *threads, if
+ * use, if there are enough. Writes at most n core numbers of one rank to `out` and returns
+ * their number; 0: the rank is not bound to cores. *threads, if
  * not NULL: of each rank by default. */
 TSR_API int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads);
 
@@ -199,7 +199,7 @@ TSR_API void tsr_json_findings(tsr_json *json, const char *key);
 
 /* ---- topology ------------------------------------------------------------------------------ */
 
-/* Element types, and kinds of work, of which a device may have a speed of its own. */
+/* Element types and kinds of work for which a device may have a separate rate. */
 typedef enum tsr_rate {
     TSR_RATE_TF32 = 0, /* float32 rounded on the way into a product */
     TSR_RATE_FLOAT16 = 1,
@@ -260,8 +260,8 @@ typedef enum tsr_collective {
 } tsr_collective;
 TSR_API const char *tsr_collective_name(tsr_collective what); /* "all-reduce"; NULL: no such one */
 
-/* The GPUs of this machine, as CUDA's driver has them; a process of its own looks, so that this one
- * may still start ranks as processes. Libraries as in tsr_run_options. n 0: why says the reason.
+/* The GPUs of this machine, from the CUDA driver. A child process asks it, so that this process may
+ * still start ranks as processes. Libraries as in tsr_run_options. n 0: why says the reason.
  * Texts are the session's until the next call. */
 typedef struct tsr_gpu {
     const char *name;
@@ -326,8 +326,8 @@ TSR_API tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what
  * `present` with the same capacity: such a cache can be updated in place (states_in_place). */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
 TSR_API int64_t tsr_folder_vocabulary(const tsr_folder *folder); /* how many tokens there are */
-/* Sizes of the symbolic dimensions for so many new tokens after so many past ones, in a batch of
- * one. Owned by the folder. */
+/* Sizes of the symbolic dimensions for `tokens` new tokens after `past` ones, in a batch of one.
+ * Owned by the folder. */
 TSR_API tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                                     const tsr_dim_size **out, size_t *n);
 /* Puts inputs of these sizes that fit together into a set: tokens of the vocabulary, a mask of
@@ -407,7 +407,7 @@ typedef struct tsr_plan_summary {
     tsr_objective objective;
     const tsr_plan_stage *stages; /* in line */
     size_t n_stages;              /* 0: none were asked for */
-    int64_t latency, period; /* with stages: of one run; between runs that follow one another */
+    int64_t latency, period;      /* with stages: time of one run; time between consecutive runs */
     /* Planned with another model: what each comes to, the other second; cost is that of one run of
      * the first and `steps` of the other, the rest is the first's. */
     const tsr_plan_part *parts;
@@ -417,11 +417,11 @@ typedef struct tsr_plan_summary {
     const int64_t *peak;
     /* fewer devices that would be no slower, and the time then; 0: none were found */
     int64_t better_devices, better_cost;
-    /* not feasible: so many devices of the same memory would do; 0: not known */
+    /* not feasible: number of devices of the same memory that suffices; 0: not known */
     int64_t fits_devices;
     /* predicted, of one run: of the model's own plan, without those of another */
     double milliseconds;
-    int64_t used_devices; /* so many work, the others are idle */
+    int64_t used_devices; /* number of devices with work; the others are idle */
     int64_t copies;       /* blocks of devices that do the same, each with a share of the batch */
     bool stopped;         /* by its seconds or by tsr_session_cancel, before the budget was spent */
     /* Of a topology with choices: what each of them would take. */
@@ -429,7 +429,7 @@ typedef struct tsr_plan_summary {
     size_t n_tried;
     bool assumed;        /* as tsr_topology_is_assumed; true for a number of devices */
     double device_flops; /* of the first device, float32 operations per second */
-    /* not feasible: the search ended before it found a plan or proved that there is none */
+    /* not feasible: the search ended before it found a plan or proved infeasibility */
     bool undecided;
 } tsr_plan_summary;
 
@@ -465,7 +465,7 @@ typedef struct tsr_partition_summary {
     size_t nodes, cut_nodes;
     /* per device: its files, written or to be written, without common.data */
     const int64_t *file_bytes;
-    int64_t common_bytes; /* of common.data; 0: there is none */
+    int64_t common_bytes; /* of common.data; 0: no such file */
     /* of a call that plans first (tsr_folder_partition): picoseconds of one run on the devices, and
      * on one alone; 0: not known */
     int64_t predicted, one_device;
@@ -478,7 +478,7 @@ struct tsr_partition_result {
 TSR_API tsr_status tsr_partition_into(tsr_model *model, const char *folder,
                                       const tsr_partition_options *options,
                                       tsr_partition_summary *summary);
-/* Makes a handle of what the session keeps of its last partition. */
+/* Makes a handle of the result of the session's last partition. */
 TSR_API tsr_status tsr_partition_result_make(tsr_session *session,
                                              const tsr_partition_summary *summary,
                                              tsr_partition_result **out);
@@ -585,7 +585,7 @@ TSR_API tsr_status tsr_verify_into(tsr_session *session, const char *model,
 /* Sizes that symbolic dimensions have in a set of inputs. */
 typedef struct tsr_input_sizes {
     size_t size;
-    int64_t open_size; /* of open dimensions in random inputs; 0: there are none */
+    int64_t open_size; /* of open dimensions in random inputs; 0: no open dimensions */
     const tsr_dim_size
         *sizes; /* of every symbol of the inputs; owned by the session until the next call */
     size_t n_sizes;
@@ -673,8 +673,8 @@ TSR_API tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
  * communication tied together. */
 TSR_API tsr_status tsr_simulation_trace(tsr_session *session,
                                         const tsr_simulation_summary *simulation, const char *path);
-/* Another plan that is set beside the first: its model, which belongs to a session of its own, and
- * its numbers. */
+/* Another plan to compare with the first: its model, which belongs to another session, and its
+ * figures. */
 typedef struct tsr_report_side {
     tsr_model *model;
     const char *title;  /* NULL: the model's file */
@@ -707,7 +707,7 @@ TSR_API tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *opt
 /* ---- shardings ------------------------------------------------------------------------------- */
 
 /* What a sharding does to a shape; boxes are owned by the session until the next call. devices 0:
- * as many as the text names. */
+ * the number that the text names. */
 TSR_API tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                              int64_t devices, const tsr_box **out, size_t *n);
 /* One step of a resharding. Bytes are exact, for uneven and strided pieces too: what must arrive,
@@ -741,15 +741,14 @@ TSR_API tsr_status tsr_reshard_time(tsr_session *session, const char *from, cons
                                     const char *pending, tsr_dtype type, int rank,
                                     const int64_t *shape, tsr_topology *topology, int64_t *out);
 
-/* Writes what each node says about devices into its metadata too (ai.tessera.sharding.NAME of
- * configuration NAME), where viewers such as Netron show it; takes away labels of what is no longer
- * said, or all of them. Labels are for people: nothing reads them. */
+/* Writes the shardings of each node into its metadata, too (ai.tessera.sharding.NAME of
+ * configuration NAME), where viewers such as Netron show it; removes stale labels, or (wanted
+ * false) all of them. Labels are for people: nothing reads them. */
 TSR_API tsr_status tsr_model_label(tsr_model *model, bool wanted);
 TSR_API bool tsr_model_labelled(const tsr_model *model); /* some node has a label */
-/* Puts a random valid sharding on every node, of bodies too, that its rule allows to be cut, in
- * place of what the node says under the configuration: cuts of one or several factors, uneven and
- * strided ones, groups, devices in any order, outputs asked for otherwise than they come; now and
- * then stages. The same seed gives the same shardings. A dimension is cut in at most as many parts
+/* Gives every node that can be sharded, in bodies too, a random valid sharding and replaces its
+ * annotations under the configuration: one or several factors, uneven and strided shards, groups,
+ * devices in any order, outputs in other layouts; sometimes stages. The same seed gives the same shardings. A dimension is cut in at most as many parts
  * as it has elements: symbolic ones only where sizes (the least that they will have) say how many.
  * */
 TSR_API tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,

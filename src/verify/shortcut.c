@@ -67,7 +67,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
         node = narrowed_before_integer(work->model, shapes);
     const char *who = "a part of the model";
     if (whole_has_changed(work, whole))
-        who = "the whole model";
+        who = "the unsharded model";
     if (node) {
         at = tsr__place_node(node);
         at.value = tsr__value_str(tsr_node_input(node, 0));
