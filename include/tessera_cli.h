@@ -748,9 +748,9 @@ TSR_API tsr_status tsr_model_label(tsr_model *model, bool wanted);
 TSR_API bool tsr_model_labelled(const tsr_model *model); /* some node has a label */
 /* Gives every node that can be sharded, in bodies too, a random valid sharding and replaces its
  * annotations under the configuration: one or several factors, uneven and strided shards, groups,
- * devices in any order, outputs in other layouts; sometimes stages. The same seed gives the same shardings. A dimension is cut in at most as many parts
- * as it has elements: symbolic ones only where sizes (the least that they will have) say how many.
- * */
+ * devices in any order, outputs in other layouts; sometimes stages. The same seed gives the
+ * same shardings. A dimension is cut in at most as many parts as it has elements: symbolic ones
+ * only where sizes (the least that they will have) say how many. */
 TSR_API tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                           const tsr_dim_size *sizes, size_t n);
 /* What the nodes say under the configuration, as lines that `tessera annotate --script` takes.
