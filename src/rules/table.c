@@ -593,9 +593,8 @@ const struct op_row tsr__op_table[] = {
     {"Mean", .since = 1, .rule = MANY},
     {"MeanVarianceNormalization", .since = 9, .rule = "[A* R*] -> [A* R*]; stat R",
      .derive = tsr__derive_mvn, .expand = tsr__expand_mvn, .note = "axes names R"},
-    {"MelWeightMatrix", .since = 17, .rule = "·,·,·,·,· -> [f m]; stat f m", .type = TYPE_OPEN,
-     .derive = tsr__derive_mel_weights, .shape = tsr__infer_mel_weights,
-     .expand = tsr__expand_mel_weights, .note = "of constants; " COMPARED},
+    {"MelWeightMatrix", .since = 17, .rule = "·,·,·,·,· -> [f m]; gen f m", .type = TYPE_OPEN,
+     .shape = tsr__infer_mel_weights, .whole = PLACES},
     {"Min", .since = 1, .rule = MANY, .value = tsr__value_min},
     {"Mish", .since = 18, .rule = UNARY, .work = WORK_CURVE},
     // e experts, i hidden elements of each: a cut of i gives partial sums of every token, one of e
