@@ -1,9 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// reasons.h - reasons why dimensions are not sharded, shared by several rows of table.c. Private to
-// it.
+// reasons.h - reasons why nodes or dimensions are not sharded, and notes, that several rows of
+// table.c share. Private to it.
 #ifndef TSR_RULES_REASONS_H
 #define TSR_RULES_REASONS_H
 
+// Nodes, and notes.
+#define BODIES   "bodies of this operator are not sharded"
+#define BRANCHES "nodes of both branches are sharded; all devices take the same branch"
+#define TURNS                                                                                      \
+    "nodes of the body are sharded; a carried value has one sharding, the iteration axis is "      \
+    "not sharded, all devices run the same iterations"
+#define LISTS "sequences, maps and optional values are not sharded"
+#define LISTS_NOTE                                                                                 \
+    "all elements of a sequence have one sharding; a sequence moves between stages only"
+#define OLD      "this version, before opset 7, broadcasts or stores its inputs differently"
+#define PLACES   "each element depends on its position"
+#define COMPARED "positions are compared locally; no communication"
+#define WINDOWS  "spatial shards need windows of the input; sizes must be known"
+#define SEGMENTS                                                                                   \
+    "axis names t; sharded if sizes are known: shards need windows of the input; strided shards, " \
+    "an equal share of every segment, need none"
+#define RECURRENT                                                                                  \
+    "layout 1 has the batch first; with one direction or activation parameters v is not sharded"
+#define FULL_SIZES "sizes are those of the full tensor; if they are not known, it is gathered"
+#define ENGINE_FORM                                                                                \
+    "an optimization of ONNX Runtime made this node; only models without it can be sharded here"
+#define RANDOM "all devices need the same random numbers"
+
+// Dimensions.
 #define DOT "elements of a head are multiplied and summed before the softmax"
 #define CACHED                                                                                     \
     "old keys and values are concatenated with new ones, so shards would not be contiguous"
@@ -47,5 +71,12 @@
             0                                                                                      \
         }                                                                                          \
     }
+
+// Of GRU, LSTM and RNN.
+#define RECURRENT_STAYS                                                                            \
+    STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},                             \
+          {"w", "rows of all gates are concatenated, and a shard needs some of each"},             \
+          {"h", "each gate of each step reads all of them"},                                       \
+          {"_", "biases of all gates are concatenated"})
 
 #endif

@@ -17,8 +17,7 @@
 //   .value    follows small integer tensors through the node (known_values.c)
 //   .expand   replaces a node of which a `stat` factor is cut
 //   .some     factors of which the kernel wants at least one element (empty.c); those with ~ behind
-//             them where
-//             some_if holds
+//             them where some_if holds
 //   .stays    why factors that it keeps whole (rep, sel and _) are
 //   .sum      what the node does with the parts of a sum in one of .sum_inputs: "Neg" passes them
 //             on, "Add" adds them
@@ -39,11 +38,11 @@
 #include "rules/expand/expand.h"
 #include "rules/reasons.h"
 
-// Bits of inputs, for the columns kept, writes and sum_inputs.
+// Bits of inputs, for the columns kept, widens, writes and sum_inputs.
 #define ALL_INPUTS   (~0u)
 #define LATER_INPUTS (~1u) // all but the first
 
-// Rules and reasons that several rows have.
+// Rules of several rows, and domains.
 #define UNARY     "[A*] -> [A*]"
 #define BINARY    "[A~],[A~] -> [A*]"
 #define MANY      "[A~]… -> [A*]"
@@ -52,29 +51,6 @@
 #define ML        "ai.onnx.ml"
 #define PREVIEW   "ai.onnx.preview"
 #define TRAINING  "ai.onnx.preview.training"
-#define BODIES    "bodies of this operator are not sharded"
-#define BRANCHES  "nodes of both branches are sharded; all devices take the same branch"
-#define TURNS                                                                                      \
-    "nodes of the body are sharded; a carried value has one sharding, the iteration axis is "      \
-    "not sharded, all devices run the same iterations"
-#define LISTS "sequences, maps and optional values are not sharded"
-#define LISTS_NOTE                                                                                 \
-    "all elements of a sequence have one sharding; a sequence moves between stages only"
-#define OLD      "this version, before opset 7, broadcasts or stores its inputs differently"
-#define PLACES   "each element depends on its position"
-#define COMPARED "positions are compared locally; no communication"
-#define WINDOWS  "spatial shards need windows of the input; sizes must be known"
-#define SEGMENTS                                                                                   \
-    "axis names t; sharded if sizes are known: shards need windows of the input; strided shards, " \
-    "an "                                                                                          \
-    "equal "                                                                                       \
-    "share of every segment, need none"
-#define RECURRENT                                                                                  \
-    "layout 1 has the batch first; with one direction or activation parameters v is not sharded"
-#define ENGINE_FORM                                                                                \
-    "an optimization of ONNX Runtime made this node; only models without it can be sharded "       \
-    "here"
-#define RANDOM "all devices need the same random numbers"
 
 const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
@@ -88,8 +64,7 @@ const struct op_row tsr__op_table[] = {
     {"Adam", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*],[A*] -> [A*],[A*],[A*]",
      .derive = tsr__derive_adam, .shape = tsr__infer_adam,
      .note = "several tensors: all parameters, all gradients, all states"},
-    // Before opset 7 the second operand was aligned by an attribute: such rows serve the shapes
-    // alone.
+    // Before opset 7 an attribute aligned the second operand: such rows give shapes only.
     {"Add", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .sum = SUM_ADDS, .sum_inputs = 3},
     {"Add", .since = 7, .rule = BINARY, .value = tsr__value_add, .sum = SUM_ADDS, .sum_inputs = 3},
@@ -123,8 +98,8 @@ const struct op_row tsr__op_table[] = {
              "with a cache k and q are not sharded",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED}), .work = WORK_ATTENTION,
      .count = tsr__count_attention},
-    // The weights of three projections stand side by side, (s h d) with s = 3: a cut of the heads
-    // takes three stretches of their columns.
+    // The weights of three projections are concatenated, (s h d) with s = 3: a shard of the heads
+    // has three ranges of columns.
     {"Attention", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[b q i],[i (s h d)],[(s h d)]?,[b _]?,[_ b h p d]?,[b~ h~ q~ _]?,·? -> [b q (h "
              "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
@@ -142,8 +117,7 @@ const struct op_row tsr__op_table[] = {
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
-    // ONNX Runtime writes running means over inputs 3 and 4 where the node has more than one
-    // output: `writes`.
+    // With more than one output, ONNX Runtime writes running means over inputs 3 and 4 (`writes`).
     {"BatchNormalization", .since = 14, .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .type1 = TYPE_AS_FOURTH, .type2 = TYPE_AS_FOURTH,
      .writes = 1u << 3 | 1u << 4, .note = "inference form only"},
@@ -192,14 +166,13 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS(
          {"k l", "the kernel computes the position of a block from its number"},
          {"O", "blocks overlap, and a shard of the image needs block numbers from the first"})},
-    // How many elements are chosen is known at run time alone, so t has no parts.
+    // The number of selected elements is known only at run time, so t is not sharded.
     {"Compress", .since = 9, .rule = "[A* v B*],[v] -> [A* t B*]; rep v t",
      .derive = tsr__derive_compress, .shape = tsr__infer_compress,
      .note = "t depends on the data; without axis it is not sharded",
      .stays = STAYS({"v t", CHOSEN})},
-    // t of the result is not t of an input: part j of the result is in some inputs and not in
-    // others, which windows express (derive_window.c). `other` is a second rule, in which devices
-    // have a share of every input.
+    // t of the result is not t of an input: a shard of the result needs windows of some inputs
+    // (derive_window.c). `other` is a second rule: devices have a share of every input.
     {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
      .other = tsr__derive_concat_strided, .shape = tsr__infer_concat, .value = tsr__value_concat,
      .note = SEGMENTS},
@@ -211,9 +184,8 @@ const struct op_row tsr__op_table[] = {
      .whole = "every device has it; shards are sliced where they are needed"},
     {"ConstantOfShape", .since = 9, .rule = "· -> [A*]; gen A; shape 0", .type = TYPE_OPEN,
      .shape = tsr__infer_constant_of_shape, .value = tsr__value_constant_of_shape},
-    // Channels are (group, channel in it). A cut of i gives partial sums, to which one device adds
-    // the bias (once 2); a cut of s needs a window of the neighbours; with g cut, attribute `group`
-    // counts the local ones.
+    // Channels are (group, channel in it). Sharded i gives partial sums, and one device adds the
+    // bias (once 2); sharded s needs windows; with g sharded, attribute `group` has the local count.
     {"Conv", .since = 1, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
      .derive = tsr__derive_conv, .shape = tsr__infer_conv, .some = "i s", .note = WINDOWS,
@@ -255,8 +227,8 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_masked_multi_head, .shape = tsr__infer_masked_multi_head,
      .stays = STAYS({"q", "there is a single new row"}, {"d v", DOT}, {"k p", CACHED}, {"s", SIDES},
                     {"_", CACHED})},
-    // Offsets are data: no window can be known, so space of the input is whole and space of the
-    // result is cut by other nodes that gather.
+    // Offsets are data, so windows are not known: the space of the input is not sharded, and the
+    // space of the result is sharded by an expansion (expand_deform.c).
     {"DeformConv", .since = 19,
      .rule = "[n (g i) S*],[(g o) i K*],[n _ O*],[(g o)]?,[n _ O*]? -> [n (g o) O*]; red i:sum; "
              "rep S K; stat O; attr group=g; once 3",
@@ -353,23 +325,17 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
      .shape = tsr__infer_fused_matmul, .some = "B~ m~ k", .some_if = tsr__stacks_differ,
      .note = "transA and transB exchange the letters", .work = WORK_PRODUCT},
-    // v are directions: cut in two, each device runs one of them, as attribute `direction` then
-    // says.
+    // v are directions: if sharded, each device runs one, and attribute `direction` names it.
     {"GRU", .since = 1, .kept = LATER_INPUTS,
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
              "word direction=v forward reverse; share activations=v",
      .derive = tsr__derive_recurrent, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
-     .stays = STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},
-                    {"w", "rows of all gates are concatenated, and a shard needs some of each"},
-                    {"h", "each gate of each step reads all of them"},
-                    {"_", "biases of all gates are concatenated"}),
-     .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
+     .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
     {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c", .stays = STAYS({"c", NORMED})},
-    // Rows of a table are sharded: each device looks up those that it has and returns 0 for the
-    // others, and the sum is the result (look 1 v). `kept`: the engine does not change constants of
-    // such inputs.
+    // If rows of the table are sharded, each device looks up its own rows and returns 0 for the
+    // others; the sum is the result (look 1 v).
     {"Gather", .since = 1, .kept = ALL_INPUTS,
      .rule = "[A* v B*],[I*] -> [A* I* B*]; red v:sum; look 1 v 0", .derive = tsr__derive_gather,
      .value = tsr__value_gather,
@@ -458,7 +424,7 @@ const struct op_row tsr__op_table[] = {
     {"Identity", .since = 1, .rule = UNARY, .type = TYPE_OPEN, .shape = tsr__infer_identity,
      .value = tsr__value_same, .sum = SUM_PASSES, .sum_inputs = 1, .work = WORK_VIEW,
      .reuse = REUSE_VIEW},
-    // `bodies`: the node itself is not cut; the nodes of its branches are, each by its own row.
+    // `bodies`: the node itself is not sharded; the nodes of its branches are, by their own rows.
     {"If", .since = 1, .rule = "· -> [A*]…; gen A", .type = TYPE_OPEN, .shape = tsr__infer_if,
      .misinferred = DOUBT_SIZES, .bodies = true, .note = BRANCHES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__infer_image_decoder,
@@ -476,11 +442,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]?,[v b h]?,[v _]? -> [t v b h]?,[v b "
              "h]?,[v b h]?; rep t w i h; word direction=v forward reverse; share activations=v",
      .derive = tsr__derive_lstm, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
-     .stays = STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},
-                    {"w", "rows of all gates are concatenated, and a shard needs some of each"},
-                    {"h", "each gate of each step reads all of them"},
-                    {"_", "biases of all gates are concatenated"}),
-     .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
+     .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
     {"LabelEncoder", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
      .shape = tsr__infer_category_mapper,
@@ -558,8 +520,7 @@ const struct op_row tsr__op_table[] = {
     {"MatMulIntegerToFloat", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n],[],[n~],[]?,[n~]?,[n~]? -> [B* m n]; red k:sum; once 6",
      .type = TYPE_AS_THIRD, .some = "B~ k", .some_if = tsr__stacks_differ},
-    // k is (u z): blocks of z elements that share a scale. Cuts go between blocks; attributes N and
-    // K count local elements.
+    // k is (u z): blocks of z elements share a scale and are not split. N and K count local ones.
     {"MatMulNBits", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
              "attr K=u; once 5",
@@ -597,8 +558,8 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_mel_weights, .whole = PLACES},
     {"Min", .since = 1, .rule = MANY, .value = tsr__value_min},
     {"Mish", .since = 18, .rule = UNARY, .work = WORK_CURVE},
-    // e experts, i hidden elements of each: a cut of i gives partial sums of every token, one of e
-    // is done by simpler nodes (expand_experts.c). The bias of the second layer is added once.
+    // e experts with i hidden elements each: sharded i gives partial sums of every token, sharded e
+    // needs an expansion (expand_experts.c). The bias of the second layer is added once.
     {"MoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS, .rereads = true,
      .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f; "
              "stat e; red i:sum; once 5",
@@ -618,8 +579,7 @@ const struct op_row tsr__op_table[] = {
     {"MultiHeadAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]?,[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h "
              "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
-             "k; attr "
-             "num_heads=h",
+             "k; attr num_heads=h",
      .derive = tsr__derive_multi_head, .shape = tsr__infer_multi_head,
      .expand = tsr__expand_multi_head,
      .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]",
@@ -710,7 +670,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
      .note = "axis says which dimension is _",
      .stays = STAYS({"_", "inputs are concatenated, each with its own scale"})},
-    // Rounding to bytes comes after the sum over i, so a cut of i needs the node taken apart.
+    // Rounding to bytes comes after the sum over i, so sharded i needs an expansion.
     {"QLinearConv", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
              "i; attr group=g",
@@ -763,11 +723,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
              "word direction=v forward reverse; share activations=v",
      .derive = tsr__derive_recurrent, .shape = tsr__infer_recurrent, .note = RECURRENT,
-     .stays = STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},
-                    {"w", "rows of all gates are concatenated, and a shard needs some of each"},
-                    {"h", "each gate of each step reads all of them"},
-                    {"_", "biases of all gates are concatenated"}),
-     .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
+     .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
     {"RandomNormal", .since = 1, .rule = "-> [A*]; gen A", .type = TYPE_DTYPE_FLOAT,
      .shape = tsr__infer_attribute, .whole = RANDOM, .single = true},
@@ -777,7 +733,7 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_attribute, .whole = RANDOM, .single = true},
     {"RandomUniformLike", .since = 1, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM,
      .single = true},
-    // Made, not moved: each device counts its own part, from its own first number.
+    // Each device computes its own range; no communication.
     {"Range", .since = 11, .rule = "·,·,· -> [r]; gen r; range 0 r", .derive = tsr__derive_range,
      .shape = tsr__infer_range, .value = tsr__value_range, .note = "integers that count up by one"},
     {"Reciprocal", .since = 1, .rule = UNARY},
@@ -864,8 +820,7 @@ const struct op_row tsr__op_table[] = {
      .whole = BODIES, .single = true},
     {"Scaler", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT,
      .stays = STAYS({"f", ATTRIBUTES})},
-    // Opset 8 has a batch in front and lengths for each: its bodies are followed for shapes, not
-    // cut.
+    // Opset 8 has a batch axis and sequence lengths: its bodies give shapes and are not sharded.
     {"Scan", .since = 8, .type = TYPE_OPEN, .shape = tsr__infer_scan_8, .whole = BODIES},
     {"Scan", .since = 9, .rule = "[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__infer_scan,
      .bodies = true, .note = TURNS},
@@ -878,8 +833,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_scatter_elements, .shape = tsr__infer_like_first,
      .note = "A and B where data and indices have the same sizes", .stays = STAYS({"w", UPDATES}),
      .reuse = REUSE_ON_CPU},
-    // Every device sees all updates and drops those that go to parts of v that others have (scat 1
-    // v).
+    // Every device reads all updates and drops those for shards of v elsewhere (scat 1 v).
     {"ScatterND", .since = 11, .rule = "[v S*],[I* _],[I* S*] -> [v S*]; rep I; scat 1 v 0 0",
      .derive = tsr__derive_scatter_nd, .shape = tsr__infer_like_first,
      .note = "the last size of the indices is the number of dimensions v",
@@ -895,18 +849,14 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_identity, .note = LISTS_NOTE},
     {"SequenceInsert", .since = 11, .rule = "[A*],[A*],·? -> [A*]", .type = TYPE_OPEN,
      .shape = tsr__infer_sequence_insert, .note = LISTS_NOTE},
-    // All devices have lists of the same length, whose elements are cut: the greatest of equal
-    // numbers is it.
+    // All devices have sequences of the same length, so the maximum is that length.
     {"SequenceLength", .since = 11, .rule = "[A*] -> []; red A:max", .type = TYPE_INT64,
      .shape = tsr__infer_scalar, .note = LISTS_NOTE},
     {"SequenceMap", .since = 17, .type = TYPE_OPEN, .shape = tsr__infer_sequence_map,
      .whole = BODIES},
-    // The local node would give local sizes: it is replaced by sizes of the whole (sizes 0 0 1), on
-    // all devices.
+    // The local node would return local sizes: sizes of the full tensor replace it (sizes 0 0 1).
     {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
-     .type = TYPE_INT64, .shape = tsr__infer_shape, .value = tsr__value_shape,
-     .note = "sizes are those of the full tensor; if they are not known, it is "
-             "gathered"},
+     .type = TYPE_INT64, .shape = tsr__infer_shape, .value = tsr__value_shape, .note = FULL_SIZES},
     {"Shrink", .since = 9, .rule = UNARY, .reuse = REUSE_ON_ALL},
     {"Sigmoid", .since = 1, .rule = UNARY, .work = WORK_CURVE, .reuse = REUSE_ON_ALL},
     {"Sign", .since = 9, .rule = UNARY},
@@ -917,9 +867,7 @@ const struct op_row tsr__op_table[] = {
     {"Sin", .since = 7, .rule = UNARY, .work = WORK_CURVE},
     {"Sinh", .since = 9, .rule = UNARY, .work = WORK_CURVE},
     {"Size", .since = 1, .rule = "[A*] -> ·; drop A; size 0 0 1", .derive = tsr__derive_size_of,
-     .type = TYPE_INT64, .shape = tsr__infer_scalar, .value = tsr__value_size,
-     .note = "sizes are those of the full tensor; if they are not known, it is "
-             "gathered"},
+     .type = TYPE_INT64, .shape = tsr__infer_scalar, .value = tsr__value_size, .note = FULL_SIZES},
     {"SkipGroupNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)],[(g c)]? -> [n S* (g c)],[n S* (g c)]?; "
              "rep c S; attr groups=g",
@@ -990,8 +938,7 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS({"l", "n-grams are parts of a row"}, {"v", ATTRIBUTES})},
     {"ThresholdedRelu", .since = 1, .rule = UNARY, .reuse = REUSE_ON_ALL},
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD, .work = WORK_COPY},
-    // t copies are made: cut along t a device makes fewer copies, cut along a it has a strided part
-    // of them.
+    // t copies: with t sharded a device makes fewer copies, with a sharded it has a strided shard.
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; gen t u", .derive = tsr__derive_tile,
      .shape = tsr__infer_tile, .note = "sharding a gives strided results", .work = WORK_COPY},
     {"TopK", .since = 1, .rule = "[A* v],·? -> [A* k],[A* k]; stat v; rep k",
