@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// edits.c - what a configuration says about a model, as the edits that say it: one line each, in
-// the words of `tessera annotate --script`. Nodes are named by their place in their graph.
+// edits.c - prints the annotations of a configuration as edits for `tessera annotate --script`, one
+// per line. Nodes are named by their index in their graph.
 //
 //     --config tp:2
 //     --shard "#4":"x"={2,1:0,1}
@@ -9,7 +9,8 @@
 //     --delay #4
 #include "sharding/layouts/internal.h"
 
-// The text so far. A copy of twice the size is made where it does not fit: arenas do not give back.
+// The text so far. If it does not fit, it is copied to a block of twice the size; the arena keeps
+// the old one.
 struct lines {
     struct arena *arena;
     const struct shapes *shapes;
@@ -40,12 +41,12 @@ static bool add_line(struct lines *lines, struct str line)
     return true;
 }
 
-// "--config tp:2=gpu0,gpu1": the names of the devices are optional.
+// "--config tp:2=gpu0,gpu1": the device names are optional.
 static bool add_config(struct lines *lines, const tsr_config *config)
 {
     struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
                                         (long long)tsr_config_devices(config));
-    char before = '='; // of the first name
+    char before = '='; // before the first name
     for (size_t i = 0; i < tsr_config_device_name_count(config); i++) {
         line = tsr__arena_printf(lines->arena, STR_FMT "%c%s", STR_ARG(line), before,
                                  tsr_config_device_name(config, i));
@@ -57,7 +58,7 @@ static bool add_config(struct lines *lines, const tsr_config *config)
 }
 
 // The notation counts dimensions from the last, so the rank must be the real one, declared or not.
-// A spec that says nothing has no edit; a wrong one is a finding and ends the list.
+// An empty spec has no edit; an invalid one is an error and ends the list.
 static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -94,7 +95,8 @@ static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struc
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before);
 
-// An attribute with a list of graphs has no name for each of them; no operator of ONNX has one.
+// The graphs of an attribute with a list of graphs have no names. No ONNX operator has such an
+// attribute.
 static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
                              struct str path)
 {
@@ -113,7 +115,7 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
     return TSR_OK;
 }
 
-// Sums have one output, the first.
+// Nodes with sums have one output.
 static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
     const tsr_value *value = NULL;
@@ -126,8 +128,8 @@ static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct st
     return TSR_NOMEM;
 }
 
-// Nodes are named by their number, "#3", and those of bodies by the way to them: every node has
-// that, named or not.
+// Nodes are named by index, "#3", and nodes of bodies by their path, because not every node has a
+// name.
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before)
 {
@@ -162,7 +164,7 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
     return add_graph(lines, tsr_model_graph(model), config, STR(""));
 }
 
-// The lines are made in an arena of their own; the session keeps the finished text alone.
+// Builds the lines in a temporary arena; the session keeps the finished text.
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
     if (!out)

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// explicit.c - the placement of one node for which the caller gives the layouts: what the flow
-// would make of them if they stood in the model as specs. The planner asks here before it writes
-// shardings down.
+// explicit.c - computes the placement of one node from given layouts, as the flow would do if they
+// were specs of the model. The planner uses it before it writes shardings.
 //
-// So what the planner prices is what the flow later finds. Both take inputs to the letter, then
-// outputs as far as they fit; what merely arrives, and wishes, do not count here.
+// So the planner predicts the cost of what the flow does later. All inputs must fit; outputs are
+// used as far as they fit. Layouts that arrive without a spec, and requests, are not used here.
 #include "sharding/layouts/node_placement.h"
 
 static bool take(struct solve *solve, const tsr_node *node, const struct shapes *shapes, bool out,
@@ -15,9 +14,9 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }
 
-// Inputs must fit, all of them. Outputs are tried one by one: one that does not fit, or that fits
-// but costs a device although an input is explicit, is left out, as the flow leaves it to a reshard
-// after the node.
+// All inputs must fit. Outputs are tried one by one. An output is left out if it does not fit, or
+// if it would drop a device although an input is explicit. The flow would reshard it after the
+// node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,
@@ -61,7 +60,7 @@ static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec 
     if (tsr__spec_canonical(arena, spec, &shape, false, &layout) != TSR_OK)
         return false;
     if (!layout)
-        return true; // says nothing
+        return true; // the spec is empty
     struct slots slots = tsr__slots_of(node, value);
     bool is_output;
     size_t i;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// infer.c - completes annotations: what the flow found is written down as specs of every input and
-// output that had none. Explicit specs stay as they are, so inferring twice changes nothing.
+// infer.c - completes annotations: writes the layouts found by the flow as specs of every input and
+// output that has none. Explicit specs do not change, so inferring twice has no effect. The model
+// is checked first, without remarks, because the flow needs valid specs.
 //
-//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: written are W {1,1:0,1}, Y
-//       {2,1:0,1} at
-//     both nodes and Z {2,1:0,1}. The check comes first, without remarks: the flow needs specs that
-//       are right.
+//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: it writes W {1,1:0,1}, Y {2,1:0,1}
+//       at
+//     both nodes, and Z {2,1:0,1}
 #include "sharding/flow/flow.h"
 
 struct writing {
@@ -38,7 +38,7 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     int64_t sizes[TILE_MAX_FACTORS];
     if (shape.rank != layout->rank)
         return true;
-    // Where a device has several shards, those that can be taken together would be read as fewer
+    // If a device has several shards that can be merged, the spec would be read as fewer shards
     // than the node needs.
     const struct tile_layout *read = tsr__layout_canonical(writing->arena, layout, &shape);
     if (read && !tsr__layout_equal(read, layout))
@@ -52,7 +52,7 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     return true;
 }
 
-// Under this configuration; a pipeline stage alone is not a spec.
+// Looks at this configuration only. A pipeline stage alone is not a spec.
 static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -62,7 +62,7 @@ static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
                               const struct node_flow *nodes, size_t count);
 
-// Bodies that run as they stand have no flow, and nothing is written into them.
+// Bodies that run unchanged have no flow, and nothing is written into them.
 static tsr_status write_bodies(const struct writing *writing, const struct node_flow *nf)
 {
     if (!nf->bodies)
@@ -76,8 +76,8 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
     return TSR_OK;
 }
 
-// Outputs get what the node gives (not what was wanted of them, which is explicit and stands there
-// already).
+// Outputs get the layout that the node produces. A requested layout is explicit and in the model
+// already.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
@@ -85,13 +85,13 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     tsr_status status = write_bodies(writing, nf);
     if (status != TSR_OK)
         return status;
-    // Specs beside those that the node cannot follow would contradict them, or, where no rule is
-    // known, complete them: an operator whose tensors all have specs is cut as told.
+    // If the node cannot follow its specs, further specs would contradict them. Without a rule,
+    // they would complete them, and an operator whose tensors all have specs is sharded by them.
     if ((nf->unheeded || nf->replicated) && has_any_spec(node, config))
         return TSR_OK;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         tsr_value *value = tsr_node_input(node, i);
-        // What holds for the first reading holds for all.
+        // All uses of the value get the same spec.
         if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value) ||
             !readings_agree(nf, value, nf->inputs[i]) ||
             !can_be_said(writing, value, nf->inputs[i]))
@@ -142,8 +142,8 @@ static tsr_status write_flow(struct arena *arena, tsr_model *model, tsr_config *
     return write_nodes(&writing, tsr_model_graph(model), flow->nodes, flow->n_nodes);
 }
 
-// The named configuration, or the only one; with a finding, NULL.
-// name NULL: the model must declare exactly one.
+// Returns the named configuration. name NULL: the model must declare exactly one. Returns NULL
+// after an error.
 static tsr_config *choose(tsr_model *model, const char *name)
 {
     struct place at = PLACE_NONE;
@@ -170,8 +170,8 @@ static tsr_config *choose(tsr_model *model, const char *name)
     return NULL;
 }
 
-// Calls are replaced by their bodies in the model itself: specs of a function's node would hold for
-// all of its calls.
+// Inlines function calls in the model itself, because specs of a function's node would apply to all
+// of its calls.
 static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
 {
     tsr_session *session = tsr_model_session(model);

@@ -4,11 +4,11 @@
 // shardings.
 #include "sharding/layouts/internal.h"
 
-// The name of the configuration follows: one label for each configuration that the node has an
-// entry for.
+// The name of the configuration follows: one label per configuration for which the node has an
+// entry.
 #define KEY "ai.tessera.sharding."
 
-// Specs do not say which side their value is on.
+// Specs do not record whether their value is an input or an output.
 static bool is_output(const tsr_node *node, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -17,8 +17,8 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
     return false;
 }
 
-// Inputs or outputs: "x {2,1:0,1}, w {1:0,1}".
-// Specs that cannot be printed are left out: a label is for people.
+// Writes inputs or outputs: "x {2,1:0,1}, w {1:0,1}". Skips specs that cannot be printed, because
+// labels are for people only.
 static void write_specs(struct text *text, const tsr_node *node, const tsr_node_config *entry,
                         bool outputs)
 {
@@ -64,8 +64,7 @@ static bool is_label(const char *key)
     return strncmp(key, KEY, strlen(KEY)) == 0;
 }
 
-// A label whose configuration the node says nothing about (any more), or any label where none is
-// wanted.
+// True if the node has no entry for the label's configuration, or if no labels are wanted.
 static bool is_stale(const tsr_node *node, const char *key, bool wanted)
 {
     if (!is_label(key))
@@ -80,7 +79,7 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
     return true;
 }
 
-// Removing moves the pairs behind it forward, so i stays where something was removed.
+// Removing a pair moves the later ones forward, so i stays the same.
 static tsr_status remove_stale(tsr_node *node, bool wanted)
 {
     const char *key, *value;
@@ -107,8 +106,8 @@ bool tsr_model_labelled(const tsr_model *model)
     return false;
 }
 
-// Also for nodes of bodies and functions. A label that is right already is not written again, and
-// leaves its node's bytes as they are.
+// Also labels nodes of bodies and functions. A label that is correct already is not written again,
+// so the node keeps its bytes.
 tsr_status tsr_model_label(tsr_model *model, bool wanted)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

@@ -13,24 +13,23 @@
 
 #include <stdlib.h>
 
-#define SHARES_UNITS 12 // of unequal parts, all together
+#define SHARES_UNITS 12 // total units of unequal parts
 #define GRID_AXES    3
-#define ATTEMPTS     12 // at one node, before it is left as it is
+#define ATTEMPTS     12 // per node, before it is left unsharded
 #define DIVISORS_MAX 64
 #define TURNS        3 // most shards per device, on average
-#define COPIES       2 // of a part
+#define COPIES       2 // maximum per part
 
-// `state` is the only source of chance: nothing else may be drawn from, or a seed would not always
-// give the same.
+// `state` is the only source of randomness, so that a seed always gives the same result.
 struct dice {
-    struct arena *arena;  // of the model
-    struct arena scratch; // of one node
+    struct arena *arena;  // for the model
+    struct arena scratch; // for one node
     tsr_config *config;
     const struct shapes *shapes;
     struct dim_sizes *sizes;
     int64_t n_all;
     int64_t first, n; // devices of the stage: all, or a run of them
-    bool inside;      // in a body, where symbols may mean something else
+    bool inside;      // in a body, where symbols may have another meaning
     uint64_t state;
 };
 
@@ -43,7 +42,7 @@ static uint64_t draw(struct dice *dice)
     return z ^ z >> 31;
 }
 
-// 0 .. n - 1. The slight preference for small numbers does not matter here.
+// Returns 0 .. n - 1. The slight bias to small numbers does not matter here.
 static int64_t below(struct dice *dice, int64_t n)
 {
     if (n > 1)
@@ -51,7 +50,7 @@ static int64_t below(struct dice *dice, int64_t n)
     return 0;
 }
 
-// True in that many of a hundred draws.
+// True with a probability of `percent`.
 static bool chance(struct dice *dice, int percent)
 {
     return below(dice, 100) < percent;
@@ -74,16 +73,16 @@ static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 
 // ---- devices in a grid -------------------------------------------------------------------------
 
-// Device devices[i] stands at at[i]: 6 devices on axes {2,3} stand at (0,0) (1,0) (0,1) (1,1) (0,2)
+// devices[i] is at position at[i]: 6 devices on axes {2,3} are at (0,0) (1,0) (0,1) (1,1) (0,2)
 // (1,2).
 struct grid {
     int64_t *devices;
     int64_t n;
     int64_t axes[GRID_AXES];
     int n_axes;
-    int64_t (*at)[GRID_AXES]; // where each device stands
-    bool even;                // equally many devices at every place
-    bool turns;               // a device may stand at several
+    int64_t (*at)[GRID_AXES]; // position of each device
+    bool even;                // all positions have the same number of devices
+    bool turns;               // a device may be at several positions
 };
 
 static int by_number(const void *a, const void *b)
@@ -92,7 +91,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Some devices: mostly all, mostly in order.
+// Draws some devices: usually all, usually in order.
 static bool draw_devices(struct dice *dice, struct grid *grid)
 {
     size_t room = (size_t)dice->n_all * TURNS * COPIES;
@@ -114,7 +113,7 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// What is left after three axes are copies that no axis counts.
+// Devices that remain after three axes are replicas.
 static void place_evenly(struct dice *dice, struct grid *grid)
 {
     int64_t rest = grid->n;
@@ -133,7 +132,7 @@ static void place_evenly(struct dice *dice, struct grid *grid)
     grid->even = true;
 }
 
-// One axis, and more devices than parts.
+// Uses one axis, and more devices than parts.
 static void place_unevenly(struct dice *dice, struct grid *grid)
 {
     int64_t parts = 2 + below(dice, grid->n - 2);
@@ -146,7 +145,7 @@ static void place_unevenly(struct dice *dice, struct grid *grid)
     grid->even = grid->n == parts;
 }
 
-// A grid of some devices, now and then with unequally many of them at its places.
+// Draws a grid of some devices, sometimes with different numbers of devices at its positions.
 static bool draw_grid(struct dice *dice, struct grid *grid)
 {
     *grid = (struct grid){0};
@@ -159,7 +158,7 @@ static bool draw_grid(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Parts of one or two axes, each on one or two devices whatever else these have.
+// Splits one or two axes and puts each part on one or two devices, regardless of their other parts.
 static bool place_in_turns(struct dice *dice, struct grid *grid)
 {
     int64_t n = grid->n, *devices = ARENA_ARRAY(&dice->scratch, int64_t, (size_t)n);
@@ -186,7 +185,7 @@ static bool place_in_turns(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// As draw_grid, or any device at any place. Nodes of bodies take no turns.
+// Like draw_grid, or any device at any position. In bodies, a device gets one part only.
 static bool draw_places(struct dice *dice, struct grid *grid)
 {
     if (dice->inside || !chance(dice, 5))
@@ -197,7 +196,8 @@ static bool draw_places(struct dice *dice, struct grid *grid)
 
 // ---- a placement -------------------------------------------------------------------------------
 
-// The size, or the least that the caller promises for a symbol; -1: not known, and so not cut.
+// Returns the size of a dimension; for a symbol, the caller's minimum. -1: unknown, so the
+// dimension is not sharded.
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
     if (dice->inside)
@@ -209,13 +209,13 @@ static bool may_cut(struct dice *dice, const struct rule_factor *factor, const s
                     int64_t cuts)
 {
     bool fits = factor->kind == FACTOR_PAR || grid->even ||
-                (factor->kind == FACTOR_RED && !grid->turns); // a device has one part of a sum
+                (factor->kind == FACTOR_RED && !grid->turns); // a device has only one part of a sum
     if (factor->kind == FACTOR_REP || !fits || size_of(dice, factor->size) < cuts)
         return false;
-    return factor->kind != FACTOR_STAT || chance(dice, 50); // these take many nodes to do
+    return factor->kind != FACTOR_STAT || chance(dice, 50); // these are expanded to many nodes
 }
 
-// A factor for each axis, or -1: copies. False: nothing is cut.
+// Draws a factor for each axis; -1: replicas. False: nothing is sharded.
 static bool draw_factors(struct dice *dice, const struct rule *rule, const struct grid *grid,
                          int *factor)
 {
@@ -237,8 +237,8 @@ static bool draw_factors(struct dice *dice, const struct rule *rule, const struc
     return any;
 }
 
-// Sometimes the parts of a dimension are unequal: a number of units for each, all of which a
-// dimension of that size has. Of 8 elements in 2 parts, 3 units and 1. 0: equal parts.
+// Sometimes draws unequal parts, as a number of units for each, such as 3 units and 1 for 2 parts.
+// There are no more units than elements. 0: equal parts.
 static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
 {
     int64_t units[TILE_MAX_UNITS], left = int64_min(size, SHARES_UNITS) - parts;
@@ -265,9 +265,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// The cell of a device is its position in the grid, for the axes that have a factor; devices that
-// differ along an axis without one do the same work. Placements list their devices ascending, hence
-// the sorted seats.
+// The cell of a device is its position in the grid, for the axes that have a factor. Devices that
+// differ only along other axes do the same work. Placements list devices in ascending order, so the
+// seats are sorted.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -301,7 +301,7 @@ static bool place(struct dice *dice, const struct rule *rule, const struct grid 
     return true;
 }
 
-// Now and then a factor is two: an inner one that is cut gives strided shards.
+// Sometimes splits a factor in two: sharding the inner one gives strided shards.
 static const struct rule *perhaps_refined(struct dice *dice, const struct rule *rule)
 {
     if (!chance(dice, 15) || rule->n_factors == 0 || rule->n_factors >= RULE_MAX_FACTORS - 1)
@@ -321,14 +321,14 @@ static const struct rule *perhaps_refined(struct dice *dice, const struct rule *
 
 // ---- what is written ---------------------------------------------------------------------------
 
-// What is to be written for one node.
+// The specs to write for one node.
 struct choice {
     tsr_node *node;
     size_t n_in, n_out;
-    struct tile_layout **in, **out; // NULL: nothing is said
+    struct tile_layout **in, **out; // NULL: no spec
 };
 
-// Nothing is said yet; also used to forget a try that did not hold.
+// Starts without specs; also discards a failed attempt.
 static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     *choice =
@@ -338,8 +338,7 @@ static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choic
     return !dice->scratch.failed;
 }
 
-// One layout for all readings of the value that input i reads; NULL: none is said of it, or two
-// differ.
+// Returns the layout for all uses of the value of input i; NULL: it has none, or two differ.
 static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
 {
     struct tile_layout *found = NULL;
@@ -353,8 +352,8 @@ static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
     return found;
 }
 
-// A value that the node reads several times has one sharding: if the uses differ (Gemm of A, A and
-// A) it gets none, else all uses get it.
+// A value that the node reads several times has one spec. If the uses differ (Gemm of A, A and A)
+// it gets none; otherwise all uses get it.
 static bool join_readings(struct dice *dice, struct choice *choice)
 {
     struct tile_layout **joined =
@@ -368,7 +367,7 @@ static bool join_readings(struct dice *dice, struct choice *choice)
     return true;
 }
 
-// What the placement needs of each input: mostly all of it is said.
+// Chooses the layouts that the placement needs as specs of the inputs, usually for all of them.
 static bool say_inputs(struct dice *dice, const struct placement *placement, struct choice *choice)
 {
     bool all = chance(dice, 80);
@@ -385,12 +384,13 @@ static bool say_inputs(struct dice *dice, const struct placement *placement, str
         if (!choice->in[i])
             return false;
         if (!tsr__layout_equal(layout, choice->in[i]))
-            choice->in[i] = NULL; // shards that are read as fewer: nothing is said
+            choice->in[i] = NULL; // would be read as fewer shards: no spec
     }
     return join_readings(dice, choice);
 }
 
-// What the solver makes of the inputs alone is what was meant, or something else that it can do.
+// True if the solver finds a valid placement from the inputs alone. It may differ from the drawn
+// one.
 static bool holds(struct dice *dice, const struct rule *rule, const struct choice *choice,
                   bool *cut)
 {
@@ -404,7 +404,7 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
         if (!choice->in[i])
             continue;
         shape = tsr__shapes_of(dice->shapes, tsr_node_input(choice->node, i));
-        solve.strict = tsr__layout_is_whole(choice->in[i]); // as the checker has it
+        solve.strict = tsr__layout_is_whole(choice->in[i]); // as in the checker
         if (!tsr__solve_add(&solve, false, (int)i, choice->in[i], &shape, false, true))
             return false;
     }
@@ -415,7 +415,7 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
 
 // ---- any layout of a tensor --------------------------------------------------------------------
 
-// A dimension cut by one axis: as a whole, or one of two factors of it.
+// Shards a dimension by one axis: the dimension itself, or one of two factors of it.
 static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_dim *dim,
                     int *factor)
 {
@@ -438,7 +438,7 @@ static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_d
     return true;
 }
 
-// axis_of: by dimension, the axis of the grid that cuts it; of uncut dimensions it is not read.
+// axis_of: by dimension, the axis of the grid that shards it; not used for unsharded dimensions.
 static struct tile_layout *own(struct dice *dice, const struct grid *grid,
                                struct tile_layout *layout, const int *axis_of)
 {
@@ -458,8 +458,7 @@ static struct tile_layout *own(struct dice *dice, const struct grid *grid,
     return NULL;
 }
 
-// A layout of that shape without regard to any rule: what a node is given, and not what it would
-// choose.
+// Draws a layout without regard to the rule of the node.
 static struct tile_layout *any_layout(struct dice *dice, const struct shape *shape)
 {
     struct grid grid;
@@ -488,13 +487,14 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     return NULL;
 }
 
-// Elements smaller than a byte are not sent in pieces, so no other layout is asked for them.
+// Types smaller than a byte cannot be transferred in parts, so no other layout is requested for
+// them.
 static bool movable(const struct shape *shape)
 {
     return shape->rank >= 0 && shape->rank <= TILE_MAX_RANK && tsr_dtype_bits(shape->dtype) >= 8;
 }
 
-// Outputs: left open, as they come, or in any other layout.
+// Outputs get no spec, the layout that results, or any other layout.
 static bool say_outputs(struct dice *dice, const struct placement *placement, struct choice *choice)
 {
     for (size_t i = 0; i < choice->n_out; i++) {
@@ -516,7 +516,7 @@ static bool say_outputs(struct dice *dice, const struct placement *placement, st
     return true;
 }
 
-// A node that is not cut: now and then it runs on some devices only.
+// For a node that is not sharded: sometimes it runs on some devices only.
 static bool say_whole(struct dice *dice, struct choice *choice)
 {
     struct grid grid;
@@ -563,7 +563,7 @@ static tsr_status write_choice(struct dice *dice, const struct choice *choice)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// One try; *done: it holds and is in *choice.
+// One attempt; *done: it is valid and stored in *choice.
 static bool try_node(struct dice *dice, const struct rule *rule, struct choice *choice, bool *done)
 {
     struct grid grid;
@@ -583,7 +583,7 @@ static bool try_node(struct dice *dice, const struct rule *rule, struct choice *
     return say_outputs(dice, &placement, choice);
 }
 
-// False: no memory. A node of which no try holds gets no cut, which is always right.
+// False: out of memory. If no attempt is valid, the node stays unsharded.
 static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     const struct rule *rule = tsr__rule_of(&dice->scratch, node, dice->shapes);
@@ -603,8 +603,8 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     return begin_choice(dice, node, choice) && (stays || say_whole(dice, choice));
 }
 
-// Removes specs of an earlier draw, so that the seed alone decides. Removing the last one may also
-// remove the entry, and `nc` is dangling then.
+// Removes specs of an earlier draw, so that the result depends on the seed only. Removing the last
+// one may also remove the entry, which leaves `nc` dangling.
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -616,7 +616,7 @@ static tsr_status clear_node(tsr_node *node, const tsr_config *config)
     return TSR_OK;
 }
 
-// Memory of one node is given back after it: models may have thousands.
+// Frees the memory of each node at once, because models may have thousands.
 static tsr_status shard_node(struct dice *dice, tsr_node *node)
 {
     struct choice choice;
@@ -634,7 +634,7 @@ static tsr_status shard_node(struct dice *dice, tsr_node *node)
 
 static tsr_status shard_graph(struct dice *dice, tsr_graph *graph);
 
-// Bodies on the devices of their node's stage.
+// Shards bodies over the devices of their node's stage.
 static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
 {
     struct control control;
@@ -667,7 +667,7 @@ static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 
 // ---- stages ------------------------------------------------------------------------------------
 
-// Existing stages stay, and the model is sharded within them.
+// If the graph has stages, they stay, and the model is sharded within them.
 static bool has_stages(const tsr_graph *graph, const tsr_config *config)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -688,7 +688,7 @@ static bool all_can_move(const struct dice *dice, const tsr_graph *graph)
     return true;
 }
 
-// The main graph in two or three runs of nodes, each on a run of the devices.
+// Splits the main graph into two or three runs of nodes, each on a run of the devices.
 static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
 {
     int64_t most = int64_min(dice->n_all, 3), stages = 2 + below(dice, most - 1);
@@ -714,9 +714,9 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages
-// yet, there is more than one device, and all values can be sent; the draw comes from the seed, so
-// a seed always gives the same annotations.
+// In one of five draws the model is first divided into stages. It must have more than two nodes and
+// no stages yet; there must be more than one device, and all values must be transferable. The draw
+// depends on the seed, so a seed always gives the same annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // agree.c - the checker for one operator: are the shardings of a node's inputs consistent?
 //
-// The solver takes each explicit layout, first alone, then together with those before it. A layout
+// The solver tests each explicit layout, first alone, then together with those before it. A layout
 // that does not fit alone is a sharding that this operator does not support here: a warning. One
-// that fits alone but not together contradicts another sharding: an error that names both and says
-// how the second would have to be. Outputs are not checked: an output that is requested in another
-// layout is resharded.
+// that fits alone but not together contradicts another sharding: an error that names both and gives
+// the layout that the second should have. Outputs are not checked: an output that is requested in
+// another layout is resharded.
 //
 //     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
 //     X {1,2} and W {2,1}:   both shard k: consistent
-//     X {1,2} and W {1,2}:   W alone shards n, which is valid; together X says that k is sharded
-//                            and
-//                            W that it is not: an error, and W would have to be {2,1}
+//     X {1,2} and W {1,2}:   W alone shards n, which is valid; but X shards k and W does not: an
+//                            error, and W would have to be {2,1}
 //     X {2,1} and W {1,1:0,1}:   m is sharded and W replicated: consistent
 //
 // A device may own several shards. Add A [4,4] and B [4,4] -> Y on devices 0, 1, 2:
@@ -26,10 +25,10 @@ struct given {
     const tsr_value *value;
     struct tile_layout *layout;
     struct shape shape;
-    bool sharded; // {2,1:(0,1),(0,1)} is, although its layout is the full tensor on 0 and 1
+    bool sharded; // also true for {2,1:(0,1),(0,1)}, whose layout is the full tensor on 0 and 1
 };
-// One question. `given` is in the order of the inputs; the first of two that contradict each other
-// is taken to be right.
+// The check of one node. `given` is in the order of the inputs. If two layouts contradict each
+// other, the later one is reported.
 struct agree {
     struct arena *arena;
     const tsr_node *node;
@@ -37,8 +36,9 @@ struct agree {
     const struct rule *rule;
     int64_t n_all;
     bool remarks;
-    bool *uncut;                // set where the node is said to run whole
-    const struct flow *assumed; // layouts of values without a spec here; NULL: they are not checked
+    bool *uncut; // set if a warning says that the node runs unsharded
+    // provides layouts for inputs without a spec; NULL: those are not checked
+    const struct flow *assumed;
     struct given *given;
     size_t n;
 };
@@ -65,7 +65,8 @@ static void inherit(struct agree *agree, const struct shapes *shapes, int input,
     agree->given[agree->n++] = given;
 }
 
-// The layouts of inputs that have a spec, canonical, in the order of the inputs; each value once.
+// Collects the canonical layouts of the inputs that have a spec, in input order. Each value occurs
+// once.
 static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     size_t n_in = tsr_node_input_count(agree->node);
@@ -76,7 +77,7 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
         const tsr_value *value = tsr_node_input(agree->node, i);
         const tsr_spec *spec = NULL;
         if (value && nc)
-            spec = tsr__entry_spec(nc, value); // a second one is an error (spec-twice)
+            spec = tsr__entry_spec(nc, value); // a second spec is an error (spec-twice)
         if (!spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value))
             inherit(agree, shapes, (int)i, value);
         if (!spec)
@@ -92,16 +93,16 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
     return !agree->arena->failed;
 }
 
-// To the letter: every cut must fit, and factors of the tensor that it does not cut are whole from
-// now on.
+// Adds an explicit layout to the solver. Every sharded axis must fit the rule. Axes that the layout
+// does not shard stay unsharded from here on.
 static bool take(struct solve *solve, const struct given *given)
 {
     solve->strict = !given->sharded;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
-// A solver that knows nothing yet but the rule. A failed take spoils it, so each attempt begins
-// anew.
+// Creates a solver that knows the rule only. A failed take leaves it unusable, so every attempt
+// starts with a new one.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
     if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
@@ -110,7 +111,7 @@ static bool begin(const struct agree *agree, struct solve *solve)
     return true;
 }
 
-// What the layout of `by` alone asks of the input of `given`, as text; NULL: nothing is known.
+// Returns the layout that `by` alone requires of the input of `given`, as text. NULL: unknown.
 static const char *demanded(const struct agree *agree, const struct given *by,
                             const struct given *given)
 {
@@ -128,7 +129,7 @@ static const char *demanded(const struct agree *agree, const struct given *by,
     return NULL;
 }
 
-// `given` does not fit together with `by`; why are the solver's words.
+// Reports that `given` contradicts `by`; `why` is the reason from the solver.
 static void report_conflict(const struct agree *agree, const struct given *given,
                             const struct given *by, const char *why)
 {
@@ -150,8 +151,8 @@ static void report_conflict(const struct agree *agree, const struct given *given
               why);
 }
 
-// The first of those before g that contradicts it by itself; the nearest before it if only all
-// together do. i is at least 1: the first layout fits alone, or judge has ended before.
+// Returns the first earlier layout that contradicts layout i on its own. If no single one does,
+// returns the one just before i. i is at least 1, because the first layout always fits.
 static const struct given *culprit(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -174,7 +175,8 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
               "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
 }
 
-// As judge, without findings: for a second rule of the operator, of which one is enough.
+// Like judge, but without diagnostics. Used for the second rule of an operator: the node is
+// consistent if either rule fits.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
@@ -186,7 +188,8 @@ static bool fits_all(const struct agree *agree)
     return true;
 }
 
-// One diagnostic at most: after a contradiction the state is wrong. False: out of memory.
+// Adds at most one diagnostic, because the solver is unusable after a contradiction. False: out of
+// memory.
 static bool judge(const struct agree *agree)
 {
     struct solve all, alone;
@@ -218,8 +221,8 @@ static bool share_device(const struct tile_layout *a, const struct tile_layout *
     return false;
 }
 
-// Unsharded inputs must have a device in common, on which the node runs: the devices of all of them
-// are intersected.
+// Unsharded inputs must have a device in common, on which the node runs. Intersects the devices of
+// all inputs.
 static bool judge_unsharded(struct agree *agree)
 {
     if (agree->n == 0)
@@ -244,10 +247,9 @@ static bool judge_unsharded(struct agree *agree)
     return common != NULL;
 }
 
-// Judges the inputs that have specs, and with assumed those that have none too.
-// Cheap questions first: without a cut nothing can contradict, and rules are made only then. An
-// operator may have a second rule (tsr__rule_strided); the flow takes whichever does what is asked,
-// so agreement with either is enough.
+// Checks the inputs that have specs; with `assumed`, also those that have none. The cheap tests
+// come first: inputs that are all unsharded need no rule. An operator may have a second rule
+// (tsr__rule_strided). The flow uses either one, so the node is consistent if one fits.
 static bool agreement(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     bool cut = false;
@@ -262,19 +264,19 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
         return !agree->assumed || judge_unsharded(agree);
     struct control bodies;
     if (tsr__control_of(agree->node, &bodies))
-        return true; // the flow judges what goes into bodies
+        return true; // the flow checks the inputs of bodies
     agree->rule = tsr__rule_of(agree->arena, agree->node, shapes);
     if (!agree->rule)
         return false;
     if (agree->rule->open)
-        return true; // whether it is cut as told, the flow sees
+        return true; // the flow checks whether the node can be sharded as requested
     if (agree->rule->whole) {
         report_uncut(agree, NULL, agree->rule->whole);
         return true;
     }
     const struct rule *first = agree->rule;
     agree->rule = tsr__rule_strided(agree->arena, agree->node, shapes);
-    if (agree->rule && fits_all(agree)) // quietly
+    if (agree->rule && fits_all(agree)) // without diagnostics
         return true;
     agree->rule = first;
     return !agree->arena->failed && judge(agree);

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// check.c - tsr_check: everything that is wrong with a model's annotations, in one pass, each
-// mistake once.
+// check.c - tsr_check: reports every error in a model's annotations in one pass, each error once.
 //
-// Configurations first, then every node of every graph with its entries and specs, then the order
-// of stages. Marks by number (value, configuration) instead of searches keep it linear, however
-// many slots, specs or entries one node has. What one spec says of itself is examine.c's business,
-// whether the specs of a node agree by its operator's rule is agree.c's.
+// It checks the configurations, then every node of every graph with its entries and specs, then the
+// order of stages. examine.c checks each spec by itself. agree.c checks whether the specs of a node
+// are consistent under the rule of its operator.
 //
-// A mark is the number of the node (or entry) that is being looked at: of_node[value] == node_mark
-// says "the value is a slot of this node" without clearing anything between nodes. Of a node with
-// 10 000 inputs and as many specs, each spec costs one look.
+// Marks keep the check linear in the number of inputs, specs and entries. A mark is the number of
+// the current node (or entry). of_node[value] == node_mark means "the value is an input or output
+// of this node", and nothing has to be cleared between nodes.
 //
 //     node 7 is the third annotated one: node_mark 3; its inputs X, W and output Y get of_node 3
-//     a spec of Z: of_node[Z] is 0 or an older mark, so Z is no slot of this node:
+//     a spec of Z: of_node[Z] is 0 or an older mark, so this node does not use Z:
 //       spec-value-unknown or shard-value
 //     two specs of X in one entry: the second finds of_spec[X] equal to entry_mark: spec-twice
 #include "sharding/check/agree.h"
@@ -20,23 +18,23 @@
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-#define CANDIDATES_MAX  256 // names that a "did you mean" is chosen from
-#define STAGE_WALKS_MAX 256 // configurations whose stages are followed through the graph
+#define CANDIDATES_MAX  256 // limit of names to search for a "did you mean"
+#define STAGE_WALKS_MAX 256 // limit of configurations whose stages are checked along the graph
 #define SCRATCH_MAX     1048576
 #define FLOW_NODES_MAX                                                                             \
     20000 // of the main graph, times configurations: above, shardings are not followed
 
-// What is known of a declared configuration while all nodes are walked.
+// What the check of the nodes has found about a declared configuration.
 struct config_state {
     const tsr_config *config;
-    uint32_t seen_at;       // mark of the node that had an entry for it last
-    int64_t last_stage;     // in file order; -1: none yet
-    bool descends;          // some stage is below one before it
-    bool places;            // a spec of a staged node names another device than that of its stage
-    const tsr_node *beyond; // the first whose stage is no index of a device; NULL: none
+    uint32_t seen_at;   // mark of the last node with an entry for it
+    int64_t last_stage; // of the last node in file order; -1: none yet
+    bool descends;      // some stage is smaller than the one before it
+    bool places; // a spec of a node with a stage names a device other than the one of its stage
+    const tsr_node *beyond; // first node whose stage is not a device index; NULL: none
 };
 
-// Of this node it was said that it runs whole.
+// A node that a warning has already reported as running unsharded.
 struct told {
     uint32_t node;
     const tsr_config *config;
@@ -44,35 +42,34 @@ struct told {
 
 struct check {
     tsr_model *model;
-    tsr_model
-        *inlined; // not NULL: the model calls functions, and here they are replaced by their bodies
+    tsr_model *inlined; // copy with function calls inlined; NULL: the model has no calls
     tsr_session *session;
-    const char *only;     // configuration asked for, or NULL
-    struct arena arena;   // lives as long as the check
-    struct arena scratch; // freed now and then
-    struct map configs;   // name -> struct config_state, declared ones
+    const char *only;     // the requested configuration; NULL: all
+    struct arena arena;   // freed at the end of the check
+    struct arena scratch; // freed repeatedly during the check
+    struct map configs;   // name -> struct config_state, for declared configurations
     struct config_state *states;
     size_t n_states;
-    uint32_t *of_node; // by value id: mark of the node that it is an input or output of
-    uint32_t *of_spec; // by value id: mark of the entry that had a spec of it last
+    uint32_t *of_node; // by value id: mark of the last node that has it as input or output
+    uint32_t *of_spec; // by value id: mark of the last entry with a spec for it
     size_t n_ids;
-    VEC(struct told) told; // in the model to follow
-    struct shapes *shapes; // made when a value that declares no shape is asked for
+    VEC(struct told) told; // node ids of model_to_follow
+    struct shapes *shapes; // inferred when first needed, for a value without a declared shape
     uint32_t node_mark, entry_mark;
-    size_t errors; // of the session before
+    size_t errors; // errors in the session before this check
     bool annotated;
-    bool calls;   // of functions: operators are looked at once those are replaced
-    bool formal;  // also checks inputs without specs, as the formalism requires
-    bool remarks; // tell too what is right but not cut here
+    bool calls;   // the model calls functions: operators are checked after inlining
+    bool formal;  // also check inputs without specs, as the formalism requires
+    bool remarks; // also report valid annotations that have no effect here
 };
 
-// Hints are made only if the finding will be kept.
+// Formats a hint only if the diagnostic will be kept.
 #define HINT(c, ...)                                                                               \
     (tsr_finding_count((c)->session) < TSR_MAX_FINDINGS                                            \
          ? tsr__arena_printf(&(c)->scratch, __VA_ARGS__).p                                         \
          : NULL)
 
-// For findings about the model as a whole, or about a configuration (NULL: none in particular).
+// Place of a diagnostic about the model or, if `config` is not NULL, about a configuration.
 static struct place place_model(const struct check *check, const tsr_config *config)
 {
     struct place at = PLACE_NONE;
@@ -92,7 +89,7 @@ static struct place place_entry(const tsr_node *node, const tsr_config *config)
 
 // ---- configurations -----------------------------------------------------------------------------
 
-// The remedy for a name that is not declared; NULL where hints are not made any more.
+// Returns a hint for an undeclared name; NULL if no more hints are made.
 static const char *nearest_config(struct check *check, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
@@ -109,7 +106,7 @@ static const char *nearest_config(struct check *check, struct str name)
     return "name one that the model declares, or remove the annotation";
 }
 
-// The file may hold any number of devices; ir does not judge.
+// The ir module accepts any device count, so it is checked here.
 static void check_config(struct check *check, const tsr_config *config)
 {
     struct place at = place_model(check, config);
@@ -134,7 +131,7 @@ static bool chosen(const struct check *check, const char *name)
     return !check->only || strcmp(check->only, name) == 0;
 }
 
-// Declared configurations by name; the first of a name counts.
+// Indexes the declared configurations by name. If a name is repeated, the first one is used.
 static bool check_configs(struct check *check)
 {
     size_t n = tsr_model_config_count(check->model);
@@ -170,7 +167,7 @@ static bool check_configs(struct check *check)
 
 // ---- specs --------------------------------------------------------------------------------------
 
-// The name among the node's own that is nearest to what the spec says.
+// Returns the input or output of the node whose name is most similar to the one in the spec.
 static const char *nearest_value(struct check *check, const tsr_node *node, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
@@ -187,9 +184,8 @@ static const char *nearest_value(struct check *check, const tsr_node *node, stru
     return "name an input or output of the node, or remove the sharding";
 }
 
-// True if the spec is about a value of this node; else a finding says what it is about.
-// A stand-in has no graph (home NULL): the name is in no graph that the node sees. A value of
-// another node is known, but not here.
+// True if the spec refers to an input or output of this node; otherwise reports an error. A
+// placeholder value (home NULL) means that no visible graph has the name.
 static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
                              const tsr_value *value)
 {
@@ -221,8 +217,8 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// More shards than elements, or another size in the spec's words: "4/2*16" of 32 elements, where 64
-// are meant.
+// True if there are more shards than elements, or if the spec states another size: "4/2*16" means
+// 64 elements, but the dimension has 32.
 static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
 {
     int64_t product = 1;
@@ -239,7 +235,7 @@ static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
     return product != elements;
 }
 
-// The spec does not fit the shape that is declared: it cuts an axis beyond the rank, or one of
+// True if the spec does not fit the declared shape: it shards an axis beyond the rank, or one of
 // another size.
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
@@ -253,9 +249,9 @@ static bool disagrees(const tsr_spec *spec, const struct shape *shape)
     return false;
 }
 
-// What the value declares, else what the rules find. A declaration that the spec disagrees with may
-// itself be wrong (an output of [1, 3] where the inputs say [10, 3]): what follows from the inputs
-// counts then, as it does for who plans and cuts.
+// Returns the declared shape, or else the inferred one. If the spec does not fit the declared
+// shape, the declaration may be wrong (an output of [1, 3] where the inputs give [10, 3]). Then the
+// shape inferred from the inputs is used, as in the planner and in partition.
 static struct shape shape_of(struct check *check, const tsr_value *value, const tsr_spec *spec)
 {
     struct shape shape = tsr__declared_shape(&check->scratch, value);
@@ -268,8 +264,7 @@ static struct shape shape_of(struct check *check, const tsr_value *value, const 
     return shape;
 }
 
-// A spec of a wrong value is still examined for what it says of itself, without a shape to hold it
-// against.
+// A spec of an unknown value is still examined, but without a shape.
 static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,
                        int64_t devices, const tsr_spec *spec)
 {
@@ -292,7 +287,7 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
 
 // ---- entries ------------------------------------------------------------------------------------
 
-// The declared configuration that the entry holds for, or NULL with a finding.
+// Returns the declared configuration of the entry, or NULL after reporting an error.
 static struct config_state *check_binding(struct check *check, const tsr_node *node,
                                           const tsr_config *config)
 {
@@ -320,7 +315,8 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
-// Only notes whether stages ever fall in the order of the file: most models end the question here.
+// Only records whether stages ever decrease in file order. In most models they do not, and no
+// further check is needed.
 static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
@@ -341,7 +337,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
-// Ids of nodes and values in check->told and check->shapes are this model's.
+// Returns the model to which the node and value ids in check->told and check->shapes refer.
 static tsr_model *model_to_follow(const struct check *check)
 {
     if (check->inlined)
@@ -349,8 +345,8 @@ static tsr_model *model_to_follow(const struct check *check)
     return check->model;
 }
 
-// Out of memory is recorded in scratch.failed, which check_model tests at its end. Reported nodes
-// are recorded, so that the flow does not report them again.
+// check_model tests scratch.failed at its end for lack of memory. Nodes with a warning are
+// recorded, so that the flow does not report them again.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
@@ -366,8 +362,7 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
         *told = (struct told){tsr__node_id(node), tsr_node_config_target(nc)};
 }
 
-// The operator's rule is asked only if the specs themselves brought no error: a wrong spec has no
-// layout.
+// Checks the rule of the operator only if the specs have no errors: an invalid spec has no layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_target(nc);
@@ -383,8 +378,8 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
     if (state)
         state->seen_at = check->node_mark;
     check_stage(check, node, nc, state);
-    // Devices are checked against the declared configuration, and not at all without one.
-    int64_t devices = -1; // not known
+    // Device numbers are checked only if the configuration is declared.
+    int64_t devices = -1; // unknown
     if (state && tsr_config_devices(state->config) >= 1)
         devices = tsr_config_devices(state->config);
     size_t errors = tsr__diag_errors(check->session);
@@ -400,7 +395,7 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
-// Most nodes of most models have nothing to check and cost one look.
+// Most nodes have no annotations and return early.
 static void check_node(struct check *check, const tsr_node *node)
 {
     if (tsr_node_config_count(node) == 0)
@@ -432,7 +427,7 @@ static int64_t stage_of(const tsr_node *node, struct str config)
     return -1;
 }
 
-// The latest stage that a value depends on, and the node that has it.
+// The latest stage that a value depends on, and the node of that stage.
 struct reach {
     int64_t stage; // plus 1; 0: none
     const tsr_node *from;
@@ -468,8 +463,9 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
         STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
-// Follows the stages of one configuration along the data, through nodes that have none. A value of
-// a later stage is an error at each node; with device names it is one note.
+// Checks the stages of one configuration along the data flow, also through nodes without a stage. A
+// node that reads a value of a later stage is an error. If the configuration has device names, it
+// is a single note instead.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
@@ -480,7 +476,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
         struct reach latest = {own + 1, node};
         for (size_t i = 0; i < tsr_node_input_count(node); i++) {
             const tsr_value *value = tsr_node_input(node, i);
-            // a value that no node made yet has reach 0 and depends on nothing
+            // values that no node has produced yet have stage 0 and depend on nothing
             const struct reach *r = NULL;
             if (value)
                 r = &reach[tsr__value_id(value)];
@@ -492,7 +488,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
             }
             if (own >= 0) {
                 report_order(check, node, config, value, own, r);
-                break; // once for each node
+                break; // one report per node
             }
             latest = *r;
         }
@@ -502,7 +498,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
     }
 }
 
-// Where stage k is device k of the list of names, every stage must be an index of that list.
+// If stage k means device k of the list of names, every stage must be an index into that list.
 static void check_stages_have_devices(struct check *check, const struct config_state *state)
 {
     if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
@@ -512,8 +508,8 @@ static void check_stages_have_devices(struct check *check, const struct config_s
                            state->config);
 }
 
-// Where the stages of a configuration never fall in file order, no value can run against them.
-// One array serves all walks: each clears it first.
+// If stages never decrease in file order, no value can flow backwards and the check is skipped. One
+// array serves all configurations; each check clears it first.
 static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;
@@ -541,10 +537,10 @@ static bool check_stages(struct check *check)
     return true;
 }
 
-// ---- remarks on what is right -------------------------------------------------------------------
+// ---- remarks on valid annotations ---------------------------------------------------------------
 
-// Some node has a sharding or a stage in the configuration: stages alone decide where nodes run,
-// too. Without it a flow would find everything whole, and cost as much as any other.
+// True if some node has a sharding or a stage in the configuration. Otherwise the flow would find
+// everything unsharded, at the same cost as any other flow.
 static bool says_anything(const struct check *check, const tsr_config *config)
 {
     int64_t stage;
@@ -558,8 +554,8 @@ static bool says_anything(const struct check *check, const tsr_config *config)
     return false;
 }
 
-// Checks every node with the shardings that its inputs have by the formalism, once the flow is
-// done.
+// Checks every node with the layouts that the finished flow gives to its inputs, as the formalism
+// requires.
 static bool check_formally(struct arena *arena, const struct flow *flow)
 {
     for (size_t i = 0; i < flow->n_nodes; i++) {
@@ -573,10 +569,10 @@ static bool check_formally(struct arena *arena, const struct flow *flow)
     return true;
 }
 
-// Follows the shardings of one configuration through the graph as partition does, for what runs
-// whole although it was to be cut, what moves and what is done twice. What hinders the flow is no
-// finding of the check. Nodes of which check_operator has already said that they run whole
-// (check->told) get no second warning from the flow.
+// Propagates the shardings of one configuration through the graph as partition does. Reports nodes
+// that run unsharded despite their annotation, transfers, and work that is done twice. Errors of
+// the flow itself are not reported. Nodes that check_operator has already reported (check->told)
+// get no second warning.
 static void remark(struct check *check, const tsr_config *config)
 {
     struct arena arena;
@@ -585,7 +581,7 @@ static void remark(struct check *check, const tsr_config *config)
     bool *told = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
     if (!told) {
         check->arena.failed = true;
-        return; // the arena holds nothing
+        return; // the arena is empty
     }
     for (size_t i = 0; i < check->told.n; i++)
         told[check->told.at[i].node] |= check->told.at[i].config == config;
@@ -603,16 +599,15 @@ static void remark(struct check *check, const tsr_config *config)
     tsr__arena_free(&arena);
 }
 
-// One flow for each chosen configuration that says anything, as long as the nodes of all flows
-// together stay within a budget: a file with thousands of configurations must not cost thousands of
-// flows.
+// Runs one flow per selected configuration that has annotations. The total number of nodes is
+// limited, so that a file with thousands of configurations does not cost thousands of flows.
 static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);
     size_t n = tsr_graph_node_count(tsr_model_graph(model)), left = FLOW_NODES_MAX;
     for (size_t i = 0; i < check->n_states; i++) {
         const tsr_config *config = check->states[i].config;
-        if (model != check->model) // a copy, in which calls are replaced
+        if (model != check->model) // a copy with inlined calls
             config = tsr_model_find_config(model, tsr_config_name(config));
         if (!chosen(check, tsr_config_name(config)) ||
             tsr_config_devices(config) > SOLVE_MAX_DEVICES || !says_anything(check, config))
@@ -633,16 +628,16 @@ static void check_flows(struct check *check)
 
 // ---- functions ----------------------------------------------------------------------------------
 
-// Whether the shardings of a function's nodes are consistent depends on its call. So operators are
-// checked in a copy of the model in which bodies replace the calls. In the model itself check_entry
-// skips operators then (check->calls).
+// Whether the shardings in a function are consistent depends on the call. So operators are checked
+// in a copy of the model with all calls inlined, and check_entry skips them in the model itself
+// (check->calls).
 static bool check_calls(struct check *check)
 {
     if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
         return false;
     tsr_status status = tsr__inline_calls(check->inlined);
     if (status != TSR_OK)
-        return status != TSR_NOMEM; // findings say the rest
+        return status != TSR_NOMEM; // other failures are reported as diagnostics
     check->shapes = NULL;
     for (const tsr_node *node = tsr_model_next_node(check->inlined, NULL); node;
          node = tsr_model_next_node(check->inlined, node)) {
@@ -680,10 +675,10 @@ static void check_ports(const struct check *check)
         warn_no_tensor(check, tsr_graph_output(graph, i), "output");
 }
 
-// ---- all of it ----------------------------------------------------------------------------------
+// ---- the complete check -------------------------------------------------------------------------
 
-// From the outside in: configurations, specs and nodes, stages. Functions and the flow come last
-// and only if nothing before them was wrong: both read layouts, which wrong specs do not have.
+// Checks configurations, then specs and nodes, then stages. Functions and the flow come last, and
+// only if there was no error: both need layouts, and invalid specs have none.
 static bool check_model(struct check *check)
 {
     check->n_ids = tsr__model_value_ids(check->model);
@@ -714,8 +709,8 @@ static bool check_model(struct check *check)
     return !check->arena.failed;
 }
 
-// TSR_OK says that the model was looked at, not that it is right: that is what the findings say.
-// The exception is a configuration that was asked for and is not there.
+// TSR_OK means that the check ran; its result is in the diagnostics. It fails if the requested
+// configuration does not exist.
 static tsr_status check_as(tsr_model *model, struct check check)
 {
     const char *config = check.only;
@@ -740,7 +735,7 @@ static tsr_status check_as(tsr_model *model, struct check check)
         status = TSR_NOMEM;
     }
     if (check.session->out_of_memory && !ran_out_before)
-        status = TSR_NOMEM; // wherever it was: what was not looked at is not right
+        status = TSR_NOMEM; // the check is incomplete
     tsr__arena_free(&check.scratch);
     tsr__arena_free(&check.arena);
     tsr_model_free(check.inlined);

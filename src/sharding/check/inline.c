@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// inline.c - replaces calls of model-local functions by their bodies, wherever the body means the
-// same there, so that what follows sees operators alone. What cannot be replaced stays and runs
-// whole.
+// inline.c - replaces calls of model-local functions by their bodies, so that later passes see
+// operators only. A call stays, and runs unsharded, if its body would mean something else in the
+// caller.
 //
-// Rounds: all calls of the main graph and its bodies, then the calls that these have become, until
-// none is left. f calls g twice and main calls f once: round 1 makes two calls of g of it, round 2
-// their bodies.
+// Each round replaces all calls in the main graph and its subgraphs, until none is left.
+//     f calls g twice and main calls f once: round 1 replaces f by two calls of g, round 2 replaces
+//     these by their bodies
 #include "sharding/layouts/internal.h"
 
-#define MAX_ROUNDS 64 // calls in calls
+#define MAX_ROUNDS 64 // maximum depth of nested calls
 
-// Functions that call others twice grow exponentially: 40 of them that double are 2 KB and 10^12
-// nodes. So the nodes that calls become are limited: by this number for a small model, more for a
-// large one, never above the maximum.
+// Functions that call others twice grow exponentially: 40 functions that each double take 2 KB in
+// the file and expand to 10^12 nodes. So the number of expanded nodes is limited. The limit is
+// NODES_LEAST plus NODES_TIMES for each node of the file, and at most NODES_MOST.
 #define NODES_LEAST ((size_t)1 << 17)
-#define NODES_TIMES 256 // for each node in the file
+#define NODES_TIMES 256 // per node in the file
 #define NODES_MOST  ((size_t)1 << 22)
 
-// The work that is left, in nodes; a node that brings the shardings of its call along counts more.
+// Remaining work, in nodes. A node to which shardings of its call are copied costs more.
 struct budget {
     size_t left, all;
 };
 
-// In the body of a function, at any depth; else in the main graph.
+// True if the node is in the body of a function, at any depth.
 bool tsr__in_function(const tsr_model *model, const tsr_node *node)
 {
     const tsr_graph *graph = tsr_node_graph(node);
@@ -31,7 +31,8 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node)
     return graph != tsr_model_graph(model);
 }
 
-// `whole` says why a call stays: its body means something else here (operator sets), say.
+// True if the call can be inlined. A call stays if its body would mean something else in the
+// caller, for example because of other operator sets.
 static bool can_go(const tsr_node *node)
 {
     const char *whole;
@@ -49,7 +50,7 @@ bool tsr__has_calls(const tsr_model *model)
     return false;
 }
 
-// A call in a graph that another call gives to its function: its turn comes when that one is gone.
+// True for a call in a subgraph of another call. It is inlined after the outer call.
 static bool waits(const tsr_node *node)
 {
     for (node = tsr_graph_owner(tsr_node_graph(node)); node;
@@ -71,7 +72,7 @@ static struct budget budget_of(const tsr_model *model)
     return (struct budget){.left = all, .all = all};
 }
 
-// Shardings of a call are handed to every node of the body that has the value.
+// Number of specs of a call. Each is copied to every node of the body that uses the value.
 static size_t spec_count(const tsr_node *node)
 {
     size_t count = 0;
@@ -89,7 +90,7 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
     return TSR_INVALID;
 }
 
-// Replaces one call and takes what it became from the budget.
+// Inlines one call and subtracts the new nodes from the budget.
 static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
 {
     size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;
@@ -101,8 +102,8 @@ static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *bu
     return TSR_OK;
 }
 
-// All calls that there are now.
-// The list is made before the first change: replacing moves the nodes that the walk stands on.
+// Inlines all calls that exist at the start of the round. They are listed before the first change,
+// because inlining moves the nodes of the graph.
 static tsr_status inline_round(tsr_model *model, struct arena *arena, struct budget *budget,
                                bool *any)
 {
@@ -110,7 +111,7 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
         if (tsr__in_function(model, node))
-            break; // functions come last
+            break; // functions come last in the order
         if (!can_go(node) || waits(node))
             continue;
         tsr_node **slot = vec_push(arena, &calls);
@@ -130,7 +131,7 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     return TSR_OK;
 }
 
-// Recursion is looked for first, so the rounds end; MAX_ROUNDS bounds calls in calls all the same.
+// Recursion is checked first, so the rounds end. MAX_ROUNDS still limits the depth of calls.
 tsr_status tsr__inline_calls(tsr_model *model)
 {
     struct arena arena;
@@ -151,7 +152,7 @@ tsr_status tsr__inline_calls(tsr_model *model)
     return status;
 }
 
-// Calls that could not be replaced: their function stays in the model that is written.
+// True if some call could not be inlined. The written model then keeps its function.
 bool tsr__calls_left(const tsr_model *model)
 {
     for (const tsr_node *node = tsr_model_next_node(model, NULL);

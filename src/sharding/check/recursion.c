@@ -11,17 +11,17 @@ enum colour { WHITE, GREY, BLACK };
 
 struct step {
     const tsr_function *function;
-    const tsr_node *at; // the next node of its body to be looked at; NULL: all were
+    const tsr_node *at; // next node of the body to visit; NULL: all were visited
 };
 
 struct walk {
     const tsr_model *model;
     unsigned char *colours; // by index of the function
-    struct step *steps;     // the grey ones, in order
+    struct step *steps;     // the grey functions, in path order
     size_t depth;
 };
 
-// There is room for all functions: none is entered twice.
+// The array has space for all functions, and none is entered twice.
 static void enter(struct walk *walk, const tsr_function *function)
 {
     walk->colours[tsr__function_index(function)] = GREY;
@@ -29,7 +29,7 @@ static void enter(struct walk *walk, const tsr_function *function)
         (struct step){function, tsr_graph_first(tsr_function_graph(function))};
 }
 
-// The node after this one in the same body, those of its subgraphs included; NULL: it was the last.
+// Returns the next node in the same body, including nodes of subgraphs. NULL: there is none.
 static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *node)
 {
     const tsr_node *next = tsr_model_next_node(walk->model, node);
@@ -38,7 +38,7 @@ static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *nod
     return NULL;
 }
 
-// The finding is at the call that closes the circle.
+// Reports the call that closes the cycle.
 static tsr_status refuse(const struct walk *walk, const tsr_node *call,
                          const tsr_function *function)
 {
@@ -55,7 +55,7 @@ static tsr_status refuse(const struct walk *walk, const tsr_node *call,
     return TSR_INVALID;
 }
 
-// All functions that this one calls. Each body is visited once.
+// Visits all functions that this one calls. Each body is visited once.
 static tsr_status walk_from(struct walk *walk, const tsr_function *function)
 {
     enter(walk, function);
@@ -80,8 +80,7 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
     return TSR_OK;
 }
 
-// A walk from every function that none has reached yet; grey ones are on the way, and meeting one
-// again is a recursion.
+// Starts a search from every function that no earlier search has reached.
 tsr_status tsr__check_recursion(const tsr_model *model)
 {
     struct arena arena;

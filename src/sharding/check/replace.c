@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// replace.c - replaces nodes that cut what their operator takes statistics of (the axis of a
-// softmax) by simpler nodes, so that the rest of the way knows plain rules alone.
+// replace.c - replaces nodes that are sharded along an axis of statistics (such as the axis of a
+// softmax) by simpler nodes, so that later passes need only plain rules.
 //
-// The flow says which nodes these are and how their values lie. They are replaced in a copy of the
-// model; the layouts of the old node's inputs and outputs become shardings of the new nodes that
-// read and make them, everything between follows. What the replacement is, the rules know.
+// The flow finds these nodes and the layouts of their values. They are replaced in a copy of the
+// model. The layouts of the old node's inputs and outputs become specs of the new nodes that read
+// and produce them; the flow derives everything between. The rules define the replacements.
 //
-//     Softmax(x), x {1,2:0,1} along the axis of the softmax: ReduceMax, Sub, Exp, ReduceSum, Div
-//       take its place;
-//     those that read x get {1,2:0,1} for it, the one that makes the result gets {1,2:0,1} for that
-// Rounds: a replacement may itself hold nodes that cut statistics, and what cannot be replaced is
-// kept whole, which changes how others lie. So the flow runs again after each round, until no such
-// node is left.
+//     Softmax(x), x {1,2:0,1} sharded along the softmax axis, becomes ReduceMax, Sub, Exp,
+//       ReduceSum,
+//     Div. The nodes that read x get the spec {1,2:0,1} for x; Div gets {1,2:0,1} for the result.
+//
+// A replacement may itself contain such nodes. A node that cannot be replaced stays unsharded,
+// which changes the layouts of others. So the flow runs again after each round, until none is left.
 #include "sharding/layouts/internal.h"
 
-#define MAX_ROUNDS 32 // after that many tries the rest stays whole
+#define MAX_ROUNDS 32 // after this number of rounds, the remaining nodes stay unsharded
 
 static bool cuts_statistics(const struct node_flow *nf)
 {
@@ -35,7 +35,7 @@ static bool any_cuts_statistics(const struct flow *flow)
     return false;
 }
 
-// A clone has its configurations in the same order.
+// Finds the configuration in the copy. A clone has its configurations in the same order.
 static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const tsr_config *config)
 {
     size_t n = size_min(tsr_model_config_count(model), tsr_model_config_count(copy));
@@ -47,7 +47,7 @@ static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const ts
 
 // ---- one node ----------------------------------------------------------------------------------
 
-// All new nodes are in the stage of the one that they replace.
+// Puts all new nodes into the stage of the node that they replace.
 static tsr_status move_stage(const struct expanded *expanded, const tsr_node *old,
                              const tsr_config *from, tsr_config *to)
 {
@@ -63,8 +63,8 @@ static tsr_status move_stage(const struct expanded *expanded, const tsr_node *ol
     return TSR_OK;
 }
 
-// Values that the expansion made and that lie in parts from the start: rows 0 .. 7 of a triangle
-// over two devices are 0 .. 3 on the first and 4 .. 7 on the second.
+// Writes specs for values that the expansion creates already sharded. Example: of rows 0 to 7 of a
+// triangle on two devices, the first has 0 to 3 and the second 4 to 7.
 static tsr_status place_values(struct arena *arena, const struct expanded *expanded,
                                const struct node_flow *nf, tsr_config *config)
 {
@@ -81,7 +81,8 @@ static tsr_status place_values(struct arena *arena, const struct expanded *expan
     return TSR_OK;
 }
 
-// Results lie as readers of the old node saw them, wanted layouts included.
+// Results keep the layouts in which the readers of the old node received them, including requested
+// layouts.
 static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
                              tsr_config *config)
 {
@@ -102,7 +103,7 @@ static tsr_status move_specs(const struct expanded *expanded, const struct node_
     return TSR_OK;
 }
 
-// *n_made: how many nodes stand where one stood.
+// *n_made: number of nodes that replace the old one.
 static tsr_status expand_node(struct arena *arena, const struct flow *flow,
                               const struct node_flow *nf, tsr_node *twin, tsr_config *config,
                               size_t *n_made)
@@ -124,19 +125,19 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
 
 // ---- all of them -------------------------------------------------------------------------------
 
-// What lives from one round to the next.
+// State that is kept between rounds.
 struct rounds {
     struct arena *arena;
     tsr_model *made; // the last copy, or NULL
     bool *keep;      // nodes of the flow's model that cannot be replaced
 };
 
-// While a copy is made: the original of each of its nodes, in order.
+// While a copy is made: the original node of each of its nodes, in order.
 struct origins {
     VEC(size_t) at;
 };
 
-// The node of the original model that node i of this flow is, or is a part of.
+// Returns the node of the original model that node i of this flow is, or was expanded from.
 static size_t origin_of(const struct flow *flow, size_t i)
 {
     if (flow->origin)
@@ -153,7 +154,7 @@ static void add_origins(struct arena *arena, struct origins *origins, size_t ori
     }
 }
 
-// *failed is the place of the node that could not be replaced.
+// If a node cannot be replaced, *failed is its index.
 static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr_model *copy,
                                tsr_config *config, struct origins *origins, size_t *failed)
 {
@@ -162,7 +163,7 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
         if (!node)
             break;
         tsr_node *next = tsr_node_next(node);
-        // the new nodes come before `next`, and are not looked at in this round
+        // the new nodes come before `next` and are not visited in this round
         size_t n_made = 1;
         if (cuts_statistics(&flow->nodes[i])) {
             tsr_status st = expand_node(arena, flow, &flow->nodes[i], node, config, &n_made);
@@ -176,8 +177,8 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
     return arena_status(arena);
 }
 
-// The flow of the same model, in which the node that could not be replaced (last: none can be any
-// more) is kept as it is.
+// Runs the flow on the same model again and keeps the node that could not be replaced. With `last`,
+// it keeps all such nodes.
 static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, size_t failed,
                                bool last)
 {
@@ -191,8 +192,8 @@ static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, s
     return next;
 }
 
-// The flow of a copy in which all such nodes are replaced; or, if one cannot be, of the same model
-// with that node kept as it is. NULL: failed.
+// Replaces all such nodes in a copy and returns the flow of the copy. If a node cannot be replaced,
+// keeps it and returns a new flow of the same model. NULL: failed.
 static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool last)
 {
     tsr_model *copy;
@@ -203,7 +204,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     if (!rounds->keep || tsr_model_clone(flow->model, &copy) != TSR_OK)
         return NULL;
     tsr_config *config = twin_config(copy, flow->model, flow->config);
-    // as if nothing could be replaced: so the last round keeps what is left
+    // the last round treats every node as not replaceable
     tsr_status st = TSR_UNSUPPORTED;
     if (config && !last)
         st = expand_model(rounds->arena, flow, copy, config, &origins, &failed);
@@ -211,7 +212,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     if (st == TSR_OK) {
         tsr_model_free(rounds->made);
         rounds->made = copy;
-        // another model, with other nodes
+        // the copy has other nodes
         rounds->keep = NULL;
         next = tsr__flow_run(rounds->arena, copy, config, true, NULL);
         if (next)
@@ -223,15 +224,15 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     }
     if (!next)
         return NULL;
-    next->before = flow->before; // the first of all rounds
+    next->before = flow->before; // from the first round
     if (!next->before)
         next->before = flow;
     return next;
 }
 
-// Whether a node runs whole is known once the last round is done: the first flow has reported its
-// own nodes; this reports those that cannot be replaced, and those of which a part stays whole (the
-// last Where of a OneHot of unknown depth).
+// Reports nodes that stay unsharded, which is known only after the last round. The first flow has
+// reported its own nodes. This adds nodes that cannot be replaced, and nodes that are replaced but
+// partly unsharded (the last Where of a OneHot of unknown depth).
 static void say_uncut(const struct flow *flow, tsr_session *session)
 {
     const struct node_flow *said = NULL;
@@ -252,8 +253,8 @@ static void say_uncut(const struct flow *flow, tsr_session *session)
     }
 }
 
-// Flows of all rounds stay in the arena; of the copies only the last stays. Freed by the caller
-// after the flow is done with.
+// The flows of all rounds stay in the arena; of the copies only the last one is kept. The caller
+// frees it after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// delay.c - sums that are not combined where they arise but after they were added to others: one
-// communication in place of several. Annotations cannot say it; the model's metadata names the
-// values.
+// delay.c - delays the all-reduce of partial sums until they have been added to others: one
+// communication in place of several. The model's metadata names the delayed values, because
+// annotations cannot express this.
 //
-// A value may stay in parts if all its readers can take parts (rules: linear.c), on the same
-// devices and in the same layout, and what they give is the same piece for all members of a group.
+// A value may stay a partial sum if all its readers accept partial inputs (rules: linear.c), on the
+// same devices and in the same layout. All members of a group must hold the same shard of the
+// reader's output.
 //
-//     Y = A x B and Z = C x D, both with the inner dimension cut over devices 0 and 1; R = Y + Z
+//     Y = A x B and Z = C x D, both with the inner dimension sharded over devices 0 and 1; R = Y +
+//       Z
 //     at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
 //     delayed: each device adds what it has, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)
 //
-// With a bias that both devices hold whole, R = Y + bias, only one of the two may add it: R0 = Y0 +
-// bias and R1 = Y1. So the node that reads parts says which of its inputs come in parts (pending),
-// and becomes itself the one whose sum the group combines: it takes over groups and combination of
-// the node before it.
+// If a bias is replicated, R = Y + bias, only one of the two devices may add it: R0 = Y0 + bias and
+// R1 = Y1. So a node that reads partial sums records which of its inputs are partial (pending). Its
+// own output becomes the pending sum: it takes over the groups and the reduction of its producer.
 #include "sharding/layouts/internal.h"
 
-// `from` and `fits` belong to one question: may this node's sum be delayed? check_reader answers it
-// reader by reader.
+// State of the pass. `from` and `fits` are used to decide whether the sum of one node can be
+// delayed; check_reader tests one reader at a time.
 struct delay {
     struct flow *flow;
-    bool *asked;      // by value id
-    int64_t *node_at; // by node id: its place in the flow, or -1
+    bool *asked;      // by value id: the metadata names it
+    int64_t *node_at; // by node id: its index in the flow, or -1
     const struct node_flow *from;
     bool fits;
 };
 
-// Each member has one shard and no other.
+// True if all members of each group have one and the same shard.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout)
 {
@@ -40,7 +41,7 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
     return true;
 }
 
-// The same devices in the same order: parts are added up member by member.
+// True if both have the same devices in the same order: partial sums are added member by member.
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
     if (x->n_groups != y->n_groups || x->combine != y->combine)
@@ -53,7 +54,7 @@ static bool same_groups(const struct node_flow *x, const struct node_flow *y)
     return true;
 }
 
-// No device is in two groups.
+// True if no device is in two groups.
 static bool disjoint(const struct node_flow *nf, int64_t n_devices)
 {
     for (int64_t d = 0; d < n_devices; d++) {
@@ -67,7 +68,7 @@ static bool disjoint(const struct node_flow *nf, int64_t n_devices)
     return true;
 }
 
-// The same number, or the same symbol; two sizes of which nothing is known may differ.
+// True if both have the same number or the same symbol. Two unknown sizes may differ.
 static bool same_size(const tsr_dim *a, const tsr_dim *b)
 {
     if (a->value >= 0 || b->value >= 0)
@@ -75,8 +76,7 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
-// Shapes that are not known count as different: then the sum is combined at once, which is always
-// right.
+// Unknown shapes are assumed to differ: then the sum is reduced at once, which is always correct.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -88,8 +88,8 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
-// Adding [8,1] in parts to [8,6] makes [8,6] in parts: more to combine than before, so that is no
-// gain and is refused.
+// Adding a partial [8,1] to [8,6] gives a partial [8,6], which is larger to reduce than before. So
+// this is refused.
 enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_way way = tsr__rule_sum(node, input);
@@ -101,7 +101,7 @@ enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, si
     return way;
 }
 
-// NULL: an input of the model, a constant, or made in a body.
+// NULL: the value is an input of the model, a constant, or produced in a body.
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
     const tsr_node *node = NULL;
@@ -115,9 +115,9 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
     return &delay->flow->nodes[at];
 }
 
-// Mul(P, 2) may take P in parts; Mul(P, Q) with both in parts may not: (p0 + p1)(q0 + q1) is not p0
-// q0 + p1 q1. Nor may Mul(P, P), which reads one value twice.
-// What else comes in parts comes from the same groups, and only where it is added.
+// True if the other inputs of the reader allow a partial input. Mul(P, 2) may read a partial P.
+// Mul(P, Q) may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1; nor may Mul(P, P). Other
+// partial inputs must have the same groups, and the reader must add them.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
                        enum sum_way way)
 {
@@ -133,9 +133,10 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
-// A reader can take parts if it is a node of the main graph, runs by its rule, combines nothing
-// itself, reads the value in the layout in which it was made, and gives every member of a group the
-// same piece. The first that cannot ends the walk.
+// True if the reader accepts a partial input. It must be a node of the main graph that runs by its
+// rule and has no reduction of its own. It must read the value in the producer's layout, and all
+// members of a group must get the same shard of its output. The first reader that fails ends the
+// loop.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
@@ -154,8 +155,9 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     return delay->fits;
 }
 
-// Only sums with one output that the metadata names, that are not requested in another layout, and
-// that are not outputs of the model. A device in two groups would have to distinguish two sums.
+// True for sums with one output that the metadata names. The output must not be requested in
+// another layout or be an output of the model. A device in two groups would have to distinguish two
+// sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value = NULL;
@@ -193,8 +195,8 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
     return true;
 }
 
-// Lines of other configurations are passed over. The names are views of the metadata's text, valid
-// while it stands.
+// Skips entries of other configurations. The names point into the metadata's text and are valid as
+// long as it is.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
                         struct map *names)
 {
@@ -230,8 +232,8 @@ static bool read_asked(struct arena *arena, struct delay *delay)
     return !arena->failed;
 }
 
-// In node order, so a chain of delays works: take_parts makes a node that reads parts a maker of
-// parts, and may_delay then asks whether its own readers can take parts in turn.
+// Visits nodes in order, so that delays can be chained: take_parts makes the output of a node with
+// partial inputs partial, and may_delay then tests whether its own readers accept it.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))

@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes
-// through the main graph.
+// flow.c - propagates the explicit specs of one configuration through one node; flow_model.c visits
+// the nodes of the main graph.
 //
 // At each node explicit input specs come first, then explicit output specs, then the layouts in
-// which the other inputs arrive; the solver (node_placement.c) makes one placement of them. What
-// does not fit stays out, and partition reshards it; where the operator cannot follow its explicit
-// specs, the node runs whole and the user gets a warning. Wishes of readers (propagate.c) come last
-// of all. All layouts here are canonical, so layouts that mean the same are equal. Knows no costs
-// and makes no graph.
+// which the other inputs arrive. The solver (node_placement.c) combines them to one placement. A
+// layout that does not fit is left out, and partition reshards the value. If the operator cannot
+// follow its explicit specs, the node runs unsharded and the user gets a warning. Requests of
+// readers (propagate.c) come last. All layouts here are canonical, so equivalent layouts are equal.
+// This module uses no costs and creates no graph.
 //
 //     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
-//     X {2,1}, W without a spec:   m is cut in 2; W is a constant and follows: whole on both; Y
-//                                  {2,1}
-//     X {1,2}, W without a spec:   k is cut in 2; W becomes {2,1}; each device has a sum of 3 of
-//                                  the 6
-//                                  products, so Y is whole on both after group {0,1} has added them
-//                                    up
-//     X {1,2} and Y {2,1} asked:   Y cannot be both: the flow notes {2,1} as wanted, a reshard
-//                                  follows
-//     X {2,1} and W {2,1}:         m and k would need four devices: the node runs whole on both
+//     X {2,1}, W without a spec:   m is in 2 shards; W is a constant and is replicated; Y is {2,1}
+//     X {1,2}, W without a spec:   k is in 2 shards; W becomes {2,1}; each device sums 3 of the 6
+//                                  products; Y is replicated after an all-reduce of {0,1}
+//     X {1,2}, Y {2,1} requested:  m is not sharded, so the flow records {2,1} as wanted, and Y is
+//                                  resharded after the node
+//     X {2,1} and W {2,1}:         m and k would need four devices: the node runs unsharded on both
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// One node that is being placed. `in` and `out` have the explicit layouts by slot; lists of tensors
-// may replace some of them (take_lists). explicit_cut: some spec cuts; cut_in: one of an input
-// does.
+// The node that is being placed. `in` and `out` are its explicit layouts by slot; take_lists may
+// replace some of them for lists of tensors. explicit_cut: some spec shards its tensor; cut_in: the
+// spec of an input does.
 struct step {
     struct flow_work *work;
     tsr_node *node;
@@ -32,12 +29,11 @@ struct step {
     size_t n_in, n_out;
     struct tile_layout **in, **out; // explicit specs
     bool explicit_in, explicit_out, explicit_cut, cut_in;
-    const bool *stage; // devices that it may run on; NULL: all
-    bool bound;        // it must run where a list lies that does not move
+    const bool *stage; // devices that the node may run on; NULL: all
+    bool bound;        // the node must run where one of its lists is stored
 };
 
-// Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak
-// of.
+// Values of unknown rank (or that are not tensors) are unsharded and get rank 0.
 static int layout_rank(int rank)
 {
     if (rank < 0 || rank > TILE_MAX_RANK)
@@ -62,14 +58,14 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
     return tsr__layout_whole(work->arena, rank, placement->devices, placement->n_devices);
 }
 
-// Of a list of tensors the shape of its elements: a list is cut as they are.
+// For a list of tensors, returns the shape of its elements: a list is sharded as they are.
 static struct shape shape_of(const struct step *step, const tsr_value *value)
 {
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
-// A constant has no layout: each device stores what it needs of it. An initializer that is also an
-// input may be overridden by the caller, so it has the layout of an input.
+// A constant has no layout: each device stores the part that it needs. The caller may override an
+// initializer that is also an input, so that one has the layout of an input.
 static bool is_constant(const tsr_value *value)
 {
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
@@ -77,8 +73,8 @@ static bool is_constant(const tsr_value *value)
 
 // ---- explicit specs
 
-// A value in several slots of the node has its spec in all of them. The layout is allocated once,
-// with the results: it becomes part of the node's flow.
+// A value in several slots of the node gets its spec in all of them. The layout is allocated once,
+// in the arena of the results, because it becomes part of the node's flow.
 static bool take_spec(struct step *step, const tsr_spec *spec)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -94,7 +90,7 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
             if (tsr__spec_canonical(step->work->arena, spec, &shape, false, &layout) != TSR_OK)
                 return false;
             if (!layout)
-                return true; // says nothing
+                return true; // the spec is empty
         }
         bool cut = !tsr__layout_is_whole(layout);
         step->explicit_cut = step->explicit_cut || cut;
@@ -118,7 +114,7 @@ bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
            !(flow->staged && tsr__layout_is_whole(layout));
 }
 
-// As the formalism has it, a missing input spec is the producer's.
+// In the formalism, an input without a spec inherits the layout from its producer.
 static void inherit_specs(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -130,7 +126,7 @@ static void inherit_specs(struct step *step)
     }
 }
 
-// False: a spec that describes no layout, or no memory.
+// False: a spec has no valid layout, or out of memory.
 static bool read_specs(struct step *step)
 {
     for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
@@ -144,7 +140,7 @@ static bool read_specs(struct step *step)
     return true;
 }
 
-// ---- findings
+// ---- diagnostics
 
 static struct place place_of(const struct step *step, const tsr_value *value)
 {
@@ -155,8 +151,8 @@ static struct place place_of(const struct step *step, const tsr_value *value)
     return at;
 }
 
-// Remembers the reason even if nothing is to be said: infer and quality() ask for it. The first
-// reason counts.
+// Records the reason even if nothing is reported, because infer and quality() need it. The first
+// reason is kept.
 static void report_uncut(struct step *step, const char *why)
 {
     if (step->nf->replicated)
@@ -171,8 +167,7 @@ static void report_uncut(struct step *step, const char *why)
               "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
 }
 
-// Every owner may run the node.
-// Without a stage every device may.
+// True if every owner may run the node. Without a stage, every device may.
 static bool within_stage(const struct step *step, const struct tile_layout *layout)
 {
     if (!step->stage)
@@ -184,8 +179,8 @@ static bool within_stage(const struct step *step, const struct tile_layout *layo
     return true;
 }
 
-// Mentions once per value and form that an input without a spec has to move; from one stage to
-// another it must.
+// Reports, once per value and layout, that an input without a spec must be resharded. Transfers
+// between stages are not reported.
 static void mention(struct step *step, const tsr_value *value, const struct tile_layout *need)
 {
     struct flow_work *work = step->work;
@@ -212,7 +207,7 @@ static void mention(struct step *step, const tsr_value *value, const struct tile
               STR_ARG(to));
 }
 
-// ---- a node that runs whole
+// ---- a node that runs unsharded
 
 static void add_owners(bool *on, int64_t n_all, const struct tile_layout *layout)
 {
@@ -235,7 +230,7 @@ static size_t count_on(const bool *on, int64_t n)
     return count;
 }
 
-// All devices that the node's stage allows.
+// Marks all devices that the node's stage allows.
 static void set_stage(const struct step *step, bool *on)
 {
     for (int64_t d = 0; d < step->work->n_all; d++)
@@ -251,8 +246,8 @@ static void keep_within(const struct flow_work *work, bool *on)
         on[d] = on[d] && work->within[d];
 }
 
-// Where a whole node runs: where its specs say, else where all inputs are, else everywhere in its
-// stage.
+// Returns the devices of an unsharded node: those of its specs, else those that have all inputs,
+// else all of its stage.
 static bool *whole_devices(struct step *step)
 {
     int64_t n_all = step->work->n_all;
@@ -289,8 +284,7 @@ static bool *whole_devices(struct step *step)
     return on;
 }
 
-// A node that gives something else each time it runs may run on one device only.
-// The others get what it gives, like any other value that lies elsewhere.
+// A nondeterministic node may run on one device only. The other devices receive its results.
 static void keep_first(bool *on, int64_t n)
 {
     bool found = false;
@@ -300,8 +294,8 @@ static void keep_first(bool *on, int64_t n)
     }
 }
 
-// A rule without factors: every device that runs the node does all of it. single: on the first
-// device alone, for nodes that draw random numbers or otherwise may not run twice.
+// Places the node unsharded: every device that runs it computes everything. single: only the first
+// device runs it, for nodes that draw random numbers or must not run twice.
 static bool place_whole(struct step *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
@@ -335,8 +329,8 @@ static bool add(struct step *step, struct solve *solve, bool out, size_t i,
     return tsr__solve_add(solve, out, (int)i, layout, &shape, each_loop, pin);
 }
 
-// Explicit output specs are asked for, not forced: what the inputs forbid is a reshard after the
-// node.
+// Explicit output specs are optional for the solver: if the inputs contradict one, the output is
+// resharded after the node.
 static void add_outputs(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -354,8 +348,8 @@ static void add_outputs(struct step *step, struct solve *solve)
     }
 }
 
-// A layout in which an input merely arrives counts cut by cut, as far as it fits, and never costs a
-// device that explicit specs have named. What lies whole on all devices says nothing.
+// Adds layouts in which inputs without a spec arrive. Each split is added if it fits and if it
+// drops no device that explicit specs name. Layouts that are replicated on all devices add nothing.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -364,7 +358,7 @@ static void add_arrivals(struct step *step, struct solve *solve)
             continue;
         const struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
         if (layout == tsr__flow_whole_all(step->work, layout->rank))
-            continue; // everywhere: says nothing
+            continue; // replicated on all devices
         struct solve attempt = tsr__solve_copy(solve);
         if (solve->arena->failed)
             return;
@@ -376,8 +370,8 @@ static void add_arrivals(struct step *step, struct solve *solve)
     }
 }
 
-// Wishes of consumers come last: kept if the output is then exactly what they wish and nothing that
-// was settled changes. Statistics are not cut for their sake.
+// Adds requests of consumers last. A request is kept if the output then has exactly that layout and
+// nothing decided before changes. Axes of statistics are not sharded for a request.
 static void add_wishes(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -404,8 +398,8 @@ static void add_wishes(struct step *step, struct solve *solve)
     }
 }
 
-// The order is the precedence: explicit inputs bind, then explicit outputs, then what arrives, then
-// wishes of readers; of the last three, what does not fit stays out. False: an explicit input does
+// Adds layouts by precedence: explicit inputs, explicit outputs, arriving layouts, requests of
+// readers. All but explicit inputs are left out if they do not fit. False: an explicit input does
 // not fit, or out of memory.
 static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
                        struct solve *v)
@@ -428,8 +422,8 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     return true;
 }
 
-// A device with several shards works on each of them where that fits, else it drops out. Nodes of
-// bodies take no turns.
+// A device with several shards processes each of them if that fits; otherwise it is dropped. In
+// bodies, a device processes one shard only.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
@@ -454,8 +448,7 @@ static bool place_rule(struct step *step, const struct rule *rule)
 
 // ---- a node without a rule
 
-// Every tensor of the node has a spec.
-// And it has tensors at all.
+// True if the node has tensors and every one has a spec.
 static bool all_explicit(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++)
@@ -467,7 +460,8 @@ static bool all_explicit(const struct step *step)
     return step->n_in + step->n_out > 0;
 }
 
-// Every device of the placement holds one shard of the tensor, and no other device holds any.
+// True if every device of the placement holds one shard of the tensor, and no other device holds
+// any.
 static bool one_each(const struct step *step, const struct tile_layout *layout)
 {
     const struct placement *placement = &step->nf->place;
@@ -479,8 +473,8 @@ static bool one_each(const struct step *step, const struct tile_layout *layout)
     return true;
 }
 
-// The shardings of all its tensors are the rule: each device runs the node on its shards of the
-// inputs and has its shards of the outputs. That this is right is the user's word.
+// Uses the specs of all tensors as the rule: each device runs the node on its shards of the inputs
+// and gets its shards of the outputs. The user is responsible for the correctness.
 static bool place_told(struct step *step, const char *whole)
 {
     static const char apart[] =
@@ -504,8 +498,8 @@ static bool place_told(struct step *step, const char *whole)
 
 // ---- a node with two rules
 
-// How well a placement does what is asked: specs that are kept, then parts; negative: failed.
-// Specs weigh more than any number of parts: there are no more parts than SOLVE_MAX_DEVICES.
+// Rates a placement: first by the number of specs that it keeps, then by its number of parts.
+// Negative: failed. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs them.
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -524,7 +518,7 @@ static int64_t quality(struct step *step)
     return kept * SOLVE_MAX_DEVICES + parts;
 }
 
-// Places the node silently and forgets what was remembered of it: only the quality is wanted.
+// Places the node without diagnostics, returns the quality and discards the placement.
 static int64_t try_rule(struct step *step, const struct rule *rule)
 {
     int say = step->work->say;
@@ -537,7 +531,7 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
     return q;
 }
 
-// The other rule is free of communication: it is taken unless the first does more.
+// The second rule needs no communication. It is used unless the first one has a better quality.
 static bool place_better(struct step *step, const struct rule *rule)
 {
     const struct rule *other =
@@ -554,8 +548,8 @@ static bool place_better(struct step *step, const struct rule *rule)
 
 // ---- results
 
-// What the placement means for one slot: its projection, or whole on all devices of a node that
-// runs whole. NULL: there is no value, or no memory.
+// Returns the layout of one slot: the projection of the placement, or replicated on all devices of
+// a node that runs unsharded. NULL: there is no value, or out of memory.
 static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
 {
     const struct placement *placement = &step->nf->place;
@@ -569,9 +563,9 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
-// What was asked of an output and is not what the node gives becomes `wanted`: readers see the
-// value as it lies after that move. A trial asks what would be and leaves the layouts of the values
-// alone.
+// Stores the layouts of the outputs. If a spec requests another layout than the node produces, it
+// becomes `wanted`, and readers see the value after that resharding. A trial does not change the
+// layouts of the values.
 static bool give_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
@@ -605,7 +599,7 @@ static bool give_results(struct step *step)
                                                           &nf->groups, &nf->n_groups, &nf->combine);
 }
 
-// A node that is annotated to be cut and has fewer parts than devices.
+// Reports a node that is annotated as sharded but has fewer parts than devices.
 static void report_repeated_work(const struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -624,7 +618,7 @@ static void report_repeated_work(const struct step *step)
               placement->n_devices, (long long)parts);
 }
 
-// Values that the subgraphs of a node read count as its inputs: whole where it runs.
+// Values that the subgraphs of a node read are treated as its inputs: replicated on its devices.
 static bool mention_captures(struct step *step)
 {
     tsr_value **captures;
@@ -644,7 +638,7 @@ static bool mention_captures(struct step *step)
 
 // ---- nodes
 
-// False for a graph that is not sorted, with a finding unless errors are not to be told.
+// False if the graph is not sorted; reported unless errors are suppressed.
 static bool inputs_ready(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -662,7 +656,7 @@ static bool inputs_ready(struct step *step)
     return true;
 }
 
-// Layouts that are results live in work->arena; what is asked of this node alone in work->scratch,
+// Layouts in the result are stored in work->arena, temporary ones of this node in work->scratch,
 // which is freed after it.
 static bool make_room(struct step *step)
 {
@@ -678,8 +672,8 @@ static bool make_room(struct step *step)
     return !arena->failed && !step->work->scratch.failed;
 }
 
-// A node with bodies: they are followed on the devices where it runs.
-// whole: why the node itself is not cut, told where its bodies cannot be either.
+// Places a node with bodies and propagates layouts through them on its devices. whole: the reason
+// why the node itself is not sharded, reported if its bodies cannot be sharded either.
 static bool place_bodies(struct step *step, const char *whole)
 {
     struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
@@ -697,21 +691,21 @@ static bool place_bodies(struct step *step, const char *whole)
 
 // ---- lists
 
-// Lists move from stage to stage, whole, and nowhere else.
+// True if the list can be transferred. Lists are transferred only between stages, and unsharded.
 static bool list_moves(const struct step *step, const tsr_value *value)
 {
     return step->work->flow->staged &&
            tsr__shapes_list_way(step->work->flow->shapes, value) != LIST_STAYS;
 }
 
-// In the node's stage, and among the devices that run its body.
+// True if the device is in the node's stage and runs its body.
 static bool may_run_on(const struct step *step, int64_t device)
 {
     bool in_stage = !step->stage || step->stage[device];
     return in_stage && (!step->work->within || step->work->within[device]);
 }
 
-// Whole on every device that may run the node; NULL: out of memory.
+// The layout that is replicated on every device that may run the node. NULL: out of memory.
 static struct tile_layout *whole_here(struct step *step, int rank)
 {
     int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
@@ -724,15 +718,15 @@ static struct tile_layout *whole_here(struct step *step, int rank)
     return tsr__layout_whole(step->work->arena, rank, devices, n);
 }
 
-// A list that lies on devices where the node may not run is taken whole in the node's own place:
-// from the copies that are there, or handed over from the other stage, for which it must lie whole
-// where it is made. False: it binds the node.
+// Handles a list that is stored on devices where the node may not run. The node then reads a full
+// copy on its own devices, or receives one from the other stage; the producer must leave the list
+// unsharded for that. False: the node must run where the list is stored.
 static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
 {
     const tsr_value *value = slot(step, false, i);
     bool outside = false, missing = !tsr__layout_is_whole(layout);
     // outside: some device that has the list may not run the node; missing: some device that may
-    // has no copy
+    // run it has no copy
     for (int64_t d = 0; d < step->work->n_all; d++) {
         bool has = tsr__layout_has_device(layout, d), may = may_run_on(step, d);
         outside = outside || (has && !may);
@@ -783,8 +777,8 @@ static void take_lists(struct step *step)
         }
         if (take_from_elsewhere(step, i, layout))
             continue;
-        // One that must stay whole (an input of the model has nowhere else to lie) binds its
-        // readers too.
+        // A list that must stay unsharded (such as an input of the model) also determines where its
+        // readers run.
         bool kept = step->work->kept_whole[tsr__value_id(value)];
         bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
         if (everywhere)
@@ -806,7 +800,7 @@ void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
     work->kept_whole[id] = work->keeps_more = true;
 }
 
-// The list is in that form where the node needs it, or gets there.
+// True if the list has this layout where the node needs it, or can be transferred there.
 static bool list_comes(const struct step *step, const tsr_value *value,
                        const struct tile_layout *need)
 {
@@ -818,9 +812,9 @@ static bool list_comes(const struct step *step, const tsr_value *value,
     return tsr__flow_held(have, need) || list_moves(step, value);
 }
 
-// A list that does not come in the layout that the node needs must lie whole everywhere from its
-// maker on; the next flow places the maker so, which may put the same demand on the lists that the
-// maker reads.
+// Marks lists that do not arrive in the layout that the node needs. They must be replicated from
+// their producer on. The next flow places the producer accordingly, which may mark the lists that
+// it reads.
 static void keep_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -841,11 +835,11 @@ static void keep_lists(struct step *step)
     size_t n = 0;
     if (!step->nf->bodies)
         n = tsr__node_captures(step->node, &captures);
-    for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
+    for (size_t i = 0; i < n; i++) // unsharded bodies read full values
         tsr__flow_keep_list(step->work, captures[i]);
 }
 
-// The node makes a list that must lie whole everywhere.
+// True if the node produces a list that must be replicated everywhere.
 static bool makes_kept(const struct step *step)
 {
     if (!step->work->kept_whole)
@@ -858,8 +852,9 @@ static bool makes_kept(const struct step *step)
     return false;
 }
 
-// The node would read a part of a list that lies whole everywhere: the specs of its other tensors
-// ask for that, and specs of lists do not count. {1,2} for what joins a whole list, say.
+// True if the node would read a shard of a list that is replicated everywhere, because the specs of
+// its other tensors require that. Example: {1,2} for the result of concatenating such a list. Specs
+// of lists are ignored.
 static bool reads_part_of_kept(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -875,7 +870,7 @@ static bool reads_part_of_kept(struct step *step)
     return false;
 }
 
-// Every list that the node reads or makes can be handed over.
+// True if every list that the node reads or produces can be transferred between stages.
 static bool all_lists_move(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
@@ -891,7 +886,7 @@ static bool all_lists_move(const struct step *step)
     return true;
 }
 
-// Whole on all devices; of the node's stage alone where nothing binds it to others.
+// Places the node unsharded on all devices, or on those of its stage if no list prevents that.
 static bool place_everywhere(struct step *step, const char *why)
 {
     for (size_t i = 0; i < step->n_in; i++)
@@ -914,14 +909,14 @@ static bool place_everywhere(struct step *step, const char *why)
     return tsr__solve_result(&all, step->work->arena, &step->nf->place);
 }
 
-// Which of the six ways of running the node applies; the first that does is taken. Lists of tensors
-// come first because no step moves them inside a stage, so they overrule specs.
+// Selects the first of six strategies that applies to the node. Lists of tensors come first: they
+// cannot be resharded inside a stage, so they override specs.
 static bool follow(struct step *step)
 {
     struct flow_work *work = step->work;
     if (!make_room(step) || !inputs_ready(step) || !read_specs(step))
         return false;
-    if (!work->within) // nodes of bodies are where their node is
+    if (!work->within) // nodes of bodies run where the outer node runs
         step->stage =
             tsr__stages_devices(&work->stages, step->node, step->explicit_in || step->explicit_out);
     if (work->formal)
@@ -930,7 +925,7 @@ static bool follow(struct step *step)
     if (step->bound && !work->within)
         step->stage = tsr__stages_devices(&work->stages, step->node, true);
     const struct rule *rule = tsr__rule_of(work->arena, step->node, work->flow->shapes);
-    // a rule is NULL only for lack of memory
+    // a rule is NULL only if memory runs out
     work->base->failed = work->base->failed || !rule;
     if (!rule)
         return false;
@@ -965,7 +960,7 @@ static bool follow(struct step *step)
     return ok;
 }
 
-// nf comes zeroed. False: the flow cannot go on; whether for memory says work->base->failed.
+// nf must be zeroed. False: the flow cannot continue; work->base->failed is set if memory ran out.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
     struct step step = {.work = work, .node = node, .nf = nf};

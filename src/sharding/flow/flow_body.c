@@ -21,21 +21,21 @@
 
 #define MAX_TURNS 6
 
-// A node whose bodies are being followed. states, slices and results have one layout each, which
-// all turns share.
+// A node whose bodies are visited. states, slices and results have one layout each for all
+// iterations.
 struct follow {
     struct flow_work *work;
     struct flow_ask *ask;
     struct node_flow *nf;
     const struct control *control;
-    struct tile_layout **states, **slices, **results; // as the body has them
-    bool *fixed;                                      // states that are explicit
-    int *tries;                                       // how often a state was changed
+    struct tile_layout **states, **slices, **results; // layouts inside the body
+    bool *fixed;                                      // states with an explicit layout
+    int *tries;                                       // number of changes per state
 };
 
 // ---- layouts with and without an axis ----------------------------------------------------------
 
-// Shard k of the one is shard k of the other: both number them in the order of the dimensions.
+// Copies the owners shard by shard: both layouts number shards in dimension order.
 static bool copy_owners(struct arena *arena, const struct tile_layout *from, struct tile_layout *to)
 {
     size_t n = (size_t)from->first[from->n_shards], at = 0;
@@ -48,7 +48,7 @@ static bool copy_owners(struct arena *arena, const struct tile_layout *from, str
     return tsr__layout_own(arena, to, pairs, n);
 }
 
-// The same cuts with a whole dimension more (or less) at the axis. NULL: out of memory.
+// Adds (or removes) an unsharded dimension at the axis. NULL: out of memory.
 static struct tile_layout *shifted(struct arena *arena, const struct tile_layout *layout, int axis,
                                    int by)
 {
@@ -77,9 +77,9 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
     return false;
 }
 
-// ---- what may go in and out of a body ----------------------------------------------------------
+// ---- layouts at the borders of a body -----------------------------------------------------------
 
-// 0 where it is not known: such values lie whole, without dimensions.
+// 0 if unknown: such values are unsharded.
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
     int rank = -1;
@@ -90,13 +90,13 @@ static int rank_of(const struct follow *follow, const tsr_value *value)
     return rank;
 }
 
-// Whole on the devices that run the node: what is always possible.
+// Replicated on the devices of the node, which is always possible.
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
 }
 
-// Each device of the node has one shard, and no other device has any.
+// True if each device of the node has one shard, and no other device has any.
 static bool everywhere(const struct follow *follow, const struct tile_layout *layout)
 {
     const struct placement *placement = &follow->nf->place;
@@ -108,7 +108,7 @@ static bool everywhere(const struct follow *follow, const struct tile_layout *la
     return true;
 }
 
-// A factor other than the outermost is cut.
+// True if a factor other than the outermost is sharded.
 static bool cut_inside(const struct tile_dim *dim)
 {
     for (int i = 1; i < dim->n; i++)
@@ -117,9 +117,9 @@ static bool cut_inside(const struct tile_dim *dim)
     return false;
 }
 
-// A cut inside of a dimension names the sizes of its factors ({5*2/2}: 10 elements). It fits where
-// the value is known to have as many, which one branch may and the other may not; a cut of plain
-// parts, or of units from the outermost factor on, fits any size.
+// A split inside a dimension contains the sizes of its factors ({5*2/2}: 10 elements). It fits only
+// if the value is known to have that size, which may differ between branches. Splits of the
+// outermost factor fit any size.
 static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                       const tsr_value *value)
 {
@@ -138,7 +138,7 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
     return true;
 }
 
-// A list goes in and out of bodies whole: nothing is said there of its elements.
+// Lists enter and leave bodies unsharded: the layouts of their elements are unknown there.
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
@@ -147,7 +147,7 @@ static bool fits(const struct follow *follow, const struct tile_layout *layout,
            (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
 }
 
-// NULL: no value, or not yet computed.
+// NULL: there is no value, or it is not computed yet.
 static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
 {
     if (value)
@@ -155,22 +155,22 @@ static struct tile_layout *lies(const struct follow *follow, const tsr_value *va
     return NULL;
 }
 
-// The first complaint counts; a whole layout that cannot be had is no loss.
+// Records why a layout cannot be used. Only the first reason is kept; replicated layouts need none.
 static void complain(struct follow *follow, const struct tile_layout *layout, const char *why)
 {
     if (!follow->ask->why && !tsr__layout_is_whole(layout))
         follow->ask->why = why;
 }
 
-// Output i of a body behind the condition, which the body of a Loop gives first.
+// Returns output i of a body, not counting the condition that the body of a Loop returns first.
 static const tsr_value *body_output(const struct follow *follow, int body, int i)
 {
     return tsr_graph_output(follow->control->bodies[body],
                             (size_t)(i + follow->control->condition));
 }
 
-// The sizes of a state fit all along: where it comes from, where the body takes it, where the body
-// gives it back.
+// True if the layout fits the sizes of the state as initial value, as input and as output of the
+// body.
 static bool state_sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                             int state)
 {
@@ -181,14 +181,14 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
            sizes_fit(follow, layout, body_output(follow, 0, state));
 }
 
-// ---- where things start ------------------------------------------------------------------------
+// ---- initial layouts ----------------------------------------------------------------------------
 
 #define UNEVEN                                                                                     \
     "what a body carries or gives must lie on all devices that run it, and have the sizes of its " \
     "sharding in every turn"
 
-// The spec of the input comes before that of the result. A state that is explicit does not move
-// with what the body gives (fixed); what the body gives otherwise is moved back inside of it.
+// The spec of the input takes precedence over that of the result. An explicit state keeps its
+// layout (fixed): if the body produces another one, it is resharded inside the body.
 static bool start_state(struct follow *follow, int i)
 {
     const tsr_node *node = follow->ask->node;
@@ -212,7 +212,7 @@ static bool start_state(struct follow *follow, int i)
     return follow->states[i] != NULL;
 }
 
-// A slice is what one turn sees of an input of a Scan: the same cuts without the axis of the turns.
+// A slice is what one iteration reads of a Scan input: the same layout without the scan axis.
 static bool start_slice(struct follow *follow, int i)
 {
     size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
@@ -241,11 +241,11 @@ static bool start(struct follow *follow)
     return true;
 }
 
-// ---- one turn ----------------------------------------------------------------------------------
+// ---- one iteration ------------------------------------------------------------------------------
 
-// Inputs of a body in their order: numbers (the turn, the condition), carried states, slices. The
-// body of a Loop with two states has inputs 0 and 1 as numbers and 2 and 3 as states 0 and 1. Its
-// initializers lie whole on all devices.
+// The inputs of a body are numbers (iteration, condition), then carried states, then slices. The
+// body of a Loop with two states has numbers as inputs 0 and 1, and states as inputs 2 and 3.
+// Initializers are replicated on all devices.
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
     const struct control *control = follow->control;
@@ -274,9 +274,9 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
     return true;
 }
 
-// One turn through one body. Afterwards flow->values says how its outputs lie. A list that a body
-// gives must be whole on all devices of the node; where it is not, the flow runs once more with the
-// list kept whole.
+// Propagates layouts through one body; flow->values has the layouts of its outputs afterwards. A
+// list that a body returns must be replicated on all devices of the node. If it is not, the flow
+// runs again with the list kept unsharded.
 static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
 {
     struct flow_work *work = follow->work;
@@ -293,7 +293,7 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
     for (i = 0; i < tsr_graph_output_count(flow->graph); i++) {
         const tsr_value *value = tsr_graph_output(flow->graph, i);
         if (!lies(follow, value))
-            return false; // it has no producer
+            return false; // the list has no producer
         if (!work->kept_whole || !tsr__shapes_is_list(work->flow->shapes, value))
             continue;
         bool *kept = &work->kept_whole[tsr__value_id(value)];
@@ -305,12 +305,12 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
     return true;
 }
 
-// flow_node is called for nodes of bodies while the outer node is under way: what of work belongs
-// to one node is put aside.
+// flow_node is called for nodes of bodies while the outer node is being placed, so the fields of
+// `work` that belong to one node are saved and restored.
 static bool follow_bodies(struct follow *follow, int say)
 {
     struct flow_work *work = follow->work;
-    struct arena scratch = work->scratch; // of the node that has the bodies
+    struct arena scratch = work->scratch; // of the outer node
     bool keep = work->keep, trial = work->trial, *within = work->within;
     int said = work->say;
     bool ok = true;
@@ -327,9 +327,9 @@ static bool follow_bodies(struct follow *follow, int say)
     return ok;
 }
 
-// ---- until nothing changes ---------------------------------------------------------------------
+// ---- iterate to a fixed point -------------------------------------------------------------------
 
-// True if the state lies otherwise from now on.
+// True if the layout of the state changes.
 static bool settle_state(struct follow *follow, int i)
 {
     const tsr_value *value = body_output(follow, 0, i);
@@ -346,8 +346,8 @@ static bool settle_state(struct follow *follow, int i)
     return !same;
 }
 
-// Each state changes at most twice, so with many of them turns may run out; the last turns then
-// hold all of them.
+// Each state changes at most twice. With many states the iterations may run out; the last
+// iterations then replicate all states that still change.
 static bool settle(struct follow *follow)
 {
     for (int turn = 0; turn < MAX_TURNS; turn++) {
@@ -359,7 +359,7 @@ static bool settle(struct follow *follow)
             if (!follow->states[i])
                 return false;
             if (changed && turn + 2 >= MAX_TURNS &&
-                !follow->fixed[i]) // enough: whole is always possible
+                !follow->fixed[i]) // limit reached: replication is always possible
                 follow->tries[i] = 2;
         }
         if (!changed)
@@ -370,8 +370,8 @@ static bool settle(struct follow *follow)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// In the form that the body has: without the axis along which a loop stacks its results. NULL:
-// nothing is asked, or nothing that a body can give.
+// Returns the requested layout without the axis along which a loop stacks its results. NULL: no
+// request, or a body cannot produce it.
 static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -388,7 +388,8 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
     return NULL;
 }
 
-// What is asked for, else what the first body gives; a cut one before a whole one.
+// Chooses the requested layout, else the one that the first body produces. Sharded layouts are
+// preferred to unsharded ones.
 static bool choose_result(struct follow *follow, int i)
 {
     const tsr_value *first = body_output(follow, 0, follow->control->n_states + i);
@@ -411,8 +412,8 @@ static bool choose_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// In the form that the node has: a loop stacks its results along one more axis, a branch hands them
-// on.
+// Converts the layout of body result i to the layout of the node's output. A loop stacks its
+// results along a new axis; a branch returns them unchanged.
 static struct tile_layout *outer_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -445,9 +446,9 @@ static bool join_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// First each result gets its layout (states have theirs), then every body is asked for these at its
-// outputs. Outputs of a body in order: the condition (replicated, since all devices must decide
-// equally), carried states, results.
+// First chooses the layout of each result (states have theirs), then requests these layouts at the
+// outputs of every body. The outputs are the condition, carried states and results. The condition
+// is replicated, because all devices must take the same decision.
 static bool give_outputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -500,7 +501,7 @@ static bool give_inputs(struct follow *follow)
 
 // ---- remarks -----------------------------------------------------------------------------------
 
-// A body gives something otherwise than it has to be.
+// Reports that a body output must be resharded.
 static void mention_end(struct follow *follow, const tsr_value *value,
                         const struct tile_layout *need)
 {
@@ -540,9 +541,9 @@ static void mention_ends(struct follow *follow)
                         follow->nf->bodies[k].outputs[i]);
 }
 
-// ---- is it worth it? ---------------------------------------------------------------------------
+// ---- is anything sharded? -----------------------------------------------------------------------
 
-// Plain: whole on all devices of the node, as if nothing had been annotated.
+// True if the layout is replicated on all devices of the node, as without annotations.
 static bool plain_layout(const struct follow *follow, const struct tile_layout *layout)
 {
     return !layout || (tsr__layout_is_whole(layout) && everywhere(follow, layout));
@@ -561,7 +562,7 @@ static bool plain_node(const struct follow *follow, const struct node_flow *nf)
     return nf->place.n_devices == follow->nf->place.n_devices;
 }
 
-// Nothing inside is cut or moved: the node runs as it stands.
+// True if nothing inside is sharded or transferred: the node then runs unchanged.
 static bool plain(const struct follow *follow)
 {
     for (int k = 0; k < follow->control->n_bodies; k++) {
@@ -579,9 +580,9 @@ static bool plain(const struct follow *follow)
     return true;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- entry points -------------------------------------------------------------------------------
 
-// Room for what the bodies carry, take and give; a node has two bodies at most (If).
+// Allocates the layouts of states, slices and results. A node has at most two bodies (If).
 static bool make_room(struct follow *follow)
 {
     struct arena *arena = follow->work->arena;
@@ -607,9 +608,8 @@ static bool make_room(struct follow *follow)
     return !arena->failed;
 }
 
-// Bodies that are followed again and again have a budget: loops in loops in loops run as they
-// stand. Counted over the whole flow: 64 times the nodes of the model, and some more for small
-// ones.
+// Limits repeated passes over nested bodies: after that, nodes with bodies run unchanged. The limit
+// for one flow is 64 times the number of nodes of the model, plus a constant.
 static bool afford(struct flow_work *work, const struct control *control)
 {
     for (int k = 0; k < control->n_bodies; k++)
@@ -617,7 +617,8 @@ static bool afford(struct flow_work *work, const struct control *control)
     return work->body_work < 64 * ((size_t)tsr__model_node_ids(work->flow->model) + 16);
 }
 
-// The caller fills inputs and outputs in then, as for any node that runs whole.
+// Leaves the node unchanged. The caller sets inputs and outputs as for any node that runs
+// unsharded.
 static bool stands(struct follow *follow)
 {
     follow->nf->bodies = NULL;
@@ -629,9 +630,8 @@ static bool stands(struct follow *follow)
     return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
-// Any failure on the way, and a body in which nothing is cut, end in stands(): the node runs as it
-// stands, whole. settle() follows the bodies without findings; if the caller wants some, a last
-// turn makes them.
+// After any failure, or if nothing in a body is sharded, the node runs unchanged and unsharded
+// (stands). settle() emits no diagnostics; if the caller wants them, a last iteration emits them.
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow_model.c - the flow through a whole model: starts it, goes through the main graph node by
-// node, and once more where a list turned out to lie in the wrong place. What happens at a node is
-// flow.c's.
+// flow_model.c - the flow through a model: visits the nodes of the main graph in order (flow.c),
+// and repeats this if a list has the wrong layout.
 //
-// A list of tensors does not move between devices of a stage. So where a reader needs it otherwise
-// than it lies, the list is marked (kept_whole) and the flow starts anew with its maker on all
-// devices. Marks are never taken back, so the runs end.
+// A list of tensors cannot be resharded between the devices of a stage. If a reader needs another
+// layout, the list is marked (kept_whole), and the flow starts again with its producer on all
+// devices. Marks are never removed, so the repetitions end.
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// The same object for all values of a rank, so that "whole everywhere" is told by comparing
-// pointers.
+// All values of one rank share one layout object, so that "replicated everywhere" is a comparison
+// of pointers.
 static bool start_value(struct flow_work *work, const tsr_value *value)
 {
     struct tile_layout *layout =
@@ -19,7 +18,7 @@ static bool start_value(struct flow_work *work, const tsr_value *value)
     return layout != NULL;
 }
 
-// What comes from outside lies whole on all devices.
+// Model inputs are replicated on all devices.
 static bool start_values(struct flow_work *work, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -31,8 +30,8 @@ static bool start_values(struct flow_work *work, const tsr_graph *graph)
     return true;
 }
 
-// Everything that one flow needs before the first node: arrays by value id, the shapes, the stages.
-// It refuses more devices than the solver can follow; values get no layouts yet.
+// Prepares a flow: arrays by value id, shapes, stages. Refuses more devices than the solver
+// supports. Values have no layouts yet.
 bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
                      const tsr_config *config)
 {
@@ -70,7 +69,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     return true;
 }
 
-// Most models have none, and are spared the silent runs.
+// Most models have no lists and need no runs without diagnostics.
 static bool any_list(const struct flow_work *work)
 {
     const tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -88,7 +87,7 @@ static bool any_list(const struct flow_work *work)
 
 static bool forward(struct flow_work *work, int say, const bool *keep);
 
-// With lists, silent runs come first until none is in the wrong place.
+// With lists, runs without diagnostics come first, until every list has the right layout.
 bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
 {
     size_t ids = tsr__model_value_ids(work->flow->model);
@@ -97,21 +96,22 @@ bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
         work->kept_whole = ARENA_ARRAY(work->base, bool, ids + 1);
         if (!work->kept_whole)
             return false;
-        for (size_t i = 0; i < tsr_graph_output_count(graph); i++) // given whole
+        // model outputs are returned unsharded
+        for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
             tsr__flow_keep_list(work, tsr_graph_output(graph, i));
     }
     for (size_t i = 0; i < ids; i++) {
         work->keeps_more = false;
         if (!work->kept_whole || !forward(work, SAY_NO_ERROR, keep))
-            break; // the last run says why
+            break; // the last run reports the reason
         if (!work->keeps_more)
             break;
     }
     return forward(work, say, keep);
 }
 
-// Everything that an earlier run found is forgotten but for the marks of lists. Nodes that must
-// stay what they are (keep) have their moves told, because that is why values move.
+// Discards the results of earlier runs, except the marks of lists. Transfers at nodes that must not
+// be replaced (keep) are reported, because these nodes are the reason for them.
 static bool forward(struct flow_work *work, int say, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -151,7 +151,7 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
     return NULL;
 }
 
-// The flow lives in the arena; NULL after a finding, or without memory.
+// The flow is allocated in the arena. NULL: failed with a diagnostic, or out of memory.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep)
 {

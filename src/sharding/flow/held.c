@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// held.c - whether every device already has what another layout asks of it, so that it only slices
-// and nothing is sent.
+// held.c - tests whether every device already has the elements that another layout needs, so that
+// it only slices and sends nothing.
 //
-//     X [8,4] on devices 0 and 1:  whole on both holds {2,1}: each device takes its 4 rows
-//                                  {2,1} holds neither whole nor {1,2}, of which each device lacks
-//                                    a half,
-//                                  nor {2,1:1,0}, whose rows are the other device's
+//     X [8,4] on devices 0 and 1:  replicated holds {2,1}: each device slices its 4 rows
+//                                  {2,1} does not hold the replicated layout or {1,2}: each device
+//                                  lacks a half
+//                                  {2,1} does not hold {2,1:1,0}: the other device has the rows
 #include "sharding/flow/flow.h"
 
-// How many shards the device has; *shard is the last of them.
+// Returns the number of shards of the device; *shard is the last of them.
 static size_t owners_at(const struct tile_layout *layout, int64_t d, int64_t *shard)
 {
     size_t n = 0;
@@ -30,9 +30,9 @@ static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
     return true;
 }
 
-// The loop of `need` that cuts as this loop of `have` does: the same factor, as often, between
-// factors of the same sizes. -1: none. Of 24 elements, 2*3/3*4 gives the first device 0..3 and
-// 12..15, and 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
+// Finds the loop of `need` that splits like this loop of `have`: the same factor in the same number
+// of shards, between factors of the same sizes. -1: none. Of 24 elements, 2*3/3*4 gives the first
+// device 0..3 and 12..15, but 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
 static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
                     struct tile_loop at)
 {
@@ -46,10 +46,10 @@ static int same_cut(const struct tile_layout *need, const struct tile_layout *ha
     return -1;
 }
 
-// Every device that needs a shard has one shard of which that is a part: each cut of `have` must be
-// a cut of `need` too, with the same part. Whole on 0 and 1 holds {2,1}: a device slices. {2,1}
-// does not hold {2,1:1,0}: of 8 rows device 1 has 4..7 and would need 0..3. Where the factors
-// differ the answer is no.
+// True if every device that needs a shard has one shard that contains it. Each split of `have` must
+// also be a split of `need`, with the same part. Replicated on 0 and 1 holds {2,1}: a device
+// slices. {2,1} does not hold {2,1:1,0}: of 8 rows device 1 has 4..7 but needs 0..3. False if the
+// factors differ.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))

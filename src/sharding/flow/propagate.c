@@ -1,52 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// propagate.c - propagates shardings backwards and sideways: what a node needs of an input becomes
-// a request for the producer's output, and so on upwards; other readers of that value follow in the
-// forward flow.
+// propagate.c - propagates shardings backwards: the layout that a node needs of an input becomes a
+// request for its producer, and so on towards the inputs of the model. Other readers of the value
+// follow in the forward flow.
 //
-// Rounds of one forward flow (flow.c) and one backward pass over the nodes, until a pass grants no
-// request. Conflicts are resolved in this order:
-//   1. explicit shardings, never overridden: an output that has one gets no request;
-//   2. what arrives at a node by the forward flow: a request that does not fit it is refused;
-//   3. what other readers (and model outputs, and subgraphs) already have in place: a request that
-//      would force them to reshard is refused;
-//   4. of several requests for one value, that of the first reader in node order that can be
-//     granted.
+// A round is one forward flow (flow.c) and one backward pass over the nodes. Rounds end when a pass
+// grants no request. Conflicts are resolved in this order:
+//   1. explicit shardings are never overridden: an output that has one gets no request;
+//   2. a request that does not fit the layouts arriving at the producer is refused;
+//   3. a request is refused if another reader (or model output, or subgraph) would have to reshard;
+//   4. of several requests for one value, the first in node order that can be granted wins.
 // A request is a layout that shards something, and is granted exactly or not at all. Model inputs
 // stay replicated and initializers follow their readers, so neither gets requests. Refused requests
-// that matter are reported as notes. Knows no costs.
+// that matter are reported as notes. This pass uses no costs.
 //
 //     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W have no spec.
-//       Forwards
-//     the Add is sharded by rows and needs Y as {2,1}, but Y is replicated on both devices.
-//       Backwards Y
-//     gets the request {2,1}; the MatMul can grant it (m in 2, X sliced, which moves nothing), and
-//       Y
-//     has no other reader: granted.
+//     Forward: the Add is sharded by rows and needs Y as {2,1}, but Y is replicated on both
+//       devices.
+//     Backward: Y gets the request {2,1}. The MatMul can grant it (m in 2 shards, X is sliced
+//       without
+//     a transfer), and Y has no other reader: granted.
 #include "sharding/flow/flow.h"
 
 #define MAX_ROUNDS 64
 
-// One use of a value: input `slot` of node `node` (its place in the main graph).
+// One use of a value: input `slot` of node `node` (its index in the main graph).
 struct reader {
     size_t node, slot;
 };
-// A wish that was refused once is not tried again, however often the walk comes by.
+// A refused request. It is not tried again.
 struct refusal {
     const struct tile_layout *layout;
-    size_t in_place; // node that has the value in place; NOBODY: the producer cannot provide it
+    // node that has the value in the right layout; NOBODY: the producer cannot provide it
+    size_t in_place;
     struct refusal *next;
 };
 #define NOBODY ((size_t)-1)
-#define OUTPUT ((size_t)-2) // the model's output, or a subgraph
+#define OUTPUT ((size_t)-2) // a model output, or a subgraph
 
 struct propagate {
     struct flow_work work;
-    struct arena *arena;      // stays
-    struct arena trial;       // of one wish
-    tsr_node **nodes;         // in order
-    size_t *first;            // by value id (and one more): its readers
-    struct reader *readers;   // in the order of the nodes
-    bool *fixed;              // by value id: explicit
+    struct arena *arena;      // for results
+    struct arena trial;       // for one request
+    tsr_node **nodes;         // in graph order
+    size_t *first;            // by value id (and one more): index of its first reader
+    struct reader *readers;   // in node order
+    bool *fixed;              // by value id: has an explicit layout
     bool *bound;              // by value id: an output of the model, or read by a subgraph
     struct refusal **refused; // by value id
     bool failed;
@@ -57,13 +55,13 @@ static uint32_t id_of(const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// To be set as well: a trial puts another layout there and the old one back.
+// Returns the slot of the value's layout. A trial replaces the layout there and restores it.
 static struct tile_layout **lies(struct propagate *propagate, const tsr_value *value)
 {
     return &propagate->work.flow->values[id_of(value)];
 }
 
-// ---- who reads what ----------------------------------------------------------------------------
+// ---- readers ------------------------------------------------------------------------------------
 
 static void count_readers(struct propagate *propagate)
 {
@@ -73,7 +71,7 @@ static void count_readers(struct propagate *propagate)
                 propagate->first[id_of(tsr_node_input(propagate->nodes[i], k)) + 1]++;
 }
 
-// Readers of value v are readers[first[v] .. first[v + 1]): counted, summed up, then filled in.
+// Fills the readers of each value v: readers[first[v] .. first[v + 1]).
 static bool list_readers(struct propagate *propagate, size_t n_ids)
 {
     count_readers(propagate);
@@ -93,8 +91,8 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
     return true;
 }
 
-// An explicit output is never overridden; a value that a body reads must be whole, which only the
-// flow knows how to say.
+// An explicit output is never overridden. A value that a body reads must be replicated, which the
+// flow handles.
 static void mark_fixed(struct propagate *propagate, const tsr_node *node)
 {
     tsr_value **captures;
@@ -131,9 +129,9 @@ static bool prepare(struct propagate *propagate)
     return list_readers(propagate, n_ids);
 }
 
-// ---- one wish ----------------------------------------------------------------------------------
+// ---- one request --------------------------------------------------------------------------------
 
-// What node i would do now, without doing it. False: out of memory.
+// Computes the flow of node i in its present state as a trial. False: out of memory.
 static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
 {
     struct arena *arena = propagate->work.arena;
@@ -148,15 +146,15 @@ static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf
     return ok;
 }
 
-// The first of the readers of value (which lay as `before` and lies otherwise now) that had it in
-// place and has not any more.
+// The layout of the value has changed from `before`. Returns the first reader that needed no
+// resharding before and needs it now.
 static size_t disturbed(struct propagate *propagate, const tsr_value *value,
                         const struct tile_layout *before)
 {
     uint32_t id = id_of(value);
     struct node_flow nf = {0};
     size_t tried = NOBODY;
-    // the caller, or a body, has it whole in place now
+    // the caller, or a body, reads it replicated without resharding
     if (propagate->bound[id] && tsr__layout_is_whole(before))
         return OUTPUT;
     for (size_t k = propagate->first[id]; k < propagate->first[id + 1]; k++) {
@@ -175,7 +173,7 @@ static size_t disturbed(struct propagate *propagate, const tsr_value *value,
     return NOBODY;
 }
 
-// True if the node moves no input that it had in place.
+// True if no input that needed no resharding needs it now.
 static bool inputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf)
 {
     for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
@@ -209,8 +207,9 @@ static bool outputs_rest(struct propagate *propagate, size_t i, const struct nod
     return true;
 }
 
-// Tries the node with the request: it must provide exactly that, keep its inputs in place, and
-// disturb no reader. *who: the reader that objects; NOBODY if the node itself cannot.
+// Tries the node with the request. The node must produce exactly that layout, and neither its
+// inputs nor other readers may need new resharding. *who: the reader that does; NOBODY if the node
+// itself cannot grant it.
 static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
@@ -230,7 +229,7 @@ static const struct refusal *refusal_of(const struct propagate *propagate, uint3
     return refusal;
 }
 
-// Takes the wish back and remembers it with who was in the way.
+// Removes the request and records the reader that prevented it.
 static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 {
     struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
@@ -242,8 +241,8 @@ static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
     propagate->work.wishes[id] = NULL;
 }
 
-// True if output `out` of node i has the layout `need` from now on. The request is tried in
-// separate memory; only if it fits the node is followed for good.
+// True if output `out` of node i now has the layout `need`. The request is tried in temporary
+// memory; the node is placed again only if it fits.
 static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
 {
     uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
@@ -267,9 +266,9 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
 
 // ---- rounds ------------------------------------------------------------------------------------
 
-// The first wish for each output of node i that can be granted.
-// A need that is whole, met already, or refused before is no wish. Granting changes the node, so
-// later outputs see the new flow.
+// Grants the first possible request for each output of node i. A needed layout that is replicated,
+// already present or refused before is not a request. Granting changes the node, so later outputs
+// see the new flow.
 static bool walk_node(struct propagate *propagate, size_t i)
 {
     bool granted = false;
@@ -291,7 +290,7 @@ static bool walk_node(struct propagate *propagate, size_t i)
     return granted;
 }
 
-// Wishes that the flow could not keep, because something else arrives now, are refused from now on.
+// Refuses requests that the flow could not satisfy because other layouts arrive now.
 static void drop_unmet(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
@@ -303,9 +302,8 @@ static void drop_unmet(struct propagate *propagate)
         }
 }
 
-// One flow forwards, one walk backwards. False: nothing is left to grant.
-// Backwards, so that a wish granted at a node becomes a need of its inputs before their makers are
-// looked at: one walk carries it to the first node.
+// One forward flow and one backward pass. False: nothing is left to grant. The pass is backward so
+// that a request granted at a node reaches the producers of its inputs in the same pass.
 static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;
@@ -324,8 +322,8 @@ static bool round_trip(struct propagate *propagate, bool last)
 
 // ---- notes -------------------------------------------------------------------------------------
 
-// Why the request of a reader was not granted, if that is worth a note: the value must be moved, or
-// another reader has it in place.
+// Returns why the request of a reader was refused. NULL if no note is needed: a note is made if the
+// value must be resharded, or if another reader needs its present layout.
 static const char *reason(struct propagate *propagate, const tsr_value *value,
                           const struct tile_layout *need)
 {
@@ -358,7 +356,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
                                  propagate->work.noted[id_of(value)]};
     if (!noted->layout)
         return;
-    propagate->work.noted[id_of(value)] = noted; // the flow need not say it again
+    propagate->work.noted[id_of(value)] = noted; // the flow must not report it again
     struct place at = tsr__place_node(propagate->nodes[reader->node]);
     at.configuration = str_of(tsr_config_name(propagate->work.flow->config));
     at.value = tsr__value_str(value);
@@ -370,7 +368,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
               STR_ARG(to), STR_ARG(from), why);
 }
 
-// After the last round: what was refused on the way may have been granted later by another route.
+// Runs after the last round, because a refused request may be granted later in another round.
 static void note_all(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
@@ -384,15 +382,15 @@ static void note_all(struct propagate *propagate)
         }
 }
 
-// The loop ends: a round that grants nothing is the last, wishes are granted or refused once each,
-// and MAX_ROUNDS bounds it.
+// The loop ends after a round that grants nothing. Each request is granted or refused once, and
+// MAX_ROUNDS limits the rounds.
 static void settle(struct propagate *propagate)
 {
     bool more = true;
     for (int i = 0; more; i++) {
         if (propagate->failed)
             return;
-        struct arena round; // results of a round are not needed after it
+        struct arena round; // for the results of one round
         tsr__arena_init(&round, propagate->arena->session);
         propagate->work.arena = &round;
         more = round_trip(propagate, i == MAX_ROUNDS);

@@ -26,7 +26,7 @@ static const tsr_node_config *entry_of(const tsr_node *node, const tsr_config *c
     return NULL;
 }
 
-// -1: none.
+// Returns -1 if the node has no stage.
 static int64_t own_stage(const tsr_node *node, const tsr_config *config)
 {
     int64_t stage;
@@ -44,7 +44,7 @@ static int by_number(const void *a, const void *b)
 
 // ---- devices ------------------------------------------------------------------------------------
 
-// Numbers out of range are the checker's business and are passed over.
+// Ignores numbers out of range, which the checker reports.
 static bool add_device(struct stages *stages, bool *on, int64_t device)
 {
     if (device < 0 || device >= stages->n_all)
@@ -53,7 +53,7 @@ static bool add_device(struct stages *stages, bool *on, int64_t device)
     return true;
 }
 
-// An entry of a spec's list of devices is a group if it is a key of one.
+// Adds the members of a group. A list entry is a group if it equals the key of one.
 static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int64_t key)
 {
     for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
@@ -68,7 +68,7 @@ static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int
     return false;
 }
 
-// True if some spec names devices: then they are the stage's, and none is dealt out to it.
+// True if some spec names devices. The stage then runs on these and gets no others.
 static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc)
 {
     bool any = false;
@@ -108,8 +108,7 @@ bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
     return false;
 }
 
-// The devices that no stage names by its specs, ascending; where every device is named, all of
-// them.
+// Returns the devices that no spec names, ascending; if every device is named, all devices.
 static size_t free_devices(const struct stages *stages, const bool *named, int64_t *out)
 {
     size_t n = 0;
@@ -127,7 +126,7 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
     return (size_t)stages->n_all;
 }
 
-// Deals the free devices out to the stages without specs, in equal runs: 5 devices for 2 stages
+// Distributes the free devices over the stages without specs, in equal runs: 5 devices for 2 stages
 // give 2 and 3. Stages beyond the number of devices share the last one.
 static void deal_devices(struct stages *stages, const bool *named, const int64_t *devices, size_t n)
 {
@@ -177,8 +176,8 @@ static bool use_device_per_stage(struct stages *stages, tsr_session *session,
     return true;
 }
 
-// Finds the devices of the stages that name none by specs.
-// Returns false if out of memory, or if a stage has no device (error).
+// Finds the devices of the stages whose specs name none. False: out of memory, or a stage has no
+// device (reported as an error).
 static bool default_devices(struct stages *stages, struct arena *arena, const tsr_config *config,
                             const bool *named)
 {
@@ -196,7 +195,7 @@ static bool default_devices(struct stages *stages, struct arena *arena, const ts
 
 // ---- nodes --------------------------------------------------------------------------------------
 
-// of_value counts from 1, so that 0 is "depends on no stage".
+// of_value counts from 1; 0 means "depends on no stage".
 static int later(int latest, const tsr_value *value, const int *of_value)
 {
     if (value && of_value[tsr__value_id(value)] - 1 > latest)
@@ -204,7 +203,7 @@ static int later(int latest, const tsr_value *value, const int *of_value)
     return latest;
 }
 
-// The latest stage (place in line) that inputs and captured values depend on; -1: none.
+// Returns the index of the latest stage that inputs and captured values depend on; -1: none.
 static int latest_of(const tsr_node *node, const int *of_value)
 {
     tsr_value **captures;
@@ -217,7 +216,7 @@ static int latest_of(const tsr_node *node, const int *of_value)
     return latest;
 }
 
-// Of the numbers 0, 3, 7 the number 3 is place 1.
+// Index of a stage in the sorted list: among stages 0, 3 and 7, stage 3 has index 1.
 static int place_in_line(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
@@ -227,12 +226,12 @@ static int place_in_line(const struct stages *stages, int64_t number)
     return -1;
 }
 
-// Gives every node its place in line, in the order of the graph, and collects the devices that the
-// specs of each stage name.
+// Assigns a stage index to every node, in graph order, and collects the devices that the specs of
+// each stage name.
 static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *model,
                          const tsr_config *config)
 {
-    int *of_value = ARENA_ARRAY(arena, int, tsr__model_value_ids(model) + 1); // plus 1
+    int *of_value = ARENA_ARRAY(arena, int, tsr__model_value_ids(model) + 1); // index plus 1
     bool *named = ARENA_ARRAY(arena, bool, stages->n + 1);
     bool by_name = tsr_config_device_name_count(config) > 0;
     if (!of_value || !named)
@@ -259,7 +258,8 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
     return default_devices(stages, arena, config, named);
 }
 
-// Neighbours in one stage are taken once on the way, which is nearly all there is to sort.
+// Lists the distinct stages. Consecutive nodes of one stage add one entry, so there is little to
+// sort.
 static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *config,
                        int64_t **out)
 {
@@ -290,7 +290,7 @@ static bool too_many(tsr_session *session, const tsr_config *config, size_t n)
     return false;
 }
 
-// Stages of the main graph alone: nodes of bodies run where their node runs.
+// Finds the stages of the main graph only: nodes of bodies run where the outer node runs.
 bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
                       struct stages *stages)
 {
@@ -321,7 +321,7 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     return stages->on[at.place];
 }
 
-// Found anew for the caller: a flow does not keep its stages.
+// Computes the stages again, because a flow does not keep them.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
 {
     struct stages stages = {0};

@@ -18,13 +18,13 @@
 enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_SHARED, DIGIT_UNEVEN };
 struct digit {
     enum digit_kind kind;
-    int64_t size, cuts; // size 0: not known
+    int64_t size, cuts; // size 0: unknown
     tile_shares shares;
-    int part; // last part that cut it (its coordinate counts ones)
+    int part; // last part that splits it; its coordinate has stride 1
 };
 
-// Parts as digits, outermost first: 8 elements in 2 cuts are a full digit of 2 and a whole one of
-// 4.
+// Writes parts as digits, outermost first: 8 elements in 2 shards are a fully split digit of 2 and
+// an unsplit one of 4.
 static int expand(const struct cut_part *parts, int n, struct digit *out)
 {
     int count = 0;
@@ -49,7 +49,7 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
     return count;
 }
 
-// 0, "not known", where a size is not known or the product does not fit.
+// Multiplies two sizes. Returns 0 (unknown) if either is unknown or the product overflows.
 static int64_t times(int64_t a, int64_t b)
 {
     int64_t r;
@@ -58,9 +58,9 @@ static int64_t times(int64_t a, int64_t b)
     return 0;
 }
 
-// In place: digit[0 .. count) are the merged ones. F2 of part 0 and then F3 of part 1 become F6, in
-// which part 0 counts in steps of 3 and part 1 in ones.
-// Takes neighbours together; moves of parts that went into a full digit get their strides.
+// Merges adjacent digits of one kind in place; digit[0 .. count) is the result. F2 of part 0 and F3
+// of part 1 become F6, in which the coordinate of part 0 has stride 3 and that of part 1 stride 1.
+// The moves of parts in a fully split digit get these strides.
 static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
     int count = 0;
@@ -94,7 +94,7 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
         moves[i] = (struct cut_move){-1, 0};
     int count = merge(d, expand(parts, n, d), moves, n), made = 0;
     for (int i = 0; i < count; i++, made++) {
-        // out[made] is digit i; digits get fewer on the way, so moves are renumbered
+        // out[made] is digit i; merging removes digits, so moves are renumbered
         out[made] = (struct tile_factor){d[i].size, d[i].cuts, d[i].shares};
         for (int k = 0; k < n; k++)
             if (moves[k].to == i)
@@ -112,9 +112,9 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
     return made;
 }
 
-// Returns their number, or -1: the size is known and the factors do not multiply to it, as {3/3*4}
-// of 10 elements. Parts of a dimension as the layout has them; sizes resolved where the dimension
-// is known.
+// Writes the parts of a dimension in the order of the layout, with sizes filled in where the
+// dimension is known. Returns their number, or -1 if the factors do not multiply to the known size,
+// such as {3/3*4} of 10 elements.
 static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
@@ -122,7 +122,7 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
     if (fits)
         for (int i = 0; i < dim->n; i++)
             product = times(product, sizes[i]);
-    fits = fits && product == size.value; // else the last unit is short: left as it is
+    fits = fits && product == size.value; // otherwise the last unit is shorter: left unchanged
     for (int i = 0; i < dim->n; i++) {
         parts[i] =
             (struct cut_part){dim->factors[i].size, dim->factors[i].cuts, dim->factors[i].shares};
@@ -167,14 +167,13 @@ static bool runs_alike(const struct tile_layout *layout, int loop, int64_t run)
     return true;
 }
 
-// The layout with every `run` shards of a loop as one.
+// Returns the layout with every `run` shards of a loop merged into one.
 static struct tile_layout *merged(struct arena *arena, const struct tile_layout *l, int loop,
                                   int64_t run)
 {
     struct tile_layout *wide = tsr__layout_ordered(arena, l);
-    // The owners are moved from shards of `wide`, whose loops are in the order of the dimensions as
-    // those of the new layout are. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes
-    // (1,1) = 3.
+    // Owners are copied from the shards of `wide`. Its loops are in dimension order, as in the new
+    // layout. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
     struct tile_loop at = l->loops[loop];
     struct tile_owner *pairs =
         ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
@@ -202,9 +201,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     return NULL;
 }
 
-// Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size,
-// because floor(2 j D / 4) = floor(j D / 2). NULL: out of memory. The longest runs first, and again
-// until nothing can be merged: each merge makes the layout smaller, so it ends.
+// Merges adjacent tiles on one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This holds for any size D,
+// because floor(2 j D / 4) = floor(j D / 2). It tries the longest runs first and repeats until
+// nothing can be merged. NULL: out of memory.
 static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {
@@ -220,21 +219,21 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
     return l;
 }
 
-// Each dimension gets its canonical factors on its own; then every shard of the given layout goes
-// to the shard that has the same elements. moves[axis][k] says where factor k's coordinate went: of
-// {4/4*16/2} factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7.
-// Dimensions whose parts are not known stay as they are.
+// Computes the canonical factors of each dimension. Then every shard of the given layout moves to
+// the shard with the same elements. moves[axis][k] is the new position of factor k's coordinate: of
+// {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7.
+// Dimensions whose parts are unknown stay unchanged.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {
-    // Unequal parts count as the tiles that a spec writes for them, for neighbours on one device
-    // may merge.
+    // Unequal parts are expanded to the tiles of the spec, because adjacent tiles on one device may
+    // merge.
     const struct tile_layout *l =
         tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
     if (l)
         l = merge_tiles(arena, l);
     if (l)
-        l = tsr__layout_runs(arena, l); // what is left are runs that are not equal
+        l = tsr__layout_runs(arena, l); // the remaining runs have unequal lengths
     if (!l)
         return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
@@ -249,7 +248,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         tsr_dim size = {.value = -1};
         if (shape->rank == l->rank)
             size = shape->dims[axis];
-        // a dimension that is left as it is keeps its factors, each going to itself
+        // an unchanged dimension keeps its factors in place
         dims[axis] = l->dims[axis];
         int count = parts_of(&l->dims[axis], size, parts);
         for (int k = 0; k < l->dims[axis].n; k++)
@@ -265,8 +264,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
     if (!c)
         return NULL;
     for (int64_t shard = 0; shard < l->n_shards; shard++) {
-        // k: number of the same elements' shard in the canonical layout, digit by digit over its
-        // loops
+        // k: index of the shard with the same elements in the canonical layout
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
         const int64_t *owners;
         tsr__layout_coords(l, shard, coords);

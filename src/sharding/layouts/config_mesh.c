@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// config_mesh.c - the mesh that shardings such as SR are meant over: what the metadata says of a
-// configuration, else a line.
+// config_mesh.c - the device mesh of a configuration, for shardings such as SR: from the model's
+// metadata, or else one-dimensional.
 //
-// Plans write the sides of their topology as metadata of the model, "ai.tessera.mesh.tp" = "2x4"
-// for a configuration tp, so that S0,R without @ is read and printed over the same mesh. Metadata
-// that does not fit is passed over, not refused: the checker has nothing to do with it.
+// Plans write the mesh of their topology as metadata of the model: "ai.tessera.mesh.tp" = "2x4" for
+// a configuration tp. So S0,R without @ is read and printed over the same mesh. Invalid metadata is
+// ignored; the checker does not report it.
 #include "sharding/sharding.h"
 
-// "2x4" into sizes that multiply to that many devices. False: it is no such text.
+// Reads "2x4" as mesh sizes whose product must be `devices`. False: the text is not valid.
 static bool read_sides(struct str text, int64_t devices, struct notation_mesh *mesh)
 {
     int64_t all = 1;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// dict.c - tensor dictionaries: the shards of one tensor, keyed by device; split, looked up,
-// joined.
+// dict.c - tensor dictionaries: split a tensor into shards, look them up by device, join them.
 //
-// A dictionary is a layout with data: every (device, tile) has its piece in one block of memory.
-// Knows element sizes, not element types.
+// A dictionary is a layout with data: every (device, tile) has its piece in its own memory. The
+// code needs element sizes, not element types.
 //
 //     float32 [4,6] as {2,1:(0,1),2}: tile 0 is rows 0..1, tile 1 rows 2..3, 48 bytes each
 //     held: (device 0, tile 0), (1, 0), (2, 1), in this order; join needs equal copies on 0 and 1
@@ -11,7 +10,7 @@
 
 #include <stdlib.h>
 
-// One piece that one device has; `data` is `bytes` long and freed with the dictionary.
+// A piece on one device; `data` has `bytes` bytes and is freed with the dictionary.
 struct held {
     int64_t device, tile;
     struct tile_piece *piece;
@@ -25,12 +24,12 @@ struct tsr_pieces {
     size_t unit; // bytes of one element
     int rank;
     int64_t *shape;
-    size_t bytes; // of the whole tensor
+    size_t bytes; // of the full tensor
     struct held *held;
     size_t n;
 };
 
-// The order in which pieces are listed, and so what index i of tsr_pieces_at means.
+// Order of the pieces, and so the meaning of index i of tsr_pieces_at.
 static int by_device(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;
@@ -39,7 +38,7 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->tile, y->tile);
 }
 
-// Adds the finding and gives the status back.
+// Reports an error and returns `status`.
 static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
                          const char *what)
 {
@@ -76,8 +75,8 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     return TSR_OK;
 }
 
-// Zeros until it is filled. A piece of no elements has memory too, so NULL always means that there
-// was none to be had.
+// Allocates a piece, filled with zeros. An empty piece also gets memory, so NULL always means out
+// of memory.
 static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_layout *layout)
 {
     held->piece = tsr__layout_piece(&dict->arena, layout, dict->shape, held->tile);
@@ -93,7 +92,7 @@ static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_la
     return held->data != NULL;
 }
 
-// dict->n counts the pieces that have memory: tsr_pieces_free frees just those.
+// dict->n counts the pieces that have memory, which tsr_pieces_free frees.
 static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout)
 {
     size_t n = (size_t)layout->first[layout->n_shards], at = 0;
@@ -110,8 +109,8 @@ static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout
     return TSR_OK;
 }
 
-// The whole tensor as a piece of itself.
-// So cutting and joining are the same copy, in one direction and the other.
+// The full tensor as a piece, so that splitting and joining are the same copy in opposite
+// directions.
 static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dict)
 {
     int64_t device = 0;
@@ -133,7 +132,7 @@ static tsr_status fill(tsr_pieces *dict, const void *data)
     return TSR_OK;
 }
 
-// *out is set only when all pieces exist and are filled; a failure on the way frees what was made.
+// *out is set only after all pieces are filled. A failure frees the pieces made so far.
 tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
                           const int64_t *shape, const void *data, tsr_pieces **out)
 {
@@ -214,7 +213,7 @@ tsr_status tsr_pieces_at(const tsr_pieces *dict, size_t i, tsr_piece *out)
     return TSR_OK;
 }
 
-// The k-th piece of the device, or -1.
+// Returns the index of the k-th piece of the device, or -1.
 int64_t tsr_pieces_find(const tsr_pieces *dict, int64_t device, size_t k)
 {
     for (size_t i = 0; i < dict->n; i++)
@@ -231,7 +230,7 @@ int64_t tsr_pieces_find_tile(const tsr_pieces *dict, int64_t tile, size_t k)
     return -1;
 }
 
-// Copies of one tile must be equal: each is held against the first.
+// Checks that all copies of a tile are equal, by comparing each with the first.
 static tsr_status compare(const tsr_pieces *dict)
 {
     for (size_t i = 0; i < dict->n; i++) {

@@ -13,9 +13,9 @@
 
 #include <stdlib.h>
 
-#define SPEC_MAX_OWNERS 4194304 // of all shards together
-// Owners that a spec may have beyond those that it lists, and for each of these: groups may be
-// named over and over.
+#define SPEC_MAX_OWNERS 4194304 // total over all shards
+// Owners that every spec may have, and owners per listed device. A list may repeat groups, so there
+// can be more owners than entries.
 #define OWNERS_LEAST 4096
 #define OWNERS_TIMES 16
 
@@ -32,8 +32,8 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, 
     return at;
 }
 
-// Errors are counted always and reported unless quiet, remarks (warnings and notes) where asked
-// for. Hints are made only if the finding will be kept.
+// Errors are always counted, and reported unless quiet. Warnings and notes are reported on request.
+// Hints are formatted only if the diagnostic will be kept.
 #define SAY(sc, p, code, on_axis, hint, ...)                                                       \
     do {                                                                                           \
         struct place said_at = place_of(sc, p, on_axis);                                           \
@@ -65,7 +65,7 @@ static int key_order(const void *a, const void *b)
     return int64_order(x->at, y->at);
 }
 
-// Of groups with one key the first in the file comes first, and is the one that is found. False:
+// Sorts the groups by key. If several groups have one key, the first in the file is found. False:
 // out of memory.
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
@@ -103,7 +103,7 @@ static int number_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The smallest number that occurs twice; false: none. Sorts.
+// Finds the smallest number that occurs twice. Sorts v. False: none.
 static bool repeated(int64_t *v, size_t n, int64_t *out)
 {
     for (size_t i = 1; i < n; i++)
@@ -119,8 +119,8 @@ static bool repeated(int64_t *v, size_t n, int64_t *out)
     return false;
 }
 
-// where: the words for the list that names it. Without a known configuration only negative numbers
-// are wrong.
+// where: name of the list for the message. If the configuration is unknown, only negative numbers
+// are errors.
 static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, const char *where)
 {
     if (d >= 0 && (sc->devices < 0 || d < sc->devices))
@@ -137,7 +137,8 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     return false;
 }
 
-// A key that is also a device's number hides that device in the list: allowed, and worth a remark.
+// A group key that equals a device number hides that device in the list. This is allowed, but gets
+// a remark.
 static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;
@@ -161,8 +162,8 @@ static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
               "device %lld is in device group %lld twice", (long long)twice, (long long)key);
 }
 
-// Which groups the device list names.
-// By group; NULL without memory, and then nothing is said about unused ones.
+// Returns for each group whether the device list names it. NULL: out of memory; unused groups are
+// then not reported.
 static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
                          const struct group_index *index)
 {
@@ -179,7 +180,8 @@ static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
     return used;
 }
 
-// Three groups of one key are one finding: only the second of a run of equal keys speaks.
+// Groups with the same key give one error, however many there are: only the second of equal keys
+// reports it.
 static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -199,8 +201,8 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     }
 }
 
-// The device list as owners of the spec's shards, with one dimension per sharded axis. NULL: it
-// does not fit, or out of memory.
+// Reads the device list as owners of the spec's shards, with one dimension per sharded axis. NULL:
+// it does not fit, or out of memory.
 static const struct tile_layout *listed_owners(struct arena *arena, const tsr_spec *spec)
 {
     const int64_t *devices;
@@ -230,9 +232,9 @@ static const struct tile_layout *listed_owners(struct arena *arena, const tsr_sp
     return NULL;
 }
 
-// The device list, with equal neighbours merged if their counts differ: 0 0 0 1 gives device 0
-// three quarters, on purpose, and each device occurs once; 0 0 1 1 means halves, for which two
-// shards would suffice.
+// Returns the device list with equal neighbours merged if the runs have different lengths. 0 0 0 1
+// gives device 0 three quarters on purpose, so each device occurs once. 0 0 1 1 stays: it means
+// halves, for which two shards would suffice.
 static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, size_t *n)
 {
     const int64_t *devices;
@@ -246,7 +248,7 @@ static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, siz
     return layout->owners;
 }
 
-// The devices that an entry of the list names: itself, or the members of its group.
+// Returns the devices of a list entry: the device itself, or the members of the group.
 static size_t named_devices(const tsr_spec *spec, const struct group_index *index,
                             const int64_t *entry, const int64_t **out)
 {
@@ -260,8 +262,9 @@ static size_t named_devices(const tsr_spec *spec, const struct group_index *inde
     return count;
 }
 
-// Bytes of the file pay for owners: 1,000 entries that all name one group of 1,000 are 6 KB, and
-// would be a million owners.
+// The limit grows with the length of the device list and groups, so that a small file cannot demand
+// much memory: 1,000 entries that all name one group of 1,000 devices take 6 KB in the file, but
+// expand to a million owners.
 static size_t most_owners(const tsr_spec *spec)
 {
     size_t listed = tsr_spec_devices(spec, NULL), count;
@@ -275,8 +278,8 @@ static size_t most_owners(const tsr_spec *spec)
     return size_min(SPEC_MAX_OWNERS, OWNERS_LEAST + listed * OWNERS_TIMES);
 }
 
-// How many owners the shards have together; SIZE_MAX with a finding: too many, of large groups that
-// are named over and over.
+// Returns the total number of owners of all shards. SIZE_MAX: too many, reported as an error; this
+// happens when the device list repeats large groups.
 static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -293,7 +296,7 @@ static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
     return total;
 }
 
-// Entries that ascend and name no groups are different devices.
+// True if the entries ascend and name no groups: then all devices are different.
 static bool ascends(const tsr_spec *spec, const struct group_index *index)
 {
     const int64_t *devices;
@@ -304,9 +307,9 @@ static bool ascends(const tsr_spec *spec, const struct group_index *index)
     return index->n == 0;
 }
 
-// The smallest device that holds several shards; false: none, or out of memory. All owners of all
-// shards, `most` or fewer, stand in one list: after sorting the same owner twice stands side by
-// side.
+// Finds the smallest device that holds several shards. The owners of all shards, at most `most`,
+// are copied to one list and sorted, so that repeated devices are adjacent. False: none, or out of
+// memory.
 static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct group_index *index,
                         size_t most, int64_t *out)
 {
@@ -324,8 +327,8 @@ static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct 
     return repeated(all, total, out);
 }
 
-// A device that holds several shards: listed twice, or in two of the groups that are named. A list
-// of 300,000 devices takes 40 MB to look through, which are given back at once.
+// Reports a device that holds several shards: it is listed twice, or is in two of the named groups.
+// The search takes 40 MB for a list of 300,000 devices, so it uses a temporary arena.
 static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
                             const struct group_index *index, bool cut)
 {
@@ -347,8 +350,8 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
            "device %lld %s", (long long)twice, how);
 }
 
-// A number in the device list names a group if there is one of that number, else a device. Whether
-// a device is named twice is asked only if all names are good: a wrong name would be counted as one
+// A number in the device list names a group if there is one of that number, else a device. Repeated
+// devices are checked only if all entries are valid, because an invalid entry would count as one
 // more device.
 static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
 {
@@ -377,7 +380,7 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cu
 
 // ---- axes and sizes ----------------------------------------------------------------------------
 
-// Where the rank is not known any axis may be right.
+// If the rank is unknown, any axis may be valid.
 static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
 {
     if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
@@ -395,9 +398,9 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
           "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
 }
 
-// Axes that are (or may be) listed twice, and axes that are not in order. Without a rank, axes from
-// the front and from the back cannot be compared: each kind is checked by itself, and both together
-// get a remark.
+// Checks for repeated axes and for axes that are out of order. If the rank is unknown, axes from
+// the front and from the back cannot be compared. Then each kind is checked separately, and a mix
+// of both gets a remark.
 static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
 {
     size_t n = tsr_spec_dim_count(spec), front = 0, back = 0;
@@ -435,7 +438,7 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
 
-// No symbol (NULL) and an empty one are the same.
+// NULL and "" both mean that there is no symbol.
 static bool same_symbol(const char *a, const char *b)
 {
     if (!a || !b)
@@ -443,9 +446,9 @@ static bool same_symbol(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-// The size is what the tensor is declared to have there. Where that is wrong (onnx's inference
-// gives a STFT without `onesided` twice its frequencies) a spec that repeats it is not: it was
-// written by the declaration, and what was found counts.
+// True if the size equals the declared size of the tensor. The declaration may be wrong (onnx
+// infers twice the frequencies for a STFT without `onesided`). A spec that repeats it is not an
+// error; the inferred size is used.
 static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -454,7 +457,7 @@ static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size
     return front >= 0 && front < rank && tsr_value_dim(value, (int)front).value == size;
 }
 
-// The stated size of an axis of one factor against the shape.
+// Compares the stated size of an axis with one factor to the shape.
 static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t axis,
                            tsr_dim stated, tsr_dim real)
 {
@@ -475,7 +478,8 @@ static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t 
                (long long)axis, stated.symbol, real.symbol);
 }
 
-// Sizes of several factors: each known or open (0), neighbouring whole ones taken together.
+// Checks the sizes of several factors. Each is known or open (0); adjacent unsharded ones are
+// merged.
 static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                             tsr_dim real)
 {
@@ -500,8 +504,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
             return false;
         }
         bool join =
-            //
-            // neighbouring factors that are whole and of unknown size are one, of unknown size
+            // adjacent unsharded factors of unknown size are one factor of unknown size
             known == 0 && cuts == 1 && dim.n && f[dim.n - 1].cuts == 1 && f[dim.n - 1].size == 0;
         open += known == 0 && !join;
         if (!join)
@@ -522,9 +525,8 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
     return false;
 }
 
-// Shards of each factor against the size that is stated or known for it. False: a count is
-// impossible.
-// Of one factor the size of the tensor counts, whatever is stated; of several each has its own.
+// Compares the shard count of each factor with its size. An axis with one factor uses the size of
+// the tensor, even if the spec states another. False: a count is impossible.
 static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                            tsr_dim real)
 {
@@ -557,7 +559,8 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
     return fine;
 }
 
-// One listed axis. Multiplies its shards into *product; -1 there: cannot be checked.
+// Checks one listed axis and multiplies *product by its shard count. *product is -1 if the number
+// of shards cannot be checked.
 static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
                         const struct shape *shape, int64_t *product)
 {
@@ -588,7 +591,7 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
         if (shards < 1)
             *product = -1;
         else if (*product > 0 && !mul_ok(*product, shards, product))
-            *product = 0; // more than any list can have; stays
+            *product = 0; // more than any list can have; stays 0
     }
 }
 
@@ -625,8 +628,8 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t 
               (long long)product, n, n == 1 ? "y" : "ies");
 }
 
-// Axes first, since the number of shards comes out of them; then devices, then both against each
-// other.
+// Checks the axes first, because they give the number of shards. Then checks the devices, then
+// whether the number of devices fits the number of shards.
 void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t product = 1;
@@ -637,7 +640,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
-// Rank -1 if nothing is declared, or out of memory: then less is checked.
+// Returns rank -1 if nothing is declared or memory runs out. Less can be checked then.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

@@ -13,19 +13,17 @@
 //     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: none is dropped
 //     the placement:         m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
 //                            is pending between devices 0 and 1 and between 2 and 3
-//     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and are dropped; the
-//                            remaining
-//                            two cannot work on four cells, so the solver refuses W
-//     W {2,1:(0,1,2,3),(1,3)}: devices 1 and 3 own both parts of k, of which one agrees with X:
-//       with
+//     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and are dropped; two
+//                            devices cannot work on four cells, so the solver refuses W
+//     W {2,1:(0,1,2,3),(1,3)}:
+//                            devices 1 and 3 own both parts of k, and one part agrees with X: with
 //                            SOLVE_PARTS none is dropped
 //     Relu of {4,1:0,1,0,1}: device 0 works on parts 0 and 2: it has two rows (SOLVE_PARTS)
-//     a refined factor:      a dimension of 64 that is {4*16/2}, the first or second half of each
-//                            of 4
-//                            heads: the factor of 64 becomes two, 4 and 16, and 16 is split in 2
+//     a refined factor:      {4*16/2} of 64 elements is one half of each of 4 heads: the factor
+//                            of 64 becomes two, 4 and 16, and 16 is split in 2
 #include "sharding/layouts/node_placement.h"
 
-// Empty rows in place of those that there are. False: out of memory.
+// Replaces the rows by n empty ones. False: out of memory.
 static bool make_rows(struct solve *solve, int64_t n)
 {
     solve->n_rows = n;
@@ -43,8 +41,8 @@ static void copy_row(struct solve *to, int64_t at, const struct solve *from, int
            (size_t)to->cap * sizeof(*to->coords));
 }
 
-// All devices take part, nothing is cut. Rows of coords are longer than the rule has factors, so
-// that refining it does not move them.
+// Starts with all devices and nothing sharded. Rows of coords are longer than the rule has factors,
+// so that refining the rule does not move them.
 bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
                      const struct rule *rule, int64_t n_all)
 {
@@ -63,8 +61,8 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
     return true;
 }
 
-// For attempts: a failed add spoils what it works on. The rule is shared, and replaced, never
-// changed, by refining.
+// Copies the solver for an attempt, because a failed add leaves it unusable. The rule is shared:
+// refining replaces it and never changes it.
 struct solve tsr__solve_copy(const struct solve *solve)
 {
     struct solve c = *solve;
@@ -80,7 +78,7 @@ static bool fail(struct solve *solve, const char *why)
     return false;
 }
 
-// Not to be kept over a split, after which the solver has another rule.
+// The pointer is invalid after a split, which replaces the rule.
 static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
 {
     return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
@@ -93,7 +91,7 @@ static int64_t size_of(const struct solve *solve, int factor)
 
 // ---- refining ----------------------------------------------------------------------------------
 
-// A dimension in which the factor is followed by its inner half.
+// Inserts the inner half g behind the factor in a dimension.
 static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, int g)
 {
     int *list = ARENA_ARRAY(arena, int, (size_t)dim->n + 1);
@@ -114,7 +112,7 @@ static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, in
     return true;
 }
 
-// All tensors of one side, with the factor as two wherever it stands.
+// Refines all tensors of one side: the factor becomes two wherever it occurs.
 static const struct rule_tensor *
 refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int factor, int g)
 {
@@ -137,7 +135,7 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
     return copy;
 }
 
-// Numbers that count the factor count its inner half too.
+// Lists that contain the factor get its inner half too.
 static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
                                             int factor, int g)
 {
@@ -162,8 +160,8 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
     return lists;
 }
 
-// The rule with one factor as two: a factor of 64 with inner 16 becomes 4, and a new last factor of
-// 16 that stands behind it in every dimension. The rule itself is shared and stays as it is.
+// Splits one factor of the rule into two. A factor of 64 with inner 16 becomes 4, and a new last
+// factor of 16 follows it in every dimension. The given rule is shared and does not change.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
                                     int64_t inner)
 {
@@ -188,7 +186,7 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
     return c;
 }
 
-// What is rewritten depends on which part of its factor a device has.
+// True if the rewrite depends on which part of its factor a device has.
 static bool names_parts(enum rewrite_kind kind)
 {
     static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
@@ -210,18 +208,19 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
     return false;
 }
 
-// Splits factor f, which may be cut already: the cut goes to the halves if it falls on their
-// bounds.
+// Splits a factor into an outer and an inner one. If it is sharded already, its shards must end at
+// bounds of the new factors.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
-    // A factor of 64 that is cut in 8, split at inner 16: the outer 4 is cut in 4, the inner 16 in
-    // 2 (low). Cut in 2: the outer 4 is cut in 2, the inner one is whole.
+    // A factor of 64 in 8 shards, split at inner 16: the outer 4 is in 4 shards, the inner 16 in 2
+    // (low). In 2 shards: the outer 4 is in 2 shards, the inner 16 is unsharded.
     int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
             low = 1;
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
         solve->rule->factors[factor].unit != 1)
         return fail(solve, "a factor cannot be cut inside");
-    // Unequal parts stay in the outer one: in units of 3 and 1 its size must be a multiple of 4.
+    // Unequal parts stay in the outer factor. For parts of 3 units and 1, its size must be a
+    // multiple of 4.
     int64_t units = tsr__units_of(cuts, solve->shares[factor]);
     if (cuts > 1 && (size % units || outer % units)) {
         if (solve->shares[factor] || size % cuts || cuts % outer)
@@ -247,9 +246,9 @@ static bool split(struct solve *solve, int factor, int64_t inner)
     return true;
 }
 
-// ---- from a cut of a dimension to cuts of factors ----------------------------------------------
+// ---- from a sharded dimension to sharded factors ------------------------------------------------
 
-// One factor of the rule that a cut of the layout becomes a cut of.
+// A factor of the rule that a split of the layout shards.
 struct target {
     int factor;
     int64_t cuts, stride; // its coordinate is coordinate / stride % cuts
@@ -258,8 +257,8 @@ struct target {
 #define MAX_TARGETS 64
 
 // Makes `at` (a product of inner sizes) a border between factors of the dimension. A dimension of
-// factors 8 and 6 (48 elements) has borders at 6 and 48. A cut that needs one at 12 splits 8 into 4
-// and 2: 12 = 2 * 6. One at 9 is impossible: 9 is no multiple of 6.
+// factors 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4 and
+// 2. A border at 9 is impossible, because 9 is not a multiple of 6.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -279,7 +278,7 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
            fail(solve, "a cut does not fall on the bounds of the dimension's factors");
 }
 
-// The factor of the dimension whose outer border is `at`, sizes of 1 left out.
+// Returns the factor of the dimension whose outer border is `at`, ignoring factors of size 1.
 static int factor_below(const struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -293,9 +292,9 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
     return -1;
 }
 
-// An even cut: leading factors are fully cut, then one into equal runs. Factors 4 and 16, cut in 8:
-// 4 is cut in 4 and 16 in 2; the coordinate c of the cut is c / 2 of the first and c % 2 of the
-// second, hence strides 2 and 1.
+// Equal shards: the leading factors are fully split, then one is split into equal runs. Factors 4
+// and 16 in 8 shards: 4 is split in 4 and 16 in 2. Coordinate c of the shard becomes c / 2 of the
+// first and c % 2 of the second, hence strides 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -309,7 +308,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
             fail(solve, "a cut does not fall on the bounds of the dimension's factors");
             return 0;
         }
-        int64_t here = size; // of the cuts; the rest is for the factors within
+        int64_t here = size; // shards of this factor; the rest goes to the inner factors
         if (size % cuts == 0)
             here = cuts;
         target[n++] = (struct target){factor, here, 1, 0};
@@ -321,8 +320,8 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     return n;
 }
 
-// The same number of factors of the same sizes; 0 is a size that is not known. A single factor is
-// all of the dimension.
+// True if both have the same number of factors with the same sizes; 0 is an unknown size. A single
+// factor is the complete dimension.
 static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
                        const struct tile_dim *l)
 {
@@ -336,7 +335,7 @@ static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
     return true;
 }
 
-// Unknown sizes: only if layout and rule have the same structure.
+// For unknown sizes: possible only if layout and rule have the same factors.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
@@ -348,8 +347,8 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// Unequal parts of an even number of units: the outermost factor has them, all others are whole. Of
-// 32 heads of 128 elements, parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
+// Unequal parts: the outermost factor is split and all others are unsharded. Of 32 heads of 128
+// elements, parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
 {
@@ -362,7 +361,8 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
     return 1;
 }
 
-// Factor k of a layout's dimension as cuts of the rule's factors; the count, 0: not possible.
+// Translates factor k of a layout's dimension to shards of the rule's factors. Returns the number
+// of targets; 0: not possible.
 static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
                       int k, int64_t size, struct target *target)
 {
@@ -373,7 +373,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
                               : "the operator's rule keeps a dimension whole that is cut");
         return 0;
     }
-    // known: the layout fits the size, and the rule's factors have sizes whose product can be told
+    // known: the layout fits the size, and all sizes of the rule's factors are known
     bool known = size > 0 && tsr__dim_sizes(l, size, sizes);
     for (int j = 0; j < dim->n; j++)
         known = known && size_of(solve, dim->factors[j]) > 0 &&
@@ -403,10 +403,10 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
     return 1;
 }
 
-// ---- taking a layout in ------------------------------------------------------------------------
+// ---- adding a layout ----------------------------------------------------------------------------
 
-// Units (blocks of packed weights, say) must not be cut through: every bound is a multiple of the
-// unit.
+// True if every bound is a multiple of the unit: units, such as blocks of packed weights, must not
+// be split.
 static bool unit_fits(const struct rule_factor *factor, const struct target *target)
 {
     int64_t size = factor->size.value;
@@ -418,7 +418,7 @@ static bool unit_fits(const struct rule_factor *factor, const struct target *tar
     return true;
 }
 
-// Reductions of two kinds at one node would not commute.
+// False if the node would have two kinds of reductions, which do not commute.
 static bool combines(const struct solve *solve, int factor)
 {
     const struct rule_factor *all = solve->rule->factors;
@@ -459,9 +459,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
            fail(solve, "a cut falls inside a unit that must stay together");
 }
 
-// shards: per row its shard. Rows that are settled otherwise drop out.
-// The first layout that cuts a factor gives every row its part; later ones can only agree or drop
-// the row.
+// Assigns parts of a factor to rows; shards: the shard of each row. The first layout that shards
+// the factor gives every row its part. Later layouts drop the rows that have another part.
 static void settle(struct solve *solve, const struct target *target,
                    const struct tile_layout *layout, int loop, const int64_t *shards)
 {
@@ -483,7 +482,7 @@ static void settle(struct solve *solve, const struct target *target,
     }
 }
 
-// All targets are asked before any is settled: a cut is taken as a whole or not at all.
+// Checks all targets before it changes any, so that a split is applied completely or not at all.
 static bool add_loop(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                      int loop, const struct shape *shape, const int64_t *shards)
 {
@@ -501,12 +500,12 @@ static bool add_loop(struct solve *solve, bool out, int i, const struct tile_lay
     return n > 0 && tsr__solve_covers(solve);
 }
 
-// Shards by device: device d owns count[d], from at[first[d]] on.
+// Shards per device: device d owns count[d] shards, from at[first[d]] on.
 struct owned {
     int64_t *first, *count, *at;
 };
 
-// With SOLVE_ONE_PART a device that owns several counts as one that owns none. False: out of
+// With SOLVE_ONE_PART, a device with several shards is treated as one without any. False: out of
 // memory.
 static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
                        struct owned *owned)
@@ -534,9 +533,9 @@ static bool find_owned(const struct solve *solve, const struct tile_layout *layo
     return true;
 }
 
-// Joins the rows with the shards of their devices: a row of a device that owns three becomes three,
-// and devices that own none drop out. Returns the shard of each row; NULL: out of memory, or too
-// many.
+// Joins the rows with the shards of their devices: a row of a device with three shards becomes
+// three rows, and devices without shards are dropped. Returns the shard of each row; NULL: out of
+// memory, or too many rows.
 static int64_t *join_shards(struct solve *solve, const struct tile_layout *layout)
 {
     struct solve before = *solve;
@@ -567,8 +566,8 @@ static bool same_row(const struct solve *solve, int64_t a, int64_t b)
                   (size_t)solve->rule->n_factors * sizeof(*solve->coords)) == 0;
 }
 
-// Rows of a device that are equal are one: a loop of the layout that was left out does not tell its
-// shards apart.
+// Removes equal rows of a device. They occur if a loop of the layout was left out, so that its
+// shards no longer differ.
 static void drop_repeats(struct solve *solve)
 {
     for (int64_t row = 0; row < solve->n_rows; row++)
@@ -588,8 +587,7 @@ int64_t tsr__solve_devices(const struct solve *solve)
     return n;
 }
 
-// A sharded factor is reduced, or statistics are taken along it: the results of its parts are to be
-// combined.
+// True if a sharded factor is reduced or has statistics: the partial results must be combined.
 static bool reduces(const struct solve *solve)
 {
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
@@ -600,7 +598,7 @@ static bool reduces(const struct solve *solve)
     return false;
 }
 
-// A sum of parts that is executed has one part of it on each device.
+// True if each device has one part of every partial sum, as required to execute it.
 static bool one_part_of_sums(const struct solve *solve)
 {
     int64_t n = 0;
@@ -609,13 +607,13 @@ static bool one_part_of_sums(const struct solve *solve)
     return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
-// An explicit layout describes its tensor completely: what it does not shard stays unsharded, and
-// may not have been sharded before. What it shards is not split further: of 6 = 2 * 3 in 2 shards
-// the 3 are unsharded, also if another layout of the node splits the 6.
+// An explicit layout describes its tensor completely. Axes that it does not shard stay unsharded,
+// and must not have been sharded before. A sharded axis is not split further: if 6 = 2 * 3 is in 2
+// shards, the 3 stays unsharded, even if another layout of the node splits the 6.
 //
-// Inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then
-// works on the intersection of its shards, if every pair of shards has a device. Not so along a
-// reduced axis, which all inputs must shard in the same way.
+// Inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device
+// then works on the intersection of its shards, if every pair of shards has a device. All inputs
+// must shard a reduced axis in the same way.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -633,10 +631,10 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
-// Takes one layout in. each_loop: a layout that merely arrives; cuts that do not fit are left out
-// one by one. Otherwise all or nothing. to_pin: an explicit layout, which also says what is not cut
-// (pin). A tensor that the node reads on the host, or of another rank than the rule's, cannot be
-// cut.
+// Adds one layout. each_loop: the layout is propagated, not requested, and splits that do not fit
+// are left out one by one. Otherwise all must fit. to_pin: the layout is explicit and also fixes
+// what is unsharded (pin). A tensor cannot be sharded if the node reads it on the host, or if its
+// rank differs from the rule's.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -667,11 +665,10 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
     return !to_pin || tensor->host || pin(solve, out, i);
 }
 
-// ---- the end -----------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
-// A dimension of several factors can be written down if at most one size is not known.
-// Asked after every cut that is taken in: a placement whose layouts no notation can say is refused
-// at once.
+// A dimension of several factors can be written as a spec if at most one size is unknown. Tested
+// after every added split, so that a placement without a notation is refused at once.
 static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++)
@@ -688,7 +685,8 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
     return true;
 }
 
-// The answer depends on rule and cuts alone, and most tensors of a node with many change neither.
+// The result depends only on the rule and the shard counts. Most tensors of a large node change
+// neither.
 static bool all_writable(struct solve *solve)
 {
     if (solve->written == solve->rule &&
@@ -702,8 +700,8 @@ static bool all_writable(struct solve *solve)
     return true;
 }
 
-// Number of the cell that a device works on; without `reduced`, of the first cell with the same
-// output.
+// Returns the number of the cell that a device works on. Without `reduced`, returns the first cell
+// with the same output.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
     int64_t cell = 0;
@@ -715,7 +713,8 @@ static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduc
     return cell;
 }
 
-// The members of a sum come in equal numbers, so that groups can be made. count: rows by cell.
+// True if all parts of each sum are on the same number of devices, so that groups can be formed.
+// count: rows per cell.
 static bool sums_are_even(const struct solve *solve, const int64_t *count)
 {
     for (int64_t i = 0; i < solve->n_rows; i++) {
@@ -726,9 +725,10 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
     return true;
 }
 
-// Every cell of the split factors has a device: m in 2 and k in 2 on four devices is one each;
-// without device 3, cell (1,1) has none. A sum that can be executed has each part on the same
-// number of devices; with SOLVE_PARTS, tsr__solve_even ensures that after the explicit inputs.
+// True if every cell of the sharded factors has a device. With m and k in 2 shards on four devices,
+// each cell has one; without device 3, cell (1,1) has none. To be executed, a sum needs each part
+// on the same number of devices. With SOLVE_PARTS, tsr__solve_even ensures this after the explicit
+// inputs.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -755,9 +755,9 @@ bool tsr__solve_covers(struct solve *solve)
     return all_writable(solve);
 }
 
-// A sum of which part 0 is on devices 0 and 1, and part 1 on device 2: device 1 drops out. Rows are
-// counted by cell; of cells with the same result, each keeps as many rows as the one that has
-// fewest.
+// Drops rows until all parts of a sum are on the same number of devices. If part 0 is on devices 0
+// and 1 and part 1 on device 2, device 1 is dropped. Among the cells of one result, the cell with
+// the fewest rows sets the number that each keeps.
 bool tsr__solve_even(struct solve *solve)
 {
     int64_t cells = 1;
@@ -786,8 +786,8 @@ bool tsr__solve_even(struct solve *solve)
     return true;
 }
 
-// Coordinates are packed: rows as long as the rule has factors. The rule may be in solve->keep,
-// which must live as long.
+// Coordinates are packed: each row is as long as the rule has factors. The rule may be in
+// solve->keep, which must live as long as the placement.
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
 {
     size_t n = 0, factors = (size_t)solve->rule->n_factors;
@@ -832,8 +832,8 @@ static bool needs_windows(const struct solve *solve)
     return false;
 }
 
-// Of a pooling that rounds up, engines may infer another size than it has, and refuse to join it
-// with shards that arrive.
+// True for a pooling node with ceil_mode. Engines may infer another size for its output than it
+// has, and then refuse to concatenate it with received shards.
 static bool rounds_up(const tsr_node *node)
 {
     const tsr_attr *ceil = tsr_node_find_attr(node, "ceil_mode");

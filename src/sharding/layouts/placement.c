@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// placement.c - what a placement means for the tensors and the communication of a node: the layout
-// of each tensor is the projection of the devices' coordinates; partial results are combined among
-// the devices that differ in reduced factors alone.
+// placement.c - the layouts and reductions that follow from the placement of a node.
 //
-//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4; m and k cut in 2 on devices
+// The layout of each tensor is the projection of the devices' coordinates. Devices that differ only
+// in reduced factors combine their partial results.
+//
+//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4; m and k in 2 shards on
+//       devices
 //       0 to 3
 //     device      0      1      2      3
 //     (m, k)    (0,0)  (0,1)  (1,0)  (1,1)
@@ -13,7 +15,8 @@
 
 #include <stdlib.h>
 
-// Shard of a device: its coordinates, moved into the canonical cuts of the tensor.
+// Returns the shard of a device: its coordinates, translated to the canonical factors of the
+// tensor.
 static int64_t shard_of(const struct placement *placement, const struct rule_tensor *tensor,
                         const struct tile_layout *layout, struct cut_move *const *moves,
                         size_t device)
@@ -31,8 +34,9 @@ static int64_t shard_of(const struct placement *placement, const struct rule_ten
     return shard;
 }
 
-// A dimension of the tensor is the product of some factors of the rule; its parts are their parts.
-// Where it has windows, its size is not the factor's, so it is cut without a size.
+// A dimension of the tensor is the product of some factors of the rule, and is sharded as they are.
+// A dimension with windows has another size than its factor, so its shards are written without a
+// size.
 static bool project_dim(struct arena *arena, const struct placement *placement,
                         const struct rule_dim *from, struct tile_dim *to, struct cut_move **moves)
 {
@@ -54,7 +58,7 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
     return true;
 }
 
-// A tensor that the node reads on the host is whole on all devices. The layout is canonical.
+// A tensor that the node reads on the host is replicated on all devices. The layout is canonical.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor)
 {
@@ -115,10 +119,10 @@ bool tsr__placement_turn(struct arena *arena, const struct placement *placement,
 
 // ---- groups ------------------------------------------------------------------------------------
 
-// A device as a member of a sum. Devices with the same kept and reduced cells are replicas of each
-// other, counted from 0.
+// A device that contributes to a sum. Devices with the same kept and reduced cells are replicas of
+// each other, numbered from 0.
 struct member {
-    int64_t kept, reduced; // cell over the factors that stay, and over the reduced ones
+    int64_t kept, reduced; // cell over the factors that are not reduced, and over the reduced ones
     size_t replica;
     int64_t device;
 };
@@ -157,7 +161,7 @@ static int by_group(const void *a, const void *b)
     return int64_order(x->reduced, y->reduced);
 }
 
-// Members in the order of their groups: the i-th device of each cell goes into the i-th group.
+// Sorts members by group: the i-th device of each cell is in the i-th group.
 static void sort_members(struct member *member, size_t n)
 {
     qsort(member, n, sizeof(*member), by_cell);
@@ -167,10 +171,10 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
-// Devices that hold parts of the same sum. m and k cut in 2 on devices 0..3: sorted by kept cell
-// (m) and then part of the sum (k) they stand as 0 1 2 3, and every `parts` = 2 neighbours are a
-// group: {0,1}, {2,3}. The solver has seen to it that all cells have equally many devices
-// (tsr__solve_covers), so no group is left short.
+// Returns the groups of devices that hold parts of the same sum. With m and k in 2 shards on
+// devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3. Every
+// `parts` = 2 neighbours are a group: {0,1}, {2,3}. All groups are complete, because
+// tsr__solve_covers has checked that all cells have the same number of devices.
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n_out, enum combine *combine)
 {

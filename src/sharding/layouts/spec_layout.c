@@ -13,7 +13,7 @@
 
 // ---- from a spec -------------------------------------------------------------------------------
 
-// Without remarks: those are the checker's.
+// Reports no remarks, which are left to the checker.
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
@@ -33,8 +33,8 @@ static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, boo
     };
 }
 
-// The rank that the layout gets, or -1 with a finding. Where it is not known, the axes tell as much
-// as is needed, if they are all counted from the same end.
+// Returns the rank of the layout, or -1 after reporting an error. If the rank is unknown, the axes
+// imply a sufficient one, if they are all counted from the same end.
 static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t front = 0, back = 0;
@@ -69,9 +69,9 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
     return -1;
 }
 
-// Factors of one listed axis; a single one has the size of its axis, neighbouring whole ones of
-// unknown size are taken together.
-//     axis 1 as sizes 4 and 16, cut in 2 and 1: {4/2*16}; a single factor of stated size 8 in 2:
+// Reads the factors of one listed axis. A single factor has the size of its axis. Adjacent
+// unsharded factors of unknown size are merged.
+//     axis 1 as sizes 4 and 16 in 2 and 1 shards: {4/2*16}; a single factor of stated size 8 in 2:
 //       {2}
 static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
 {
@@ -94,7 +94,7 @@ static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, st
     return true;
 }
 
-// Shard k is device k's.
+// Device k owns shard k.
 static bool count_up(struct arena *arena, struct tile_layout *layout)
 {
     layout->owners = ARENA_ARRAY(arena, int64_t, (size_t)layout->n_shards);
@@ -134,9 +134,9 @@ static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_l
     return tsr__layout_own(arena, layout, pairs.at, pairs.n);
 }
 
-// The loops in the order of the list.
-// Shards are numbered in the order in which the spec lists its axes, which may be another than the
-// dimensions': axes 1 and 0 in 2 shards each number the tiles (0,0) (1,0) (0,1) (1,1).
+// Sets the loops in the order of the spec's axis list, which also defines the numbers of shards. It
+// may differ from the order of dimensions: axes 1 and 0 in 2 shards each number the tiles (0,0)
+// (1,0) (0,1) (1,1).
 static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layout)
 {
     int at = 0;
@@ -149,8 +149,8 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
     }
 }
 
-// The spec is examined each time: what has errors has no layout, and what has none cannot fail
-// below but for memory.
+// Examines the spec each time. A spec with errors has no layout. Without errors, only lack of
+// memory can make the rest fail.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {
@@ -172,7 +172,7 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     }
     struct tile_layout *layout = tsr__layout_cut(arena, rank, dims);
     if (!layout || !read_owners(arena, spec, layout))
-        return TSR_NOMEM; // examined: not too many shards
+        return TSR_NOMEM; // the number of shards has been checked
     read_loops(spec, rank, layout);
     if (layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0)
         *out = NULL;
@@ -181,7 +181,7 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     return TSR_OK;
 }
 
-// Example: of a list of 300,000 devices the layout is 5 MB, and the ways to it take 50.
+// Uses a temporary arena: for 300,000 devices the layout takes 5 MB and intermediate results 50 MB.
 tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                                bool quiet, struct tile_layout **out)
 {
@@ -213,15 +213,15 @@ static bool dim_is_cut(const struct tile_dim *dim)
 }
 
 // How axes are counted: the first `front` dimensions of `rank` from the front, the others from the
-// back. In bodies sizes are left open where they can be: what a body declares holds for one caller
-// (a function has several), or was true once.
+// back. Specs in bodies omit sizes where possible: the declared sizes hold for one caller of a
+// function only, or may be outdated.
 struct counting {
     int front, rank;
     bool in_body;
 };
 
-// Sizes are written if they are known. A single factor has the size of its axis, or the declared
-// symbol. A size smaller than the number of shards is wrong and not written.
+// Writes known sizes. A single factor has the size of its axis, or the declared symbol. A size
+// smaller than the number of shards is wrong and not written.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -247,7 +247,7 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
 
-// An earlier shard with the same owners, in the list of a layout whose parts are several shards;
+// Finds an earlier shard with the same owners, for unequal parts that consist of several shards.
 // -1: none.
 static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
 {
@@ -260,8 +260,8 @@ static int64_t same_owners_before(const struct tile_layout *layout, int64_t shar
     return -1;
 }
 
-// The device list: a device where a shard has one owner, else a group. shared: shards of one part
-// name one group.
+// Writes the device list: a device for a shard with one owner, otherwise a group. shared: the
+// shards of one part use the same group.
 static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
                                const struct tile_layout *layout, bool shared)
 {
@@ -288,8 +288,8 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
 }
 
-// In order of the dimensions, so that the numbers of shards are those of the device list. Unequal
-// parts are several shards of their device.
+// Writes axes in dimension order, so that the numbers of shards match the device list. An unequal
+// part is written as several shards of its device.
 static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
                              const struct tile_layout *l, const struct counting *counting)
 {
@@ -308,7 +308,7 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
     return TSR_OK;
 }
 
-// The first of the value under the configuration, or NULL.
+// Returns the first spec of the value in the configuration, or NULL.
 static tsr_spec *old_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -321,7 +321,7 @@ static bool is_in_body(const tsr_node *node)
     return graph != tsr_model_graph(tsr_graph_model(graph));
 }
 
-// The new spec is complete before the old one goes: a failure leaves what was there.
+// Removes the old spec only after the new one is complete, so that a failure changes nothing.
 static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *value,
                                const struct tile_layout *layout, const struct counting *counting)
 {
@@ -333,7 +333,7 @@ static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *va
     tsr_status status = write_spec(&scratch, spec, value, layout, counting);
     tsr__arena_free(&scratch);
     if (status != TSR_OK) {
-        (void)tsr_spec_remove(spec); // the old one stays
+        (void)tsr_spec_remove(spec); // keep the old spec
         return status;
     }
     if (old)
@@ -350,7 +350,7 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 
 // ---- as text -----------------------------------------------------------------------------------
 
-// Declared, not a stand-in: those have no number of devices.
+// True if the configuration is declared. Placeholders for undeclared ones have no device count.
 static bool model_has(const tsr_model *model, const tsr_config *config)
 {
     for (size_t i = 0; i < tsr_model_config_count(model); i++)
@@ -359,8 +359,8 @@ static bool model_has(const tsr_model *model, const tsr_config *config)
     return false;
 }
 
-// Checks the text against the configuration; false: diagnostic added. The last owner of a shard is
-// the largest. The notation can express a tile without an owner, a model cannot.
+// Compares the devices in the text with the configuration. False: error reported. The last owner of
+// a shard is its largest. The notation allows a tile without an owner, but a model does not.
 static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
                        const tsr_config *config, const struct tile_layout *layout)
 {
@@ -399,7 +399,7 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
     return status;
 }
 
-// The mesh to read or print by, or NULL.
+// Returns the mesh for reading or printing, or NULL if there is none.
 static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
 {
     if (mesh->n)
@@ -407,8 +407,8 @@ static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
     return NULL;
 }
 
-// Fits the text to what the value declares; shapes that rules would find do not count, so that an
-// edit means the same whatever the rest of the model says.
+// Uses the declared shape of the value, not the inferred one, so that an edit does not depend on
+// the rest of the model.
 static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *value,
                              tsr_config *config, struct str text)
 {
@@ -435,15 +435,15 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
         return tsr__notation_wrong(session, &at, status, text, &wrong);
     if (!owners_fit(session, arena, &at, config, answer.layout))
         return TSR_INVALID;
-    // Entries of a text belong to the last dimensions, those before "..." to the first; where the
-    // rank is not known, that is what is written.
+    // The entries before "..." are the first dimensions, the others the last ones. If the rank is
+    // unknown, axes are written in this way.
     struct counting counting = {shape.rank, answer.layout->rank, is_in_body(node)};
     if (shape.rank < 0)
         counting.front = answer.front;
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
-// The caller may mix objects of two models, so both are looked up before anything is written.
+// The caller may mix objects of two models, so both are checked before anything is written.
 tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
                                const char *text)
 {
@@ -477,8 +477,8 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
 
 // ---- to text ------------------------------------------------------------------------------------
 
-// The rank of a value that declares none, as the operators give it; -1: not known. All ranks are
-// found at once and kept with the model, so that printing many specs costs one inference.
+// Returns the inferred rank of a value that declares none; -1: unknown. All ranks are inferred at
+// once and cached in the model, so that printing many specs costs one inference.
 static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *out)
 {
     uint32_t id = tsr__value_id(value), n = tsr__model_value_ids(model);
@@ -503,8 +503,8 @@ static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *o
     return TSR_OK;
 }
 
-// The shape that a spec is printed for. Where nothing tells the rank, it is as large as the listed
-// axes need, and *front of its dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
+// Returns the shape for printing a spec. If the rank is unknown, it is as large as the listed axes
+// need, and *front dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
 static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                                 struct shape *shape, int *front)
 {
@@ -534,7 +534,7 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
         if (first)
             *front = (int)first;
     }
-    if (shape->rank > 0 && !shape->dims) { // of sizes that are not known
+    if (shape->rank > 0 && !shape->dims) { // sizes are unknown
         tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape->rank);
         if (!dims)
             return TSR_NOMEM;
@@ -545,9 +545,8 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
     return TSR_OK;
 }
 
-// In the arena; "": the spec says nothing.
-// A spec of a value without a known rank that counts axes from the front is printed with "...", and
-// as tiles.
+// Returns the text in the arena; "" for an empty spec. If the rank is unknown and axes are counted
+// from the front, the text has "..." and uses the tile notation.
 static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                             enum notation_style style, struct str *out)
 {
@@ -577,8 +576,8 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
     return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
 }
 
-// The text is printed in scratch memory and copied into the model's arena when it is complete: *out
-// lives as long as the model does.
+// The text is built in temporary memory and copied to the model's arena when complete. *out is
+// valid as long as the model.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
     if (!out)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tiles.c - what a sharding does to a shape, as boxes: for people, for `tessera tiles`, for tests.
+// tiles.c - lists the elements that each device has under a sharding, as boxes. Used by `tessera
+// tiles` and by tests.
 //
 //     {2,1:0,1} of [5,3]: device 0 has [0,2) x [0,3), device 1 has [2,5) x [0,3)
 //     {2*4/2:0,1} of [8]: device 0 has [0,2) and [4,6), two boxes; device 1 has [2,4) and [6,8)
@@ -7,21 +8,21 @@
 
 #include <stdlib.h>
 
-#define TILES_MAX 1048576 // boxes of one answer
+#define TILES_MAX 1048576 // limit of boxes per call
 
-// The boxes so far; `left` bounds what one question may cost.
+// The boxes so far; `left` limits the cost of one call.
 struct boxes {
     struct arena *arena;
     VEC(tsr_box) list;
-    int64_t left; // that may still be made
+    int64_t left; // number of boxes that may still be added
 };
 
-// Adds the boxes of a piece for one device: the product of its intervals. False: too many, or no
-// memory.
+// Adds the boxes of a piece for one device: the product of its intervals. False: too many boxes, or
+// out of memory.
 static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64_t device)
 {
     int64_t at[TILE_MAX_RANK] = {0}, count = 1;
-    // at: which interval of each dimension, counted like the digits of a number, the last fastest
+    // at: index of the interval in each dimension, the last dimension fastest
     for (int axis = 0; axis < piece->rank; axis++)
         if (!mul_ok(count, piece->dims[axis].n, &count) || count > boxes->left)
             return false;
@@ -42,7 +43,7 @@ static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64
     return true;
 }
 
-// A shard that a device has, to be sorted by device.
+// A shard of a device, for sorting by device.
 struct held {
     int64_t device, shard;
 };
@@ -55,7 +56,7 @@ static int held_order(const void *a, const void *b)
     return int64_order(x->shard, y->shard);
 }
 
-// Device by device, each with its shards in order.
+// Adds the boxes device by device, each with its shards in order.
 static tsr_status add_all(struct boxes *boxes, struct arena *scratch,
                           const struct tile_layout *layout, const int64_t *shape)
 {
@@ -91,7 +92,7 @@ static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
     return fits;
 }
 
-// devices 0 or less: any number may be named.
+// devices <= 0: any device number is allowed.
 static bool devices_fit(tsr_session *session, const struct tile_layout *layout, int64_t devices)
 {
     int64_t most = -1;

@@ -2,32 +2,33 @@
 // reshard.c - the cheapest sequence of steps from one layout to another.
 //
 // A complete value usually needs one step: an exchange moves only what is missing. More steps pay
-// if a reduction is pending (slice before combining, combine in pieces, collect late), if few
+// if a reduction is pending (slice before combining, combine in pieces, gather late), if few
 // devices would have to send to many, and if a slice turns an irregular step into a collective. So
 // the search tries a handful of intermediate layouts: some axes as in the target and the rest as in
 // the source; shards split among their owners; pending shards combined in place, in parts, or on
 // one device.
 //
-//     [8,6] of 4 bytes, a sum pending between 0 and 1, wanted replicated on both:   all-reduce, one
-//       step
-//     the same, wanted as {2,1}:     reduce-scatter, 96 bytes each; all-reduce and a slice take 192
-//     {2,1:(0,1),(2,3)} of a complete value, wanted on all four: two all-gathers in parallel, 96
-//       each
+//     [8,6] of 4 bytes, a sum pending between 0 and 1:
+//     wanted replicated on both:     all-reduce, one step
+//     wanted as {2,1}:               reduce-scatter, 96 bytes each; all-reduce and a slice take 192
+//     {2,1:(0,1),(2,3)} of a complete value, wanted on all four: two parallel all-gathers, 96 each
+//
 // Fewer bytes win; then fewer exchanges; then fewer steps.
 #include "sharding/reshard/reshard.h"
 
 #define MAX_STEPS   3
-#define MAX_AXES    4  // that differ: all subsets of them are tried; of more, single ones
-#define TRIED_AXES  8  // along which pieces are cut among their owners
-#define MAX_BETWEEN 64 // layouts tried at one place
-#define MAX_WORK    ((int64_t)1 << 25) // pairs of pieces looked at
+#define MAX_AXES    4  // axes that differ: all subsets are tried; if there are more, single axes
+#define TRIED_AXES  8  // axes along which shards are split among their owners
+#define MAX_BETWEEN 64 // intermediate layouts per step
+#define MAX_WORK    ((int64_t)1 << 25) // limit of pairs of shards that are compared
 
-// What is compared: bytes as tsr__reshard_cost counts them, then exchanges, then steps.
+// Compared in this order: bytes (tsr__reshard_cost), then exchanges, then steps.
 struct cost {
     int64_t bytes;
     int exchanges, steps;
 };
-// A step of a way that is being tried: where it leads, and whether it combines what is pending.
+// A step of a path that is being tried: its target layout, and whether it completes the pending
+// reduction.
 struct hop {
     const struct tile_layout *to;
     bool combines;
@@ -45,7 +46,7 @@ struct search {
     struct cost best_cost;
     tsr_status status;
 };
-// Layouts to try between.
+// Intermediate layouts to try.
 struct between {
     const struct tile_layout *at[MAX_BETWEEN];
     int n;
@@ -76,17 +77,17 @@ static bool cheaper(const struct cost *x, const struct cost *y)
     return x->steps < y->steps;
 }
 
-// ---- layouts between ---------------------------------------------------------------------------
+// ---- intermediate layouts -----------------------------------------------------------------------
 
-// A layout that could not be made (NULL) and one too many are left out: the search is then less
-// thorough, and still right.
+// Ignores a layout that could not be made (NULL) or that exceeds the limit. The search is then less
+// thorough, but still correct.
 static void add(struct between *between, const struct tile_layout *layout)
 {
     if (layout && between->n < MAX_BETWEEN)
         between->at[between->n++] = layout;
 }
 
-// Shard of a layout that has the parts of j along `axes` and those of k along the others.
+// Returns the shard that has the parts of j along `axes` and those of k along the other axes.
 static int64_t shard_of_parts(const struct side *from, const struct side *to, uint64_t axes,
                               int64_t k, int64_t j)
 {
@@ -101,7 +102,8 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
     return shard;
 }
 
-// Those axes as after, the others as before, on devices that have one piece before and one after.
+// Returns the layout with `axes` as in the target and the others as in the source, on devices that
+// have one shard before and one after.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];
@@ -129,7 +131,7 @@ struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t a
     return NULL;
 }
 
-// Other parts, or the same parts on other devices.
+// True if the axis has other parts, or the same parts on other devices.
 static bool axis_differs(const struct pairing *pairing, int axis)
 {
     if (pairing->from.n_parts[axis] != pairing->to.n_parts[axis])
@@ -148,8 +150,8 @@ static bool axis_differs(const struct pairing *pairing, int axis)
     return false;
 }
 
-//     {2,2} to {4,1} differs in axes 0 and 1: tried are axis 0 as after, {4,2}, and axis 1 as
-//       after, {2,1}
+//     {2,2} to {4,1} differs in axes 0 and 1: tries {4,2} (axis 0 as in the target) and {2,1} (axis
+//     1 as in the target)
 static void add_mixed(const struct pairing *pairing, struct between *between)
 {
     int axes[TILE_MAX_RANK], n = 0;
@@ -159,7 +161,7 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
     uint64_t all = 0;
     for (int i = 0; i < n; i++)
         all |= (uint64_t)1 << axes[i];
-    if (n > MAX_AXES) { // too many to try all sets: one axis alone, and all but one
+    if (n > MAX_AXES) { // too many to try all subsets: tries one axis alone, and all but one
         for (int i = 0; i < int64_min(n, TRIED_AXES); i++) {
             add(between, tsr__reshard_mixed(pairing, (uint64_t)1 << axes[i]));
             add(between, tsr__reshard_mixed(pairing, all & ~((uint64_t)1 << axes[i])));
@@ -174,7 +176,7 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
     }
 }
 
-// The factors of a dimension with every part cut in n once more. False: no factors say that.
+// Splits every part of a dimension into n parts. False: factors cannot express that.
 static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct tile_factor *out,
                      int *count)
 {
@@ -183,7 +185,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     for (int factor = 0; factor < dim->n; factor++) {
         cut |= dim->factors[factor].cuts > 1;
         if (dim->factors[factor].shares)
-            return false; // halves of unequal parts have no units in common
+            return false; // halves of unequal parts have no common units
     }
     *count = 1;
     out[0] = (struct tile_factor){.size = 0, .cuts = n};
@@ -197,7 +199,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
         if (!mul_ok(product, sizes[factor], &product))
             return false;
     }
-    // {2} of 8 cut once more in 2 is {4}: as many parts of one factor, if they come out even
+    // {2} of 8 split once more in 2 is {4}: one factor with more parts, if they are equal
     if (dim->n == 1 && size % (sizes[0] = dim->factors[0].cuts * n) == 0) {
         out[0] = (struct tile_factor){.size = 0, .cuts = sizes[0]};
         return true;
@@ -216,15 +218,15 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     return true;
 }
 
-// Which device gets part i of shard k: a list for each shard, each n long; NULL: none.
+// The device that gets part i of shard k: a list of n devices for each shard; NULL: none.
 struct takers {
     size_t n, lists;
     const struct device_group **of; // lists, by shard
     size_t *first;                  // by shard
 };
 
-// Every piece cut along one more axis among those who take it. {2,1:(0,1),(2,3)} spread along axis
-// 1 is {2,2}: device 0 and 1, who both had tile 0, have its left and its right half.
+// Splits every shard along one more axis among its takers. {2,1:(0,1),(2,3)} along axis 1 becomes
+// {2,2}: devices 0 and 1, which both had tile 0, have its left and right half.
 static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
                                   const int64_t *shape, const struct takers *takers)
 {
@@ -284,8 +286,8 @@ static bool takers_new(const struct pairing *pairing, const struct side *side, s
     return !pairing->arena->failed;
 }
 
-// Owners of each shard of the target, if they are equally many: it is cut among them, to be
-// gathered.
+// If all shards of the target have the same number of owners, each is split among them, to be
+// gathered later.
 static void add_spread_target(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -309,7 +311,7 @@ static void add_spread_target(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->to, shape, &w, between);
 }
 
-// Members of each group, if all are equally many: each combines a part.
+// If all groups have the same size, each member combines a part.
 static void add_spread_groups(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -333,7 +335,7 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->from, shape, &w, between);
 }
 
-// One member of each group gets all: one that keeps something, if there is one.
+// One member of each group gets the full result: one that owns a shard of the target, if possible.
 static struct tile_layout *on_roots(const struct pairing *pairing)
 {
     struct tile_layout *layout =
@@ -351,7 +353,7 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
             root = pairing_device(pairing, group->devices[i]);
         }
         if (!side_count(&pairing->to, root))
-            root = pairing_device(pairing, group->devices[0]); // not needed here
+            root = pairing_device(pairing, group->devices[0]); // no member needs it
         for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
             pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
     }
@@ -360,8 +362,8 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
     return NULL;
 }
 
-// Between a finished value and its target, or a pending one and it. A pending value may also be
-// combined where it is, or on one member of each group, or in stretches.
+// Lists intermediate layouts on the way to the target. A pending value may also be combined in
+// place, on one member of each group, or in parts.
 static void list_between(const struct search *s, const struct pairing *pairing,
                          struct between *between)
 {
@@ -376,7 +378,7 @@ static void list_between(const struct search *s, const struct pairing *pairing,
 
 // ---- search ------------------------------------------------------------------------------------
 
-// For the estimate of work.
+// Used to estimate the work.
 static int64_t largest_group(const struct partial *partial)
 {
     int64_t n = 1;
@@ -385,9 +387,9 @@ static int64_t largest_group(const struct partial *partial)
     return n;
 }
 
-// Lays two layouts over each other in an arena, and looks what the step between them costs.
-// The step is made only as far as its name and bytes need (brief), in memory that is freed at once;
-// the pairing stays in `arena`.
+// Compares two layouts in an arena and computes the cost of the step between them. Only the name
+// and bytes of the step are computed (brief), in memory that is freed at once. The pairing stays in
+// `arena`.
 static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
                        bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
@@ -412,7 +414,7 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
     return status;
 }
 
-// A step that does nothing costs nothing and is not counted.
+// A step that does nothing has no cost and is not counted.
 static struct cost after_step(const struct cost *cost, const struct reshard_step *step)
 {
     return (struct cost){cost->bytes + tsr__reshard_cost(step),
@@ -437,7 +439,7 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
         return;
     tsr__arena_init(&over, s->arena->session);
     tsr_status status = pair(s, &over, from, combines, to, &pairing, &step);
-    // groups stay what they are only if all members keep the same
+    // groups stay valid only if all members keep the same shard
     bool keeps = pending && !combines;
     if (status == TSR_OK && keeps && step.op != RESHARD_SLICE)
         status = TSR_INVALID;
@@ -455,9 +457,9 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
     search(s, to, pending && !combines, depth + 1, &cost);
 }
 
-// First straight to the target, which gives every search an answer; then over layouts between.
-// Depth is bounded by MAX_STEPS, breadth by MAX_BETWEEN, and all of it by MAX_WORK, which counts
-// the same on every machine.
+// Tries the direct step first, so that every search has a result, then intermediate layouts.
+// MAX_STEPS limits the depth, MAX_BETWEEN the breadth and MAX_WORK the total, which is the same on
+// every machine.
 static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far)
 {
@@ -477,7 +479,7 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
         s->n_best = depth + 1;
         memcpy(s->best, s->path, sizeof s->best);
     }
-    // what a finished value lacks must come in any case
+    // the missing elements of a complete value must be sent in any case
     bool best = !pending && step.op != RESHARD_EXCHANGE && step.sent <= step.received;
     if (best || depth + 1 == MAX_STEPS)
         return;
@@ -509,8 +511,7 @@ static tsr_status refuse(struct arena *arena, tsr_status status, bool pending)
     return status;
 }
 
-// All sums of bytes stay in range.
-// Checked once, so that no later sum of bytes needs a check.
+// True if no sum of bytes can overflow. Checked once for all later sums.
 static bool in_range(const struct tile_layout *from, const struct tile_layout *to,
                      const int64_t *shape, size_t unit)
 {
@@ -522,7 +523,7 @@ static bool in_range(const struct tile_layout *from, const struct tile_layout *t
            mul_ok(n, to->first[to->n_shards] + 1, &n);
 }
 
-// The direct step is made too, for comparison. Each step starts from what the one before it leaves.
+// Also makes the direct step, for comparison. Each step starts from the result of the one before.
 static tsr_status make_steps(struct arena *arena, const struct search *s,
                              const struct tile_layout *from, struct reshard *out)
 {
@@ -534,7 +535,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     status = tsr__reshard_step(&pairing, &out->direct);
     if (status != TSR_OK)
         return status;
-    if (s->n_best == 1) { // nothing between: the direct step is the way
+    if (s->n_best == 1) { // no intermediate layout: the direct step is best
         out->steps[0] = out->direct;
         out->n_steps = out->direct.op != RESHARD_NOTHING;
         return TSR_OK;
@@ -556,7 +557,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     return TSR_OK;
 }
 
-// Every group is one device, which has all of the sum.
+// True if every group is one device, which has the complete sum.
 static bool all_single(const struct partial *partial)
 {
     for (size_t group = 0; group < partial->n_groups; group++)

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_axes.c - splits an all-gather along several axes into one along each: an operator
+// reshard_axes.c - splits an all-gather along several axes into one per axis, because the operator
 // concatenates along one axis.
 //
-//     [8,6] {2,2:0,1,2,3} -> replicated on all four, 24 elements each: one step for the search of
-//     reshard.c. Here it becomes rows of 0 and 2 (and of 1 and 3), which gives {1,2:(0,2),(1,3)},
-//       then
-//     columns of 0 and 1 (and of 2 and 3): each device gets 12 elements, then 24. The same number
-//       of
-//     bytes, in two steps.
-// Groups whose members' numbers are far apart go first, while shards are small: on hosts of eight
+//     [8,6] {2,2:0,1,2,3} -> replicated on all four, 24 elements each: one step in reshard.c. Here
+//     it becomes two: 0 and 2 (and 1 and 3) gather rows, which gives {1,2:(0,2),(1,3)}; then 0 and
+//       1
+//     (and 2 and 3) gather columns. Each device receives 12 elements, then 24: the same bytes.
+//
+// Groups whose device numbers are far apart go first, while shards are small. On hosts of eight
 // devices these are the groups that use the network.
 #include "sharding/reshard/reshard.h"
 
-// A gather that is being taken apart: from `at`, the pieces of which lie as before, to `to`.
+// An all-gather to the layout `to` that is being split.
 struct splitting {
     struct arena *arena;
     const int64_t *shape;
@@ -30,7 +29,7 @@ static int64_t reach_of(const struct reshard_step *step)
     return farthest;
 }
 
-// The step between two layouts. False: no such step, or out of memory.
+// Computes the step between two layouts. False: no such step, or out of memory.
 static bool step_between(const struct splitting *splitting, const struct tile_layout *from,
                          const struct tile_layout *to, struct reshard_step *step)
 {
@@ -40,7 +39,7 @@ static bool step_between(const struct splitting *splitting, const struct tile_la
            tsr__reshard_step(&pairing, step) == TSR_OK;
 }
 
-// Of the gathers along a single axis that lead to the target, the one that gets farthest. False:
+// Finds the gather along a single axis towards the target whose devices are farthest apart. False:
 // none.
 static bool first_gather(const struct splitting *splitting, const struct tile_layout *from,
                          struct reshard_step *out)
@@ -65,7 +64,8 @@ static bool first_gather(const struct splitting *splitting, const struct tile_la
     return farthest >= 0;
 }
 
-// The steps of one gather along several axes, at most `most`; 0: it cannot be taken apart.
+// Returns the number of steps of one gather along several axes, at most `most`; 0: it cannot be
+// split.
 static int split(const struct splitting *splitting, const struct tile_layout *from, int most,
                  struct reshard_step *out)
 {

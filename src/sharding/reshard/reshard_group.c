@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshard_group.c - recognises all-gathers and all-to-alls between two layouts.
 //
-// Both act inside groups of devices of which each has one piece before and one after. Where pieces
-// have several owners there are as many groups side by side, each with every piece once.
+// Both act inside groups of devices that have one shard before and one after. If shards have
+// several owners, there are several groups in parallel, each with every shard once.
 //
 //     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2}
-//       and {1,3} each
-//     have every tile once and gather side by side
-//     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are cut (axis 1): an
-//       all-to-all of {0,1}
+//     and {1,3} each have every tile once and gather in parallel
+//     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are split (axis 1): an
+//     all-to-all of {0,1}
 #include "sharding/reshard/reshard.h"
 
-// Every device of the target has one piece before and one after.
+// True if every device of the target has one shard before and one after.
 static bool one_piece_each(const struct pairing *pairing)
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -21,8 +20,8 @@ static bool one_piece_each(const struct pairing *pairing)
     return true;
 }
 
-// Room for n groups of that many members behind those of the step; the groups are empty. There can
-// be no more groups than devices (groups_new).
+// Appends n empty groups with space for the given number of members. There cannot be more groups
+// than devices (groups_new).
 static struct device_group *add_groups(const struct pairing *pairing, struct reshard_step *out,
                                        size_t n, size_t members)
 {
@@ -45,7 +44,7 @@ static bool groups_new(const struct pairing *pairing, struct reshard_step *out)
 
 // ---- all-gather --------------------------------------------------------------------------------
 
-// Owners of shard k that get shard j.
+// Finds the owners of source shard k that get target shard j.
 static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64_t *out)
 {
     const int64_t *owners;
@@ -56,7 +55,7 @@ static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64
     return count;
 }
 
-// The axis along which the pieces of k make j: it, or -1 if there are several.
+// Finds the axis along which the parts of k form j; -1 if there are several.
 static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *axis)
 {
     for (int d = 0; d < pairing->rank; d++)
@@ -65,8 +64,8 @@ static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *
             *axis = *axis == -2 || *axis == d ? d : -1;
 }
 
-// Shard j of the target is the union of whole shards of the source, each held by as many of j's
-// owners as any other, who all want j: then the i-th holders of all of them are group i.
+// Shard j of the target must be the union of full source shards. Each must be held by the same
+// number of devices that get j. Group i then consists of the i-th holder of each source shard.
 static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
                          int64_t *room)
 {
@@ -90,8 +89,8 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
     return seen == all;
 }
 
-// out->received is set already. axis: -2 while nothing has been joined yet, then the one axis, or
-// -1 for several.
+// out->received is set already. axis: -2 while nothing is joined yet, then the one axis, or -1 for
+// several.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
     int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
@@ -102,7 +101,7 @@ bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out
              gather_shard(pairing, out, j, room);
     if (is) {
         out->op = COMM_ALL_GATHER;
-        out->sent = out->received; // in a ring everybody passes on as much as he gets
+        out->sent = out->received; // in a ring each device forwards as much as it receives
         return true;
     }
     out->axis = -1;
@@ -113,7 +112,7 @@ bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out
 
 // ---- all-to-all --------------------------------------------------------------------------------
 
-// Part of dimension axis that a device has before, and after.
+// The part of dimension `axis` that a device has before, and after.
 static int64_t before(const struct pairing *pairing, size_t t, int axis)
 {
     return pairing->from.part[pairing->from.shards[pairing->from.first[t]] * pairing->rank + axis];
@@ -123,7 +122,7 @@ static int64_t after(const struct pairing *pairing, size_t t, int axis)
     return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
 }
 
-// One axis is joined and one is split, on all devices; the others stay.
+// True if one axis is joined and one is split on all devices, and the others stay the same.
 static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 {
     *joined = *cut = -1;
@@ -148,9 +147,9 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
     return *joined >= 0 && *cut >= 0 && *joined != *cut;
 }
 
-// Devices of one region: they hold the same but for the axis that is joined, and will but for the
-// one that is cut. A relation that is the same from both sides, so that a walk over devices finds
-// each region once.
+// True if both devices are in one region: their source shards differ only in the joined axis, and
+// their target shards only in the split one. The relation is symmetric, so one loop over devices
+// finds each region once.
 static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
 {
     for (int axis = 0; axis < pairing->rank; axis++)
@@ -160,7 +159,7 @@ static bool same_region(const struct pairing *pairing, size_t s, size_t t, int j
     return true;
 }
 
-// Numbers the different parts that members have: index of each, and the count.
+// Numbers the distinct parts of the members; returns their count.
 //     parts 4 7 4 9: index 0 1 0 2, count 3
 static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 {
@@ -177,17 +176,17 @@ static size_t number_parts(const int64_t *part, size_t n, size_t *index)
     return count;
 }
 
-// Members of a region as edges from the part they have to the part they get.
+// Members of a region as edges from their source part to their target part.
 struct region {
-    size_t n, parts; // members; parts on either side
+    size_t n, parts; // number of members; number of parts on either side
     size_t *members, *has, *gets;
     bool *used, *seen;
-    size_t *taken; // by part that is got: member + 1
+    size_t *taken; // by target part: member + 1
 };
 
-// Finds a member that has part x and is not used yet, moving others out of the way.
-// An augmenting path of bipartite matching: taken[y] is the member that gets part y in this group;
-// if that one can serve its own part in another way, it makes room.
+// Finds an unused member with source part x: one augmenting path of bipartite matching. taken[y] is
+// the member that gets part y in this group. It gives way if its source part can use another
+// member.
 static bool match(struct region *region, size_t x)
 {
     for (size_t i = 0; i < region->n; i++) {
@@ -203,10 +202,9 @@ static bool match(struct region *region, size_t x)
     return false;
 }
 
-// Splits the region into groups in which every part is had once and got once. Where every part is
-// had, and got, by as many members as there are groups, a matching exists for each group in turn:
-// what is left after taking one out is as regular as before. Else a match fails, and this is no
-// all-to-all.
+// Splits the region into groups in which every source part and every target part occurs once. If
+// every part belongs to the same number of members, a matching exists for each group, because the
+// remaining members are again regular. Otherwise a match fails and this is not an all-to-all.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {
@@ -230,7 +228,7 @@ static bool split_region(const struct pairing *pairing, struct region *region,
     return true;
 }
 
-// `had` is how much of the joined axis the different parts make together.
+// `had`: the size of the joined axis that the distinct parts cover together.
 static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
                           struct reshard_step *out)
 {
@@ -266,8 +264,8 @@ static bool region_new(const struct pairing *pairing, struct region *region)
     return !pairing->made->failed;
 }
 
-// Bytes that every member gives to the others of its group.
-// The largest counts: a step takes as long as its slowest member.
+// Computes the bytes that a member sends to the others of its group. The largest value is used,
+// because a step takes as long as its slowest member.
 static void give(const struct pairing *pairing, struct reshard_step *out)
 {
     out->sent = 0;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_pair.c - two layouts of one shape laid over each other: what each shard of the one shares
-// with each of the other.
+// reshard_pair.c - compares two layouts of one shape: the number of elements that each shard of one
+// shares with each shard of the other.
 //
-// A shard is a product of one part of each dimension, so what two shards share is a product too: a
-// small table for each dimension answers all pairs. Knows no steps.
+// A shard is a product of one part of each dimension, and so is the intersection of two shards. A
+// small table for each dimension is enough for all pairs. This file has no notion of steps.
 //
 //     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2;
-//       common[0] is
-//     2 2 0 0 / 0 0 2 2. Dimension 1 is whole on both sides: common[1] is 6. Shard 0 of the first
-//       and shard
-//     1 of the second share 2 * 6 = 12 elements.
+//     common[0] is 2 2 0 0 / 0 0 2 2. Dimension 1 is unsharded on both sides: common[1] is 6.
+//     Shard 0 of the first and shard 1 of the second share 2 * 6 = 12 elements.
 #include "sharding/reshard/reshard.h"
 
 #include <stdlib.h>
@@ -20,7 +18,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Everywhere else in a pairing devices are counted 0, 1, 2 ... in this list, not by their numbers.
+// Collects all devices. The rest of a pairing uses indexes into this list, not device numbers.
 static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
                          const struct tile_layout *y)
 {
@@ -59,7 +57,8 @@ bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
 
 #define LISTED 256 // a part with more intervals is not listed; overlap.c counts without them
 
-// Part `index` of a dimension: its digits are the coordinates of the factors.
+// Finds the elements of part `index` of a dimension. `index` is a mixed-radix number: its digits
+// are the coordinates of the part in each factor.
 static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
                         struct tile_digits *out)
 {
@@ -71,7 +70,7 @@ static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
     return tsr__dim_digits(dim, size, coords, out);
 }
 
-// -1: out of memory, or too many to count.
+// -1: out of memory, or too many intervals.
 static int64_t overlap(tsr_session *session, const struct tile_digits *x,
                        const struct tile_digits *y)
 {
@@ -126,14 +125,14 @@ static tsr_status take_parts(struct arena *arena, struct side *side, const int64
     return TSR_OK;
 }
 
-// Which part of each dimension a shard is, and how many elements that makes.
+// Finds the part of each dimension that a shard has, and its number of elements.
 static void take_shards(struct side *side)
 {
     int rank = side->layout->rank;
     for (int64_t k = 0; k < side->layout->n_shards; k++) {
         int64_t coords[TILE_MAX_LOOPS];
         tsr__layout_coords(side->layout, k, coords);
-        // loops stand in the order of the factors, so that the digits of a part come highest first
+        // loops are in the order of factors, so that the digits of a part come highest first
         for (int i = 0; i < side->layout->n_loops; i++) {
             int axis = side->layout->loops[i].dim;
             int64_t *part = &side->part[k * rank + axis];
@@ -146,7 +145,7 @@ static void take_shards(struct side *side)
     }
 }
 
-// By device its shards: counted, summed up, then filled in, in ascending order.
+// Lists the shards of each device in ascending order.
 static bool take_owners(const struct pairing *pairing, struct side *side)
 {
     size_t *at = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
@@ -163,8 +162,7 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     return true;
 }
 
-// Shards are numbered in the order of the dimensions from here on, whatever the layout's own order
-// was.
+// From here on shards are numbered in dimension order, regardless of the order in the layout.
 static tsr_status take_side(struct pairing *pairing, struct side *side,
                             const struct tile_layout *layout, const int64_t *shape)
 {
@@ -190,7 +188,7 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
 
 // ---- both --------------------------------------------------------------------------------------
 
-// Both lists of intervals are ascending: one walk over both.
+// Both lists of intervals are ascending, so one loop over both is enough.
 static int64_t shared(const struct dim_part *x, const struct dim_part *y)
 {
     int64_t n = 0;
@@ -206,7 +204,8 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
-// Elements that part i of a dimension of `from` and part k of `to` share. -1: as `overlap`.
+// Number of elements that part i of a dimension of `from` and part k of `to` share. -1: as
+// `overlap`.
 static int64_t common_of(const struct pairing *pairing, const int64_t *shape, int axis, int64_t i,
                          int64_t k)
 {
@@ -216,11 +215,11 @@ static int64_t common_of(const struct pairing *pairing, const int64_t *shape, in
         return shared(x, y);
     if (!part_digits(&pairing->from.layout->dims[axis], shape[axis], i, &in_x) ||
         !part_digits(&pairing->to.layout->dims[axis], shape[axis], k, &in_y))
-        return -1; // never: both were found before
+        return -1; // cannot happen: both were found before
     return overlap(pairing->arena->session, &in_x, &in_y);
 }
 
-// n * m numbers for each dimension, instead of their product over all dimensions.
+// Stores n * m numbers per dimension, instead of their product over all dimensions.
 static bool take_common(struct pairing *pairing, const int64_t *shape)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
@@ -239,7 +238,7 @@ static bool take_common(struct pairing *pairing, const int64_t *shape)
     return true;
 }
 
-// Both lists ascend.
+// Both lists are ascending.
 static bool same_shards(const struct side *side, size_t x, size_t y)
 {
     size_t n = side_count(side, x);
@@ -248,7 +247,8 @@ static bool same_shards(const struct side *side, size_t x, size_t y)
                   n * sizeof *side->shards) == 0;
 }
 
-// Members of a group hold the same shards; every device that holds something is in one group.
+// Checks that members of a group hold the same shards, and that every device with a shard is in one
+// group.
 static tsr_status take_groups(struct pairing *pairing)
 {
     pairing->group = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
@@ -272,8 +272,7 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
-// Work and memory grow with pairs of shards and of owners, which are bounded before anything is
-// made.
+// Work and memory grow with the pairs of shards and of owners, so these are limited first.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_plan.c - the way from one sharding to another as other programs ask for it: texts in,
-// steps out.
+// reshard_plan.c - the public interface of resharding: takes shardings as text and returns steps.
 //
-// Serves `tessera reshard`, tsr_reshard_plan and the pricing of a resharding (plan/reshard_time.c).
-// All that can be wrong with texts and shape is found here; reshard.c gets layouts that fit.
+// Used by `tessera reshard`, tsr_reshard_plan and the predicted time of a resharding
+// (plan/reshard_time.c). All errors in texts and shape are reported here; reshard.c gets valid
+// layouts.
 #include "sharding/layouts/examine.h"
 
-// One question: the shape that both texts are for, and bytes of an element.
+// One request: the shape for both texts, and the bytes of an element.
 struct ask {
     tsr_session *session;
     struct arena *arena;
@@ -22,7 +22,7 @@ static tsr_status misfit(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// Elements smaller than a byte would not begin at bytes in a piece.
+// Types smaller than a byte are refused: shards would not start at byte boundaries.
 static tsr_status take_ask(struct ask *ask, tsr_dtype type)
 {
     int bits = tsr_dtype_bits(type);
@@ -39,7 +39,7 @@ static tsr_status take_ask(struct ask *ask, tsr_dtype type)
     return TSR_OK;
 }
 
-// Fits the text to the shape; the finding says which byte of it is wrong.
+// Parses the text for the shape; an error reports the position in the text.
 static tsr_status parse(const struct ask *ask, const char *text, struct tile_layout **out)
 {
     struct notation_error wrong = {0};
@@ -59,7 +59,7 @@ static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)
                   (size_t)n * sizeof *layout->owners) == 0;
 }
 
-// The owners of a tile are one group, and of several tiles if they own several together.
+// The owners of a tile form one group. Tiles with the same owners share their group.
 static tsr_status pending_groups(const struct ask *ask, const char *text,
                                  const struct tile_layout *layout, struct partial *out)
 {
@@ -96,7 +96,7 @@ static const tsr_group *public_groups(struct arena *arena, const struct reshard_
     return group;
 }
 
-// Steps of the public interface: layouts become texts, collectives their words.
+// Converts steps to the public interface: layouts become texts, collectives become their names.
 static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, const tsr_step **out)
 {
     tsr_step *steps = ARENA_ARRAY(arena, tsr_step, (size_t)reshard->n_steps + 1);
@@ -118,7 +118,7 @@ static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, c
     return arena_status(arena);
 }
 
-// *first is set as soon as the source is read, also if something is wrong later.
+// *first is set as soon as the source is parsed, even if a later error occurs.
 tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
                         struct reshard **out, const struct tile_layout **first)
 {
@@ -148,7 +148,7 @@ tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena
     return tsr__reshard_plan(arena, from, pending, to, connecting->shape, q.unit, out);
 }
 
-// The steps live in the session until the next call of this function.
+// The steps belong to the session and are freed by the next call of this function.
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)

@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-// What the devices take in and give out, in elements.
+// Elements that each device receives and sends.
 struct load {
     int64_t *received, *sent;
 };
@@ -31,7 +31,7 @@ static bool load_new(const struct pairing *pairing, struct load *load)
     return !pairing->made->failed;
 }
 
-// The most of one device, since all work at the same time, and the total.
+// Computes the maximum of one device, since all work at the same time, and the total.
 static void load_take(const struct pairing *pairing, const struct load *load,
                       struct reshard_step *out)
 {
@@ -67,8 +67,8 @@ static bool is_there(const struct pairing *pairing, int64_t j)
     return there >= pairing->to.elements[j];
 }
 
-// What each device lacks. False: no device has it. Shards that all have owners contain every
-// element, so only others are searched.
+// Computes what each device lacks. False: no device has it. Source shards that all have owners
+// contain every element, so the search is needed only if one has none.
 static bool lacks(const struct pairing *pairing, struct load *load)
 {
     bool complete = all_owned(pairing->from.layout);
@@ -84,8 +84,8 @@ static bool lacks(const struct pairing *pairing, struct load *load)
     return true;
 }
 
-// Axis by axis: pieces without elements have sizes too.
-// The same elements, also if the two layouts say it by different factors.
+// True if both shards have the same elements, even if the layouts use different factors. Compares
+// axis by axis, because empty shards have sizes too.
 static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
 {
     for (int axis = 0; axis < pairing->rank; axis++) {
@@ -99,7 +99,7 @@ static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
     return true;
 }
 
-// The same pieces on the same devices.
+// True if all devices keep the same shards.
 static bool unchanged(const struct pairing *pairing)
 {
     for (size_t t = 0; t < pairing->n_devices; t++) {
@@ -133,8 +133,8 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
     return move || !list;
 }
 
-// The owner of shard k that has sent least; SIZE_MAX: it has no owner. Of equals the first, so that
-// plans are the same on every machine.
+// Returns the owner of shard k that has sent least, and of equals the first, so that plans are the
+// same on every machine. SIZE_MAX: it has no owner.
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
@@ -147,7 +147,7 @@ static size_t idle_owner(const struct pairing *pairing, const struct load *load,
     return best;
 }
 
-// What a device lacks of a shard comes from one owner of each old shard that has some of it.
+// For each source shard that contains missing elements, one owner sends them.
 static bool plain_moves(const struct pairing *pairing, struct load *load, move_list *list)
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -166,16 +166,16 @@ static bool plain_moves(const struct pairing *pairing, struct load *load, move_l
 
 // How regular the moves are.
 struct pattern {
-    bool in_one, out_one;      // every device gets from one, gives to one
-    bool whole_from, whole_to; // moves are whole shards of from, of to
+    bool in_one, out_one;      // every device receives from one, sends to one
+    bool whole_from, whole_to; // moves are full shards of from, of to
     bool apart;                // no device both sends and receives
-    bool kept;                 // a giver keeps what it gave
-    bool out_same;             // all that a device gives is the same piece
+    bool kept;                 // a sender keeps what it sends
+    bool out_same;             // a device sends the same elements in all its moves
 };
 
-// first_in and first_out come zeroed, by device: the first move that a device gets or gives. Every
-// later one is compared with it, so one pass suffices. A move has at least one element, so elements
-// 0 says there was none.
+// first_in and first_out must be zeroed. They store the first move that each device receives or
+// sends. Later moves are compared with it, so one pass is enough. A move has at least one element,
+// so 0 elements means that there is none yet.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -211,8 +211,8 @@ static int by_giver(const void *a, const void *b)
     return int64_order(x->to, y->to);
 }
 
-// No device gives one piece to two others.
-// A broadcast gives one piece to many; a scatter must not.
+// True if no device sends the same elements to two others. This separates a scatter from a
+// broadcast.
 static bool gives_different(const struct pairing *pairing, const struct reshard_move *move,
                             size_t n)
 {
@@ -227,8 +227,8 @@ static bool gives_different(const struct pairing *pairing, const struct reshard_
     return true;
 }
 
-// Groups around the device that gives (or gets): it first, then the others, ascending.
-// Only the middle of each star is looked up; how many moves it has bounds the others of its group.
+// Forms groups around the device that sends (or receives): this device first, then the others in
+// ascending order. Its number of moves limits the size of its group.
 static bool star_groups(const struct pairing *pairing, struct reshard_step *out, bool giver)
 {
     size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
@@ -259,7 +259,7 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
     return !pairing->made->failed;
 }
 
-// All devices: a permutation or an exchange has no smaller groups that are known.
+// Puts all devices in one group: a permutation or an exchange has no known smaller groups.
 static bool one_group(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_NEW(pairing->made, struct device_group);
@@ -270,8 +270,8 @@ static bool one_group(const struct pairing *pairing, struct reshard_step *out)
     return true;
 }
 
-// From the most regular name to the least, since several may fit: {2,1:0,1} -> {2,1:2,3} satisfies
-// every one of these conditions and is called a permutation.
+// Tries the most regular name first, because several may fit. {2,1:0,1} -> {2,1:2,3} satisfies all
+// conditions and is called a permutation.
 static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
 {
     struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
@@ -296,7 +296,7 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     return star_groups(pairing, out, out->op != RESHARD_GATHER);
 }
 
-// Looks for collectives over whole groups first; only other steps get a list of moves.
+// Tries collectives over full groups first; only other steps get a list of moves.
 static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
@@ -323,20 +323,20 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
     if (!name_moves(pairing, out))
         return TSR_NOMEM;
     if (out->op == COMM_BROADCAST)
-        out->sent = out->received; // it is passed on from one to the next
+        out->sent = out->received; // each device forwards it to the next
     return TSR_OK;
 }
 
-// ---- pending -----------------------------------------------------------------------------------
+// ---- pending reductions -------------------------------------------------------------------------
 
-// The group of a device that holds something.
+// Returns the group of a device that holds a shard.
 static const struct device_group *group_at(const struct pairing *pairing, size_t device)
 {
     return &pairing->pending->groups[pairing->group[device]];
 }
 
-// The group that gives shard k to device t: its own, or the one that has sent least. SIZE_MAX:
-// none.
+// Returns the group that sends shard k to device t: its own, or the one that has sent least.
+// SIZE_MAX: none.
 static size_t giving_group(const struct pairing *pairing, const struct load *load, size_t t,
                            int64_t k)
 {
@@ -348,8 +348,8 @@ static size_t giving_group(const struct pairing *pairing, const struct load *loa
     return pairing->group[s];
 }
 
-// Every device gets what the members of a group hold of its pieces and combines it. *own: always
-// its own group.
+// Every device receives the partial values of its shards from the members of a group and combines
+// them. *own: each device uses its own group.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
@@ -375,7 +375,8 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
     return TSR_OK;
 }
 
-// Members of the group that own something afterwards; *apart: no two of them the same.
+// Returns the number of group members that own a shard of the target; *apart: all these shards
+// differ.
 static size_t getters(const struct pairing *pairing, const struct device_group *group, bool *apart)
 {
     size_t n = 0;
@@ -390,8 +391,7 @@ static size_t getters(const struct pairing *pairing, const struct device_group *
     return n;
 }
 
-// A collective, or RESHARD_EXCHANGE.
-// own: every device gets from its own group alone.
+// Returns a collective or RESHARD_EXCHANGE. own: every device receives from its own group only.
 static int name_combination(const struct pairing *pairing, bool own)
 {
     bool apart = true, one = true;
@@ -406,7 +406,7 @@ static int name_combination(const struct pairing *pairing, bool own)
     return COMM_REDUCE_SCATTER;
 }
 
-// All members combine a stretch each, then all collect the stretches.
+// Each member combines one part, then all gather the parts.
 static void load_all_reduce(const struct pairing *pairing, struct load *load)
 {
     for (size_t t = 0; t < pairing->n_devices; t++) {
@@ -420,7 +420,8 @@ static void load_all_reduce(const struct pairing *pairing, struct load *load)
     }
 }
 
-// From one to the next, the one that gets it last; the first has nothing to wait for.
+// The partial sums go from member to member; the receiver of the result is the last. The first
+// member receives nothing.
 static void load_reduce(const struct pairing *pairing, struct load *load,
                         const struct reshard_step *out)
 {
@@ -444,7 +445,7 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
     }
 }
 
-// The groups as they are; for a reduction to one, that one first.
+// Uses the groups unchanged; for a reduce, the receiver comes first.
 static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
@@ -471,9 +472,9 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
     return true;
 }
 
-// Counts the bytes as if everybody sent parts to everybody who needs them. A reduce-scatter does
-// just that. Reduce (the sum goes from one to the next) and all-reduce (each sums up a stretch)
-// move less and are counted again, as is an exchange whose moves the caller wants listed.
+// Counts bytes as if each member sent its part to every device that needs it, as in a
+// reduce-scatter. Reduce (from member to member) and all-reduce (each combines a part) send less
+// and are counted again. An exchange is counted again if the caller wants its moves listed.
 static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
