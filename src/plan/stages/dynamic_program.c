@@ -138,7 +138,8 @@ static void extend(struct stage_search *search, struct step step)
     }
 }
 
-// The best final state; NULL: none. More devices first: ties go to the one with fewer idle devices.
+// Returns the best final state, or NULL if there is none. It tries larger device counts first, so
+// that of equal states the one with fewer idle devices wins.
 static const struct cell *best_end(struct stage_search *search, size_t *stages)
 {
     const struct cell *best = NULL;
@@ -225,13 +226,15 @@ static void read_line(struct stage_search *search, size_t stages, const struct c
     }
 }
 
-// For throughput: first the best period, then the least sum that keeps it.
+// Finds the best pipeline. For throughput it searches twice: first for the shortest period, then
+// for the smallest total time with that period.
 bool tsr__search_line(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     size_t stages = 0;
     search->bottleneck = objective == TSR_THROUGHPUT || search->measure == MEASURE_MEMORY;
     const struct cell *end = tsr__search_run(search, &stages);
-    // `most` of the best end is the period. The second run keeps it and minimizes the sum.
+    // The slowest stage (`most`) of the best pipeline is the period. The second run must not
+    // exceed it and minimizes the sum.
     if (end && search->bottleneck && search->measure == MEASURE_TIME) {
         search->cap = end->most;
         search->bottleneck = false;

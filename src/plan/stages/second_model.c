@@ -146,7 +146,8 @@ static void describe(struct staging *staging, size_t i, size_t j, struct text *k
     }
 }
 
-// A number for pairs of ranges with equal nodes, cached; UINT32_MAX: out of memory.
+// Returns a number that identifies the structure of this range in both models: pairs of ranges with
+// equal nodes get the same number. Cached. UINT32_MAX: out of memory.
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
