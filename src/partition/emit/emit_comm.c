@@ -73,7 +73,8 @@ static bool keeps_result(const struct part *part, const struct step *st)
     return comm_has(st->kind, TRAIT_ALL_KEEP) || tsr__layout_has_device(to->layout, part->rank);
 }
 
-// Stores the result, declared and cast back to 4 bits if necessary.
+// Stores the result as the local value of `to`: declares its type and shape, and casts it back if
+// the transfer used a wider type (4-bit types travel as 8-bit types).
 static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got, struct str name)
 {
     tsr_value **local = &to->local[part->rank];

@@ -52,7 +52,8 @@ static tsr_value *scalar_input(struct part *part, tsr_dtype type)
     return NULL;
 }
 
-// The condition of a Loop is optional, but not every reader knows that.
+// A constant true as the condition of a Loop. ONNX makes the condition optional, but some tools
+// require it.
 static tsr_value *always(struct part *part)
 {
     static const unsigned char yes = 1;
@@ -62,7 +63,8 @@ static tsr_value *always(struct part *part)
     return NULL;
 }
 
-// The receiver's loop has the growing list as its first state.
+// grows: the loop of a receiver, whose first loop-carried state is the list that it builds. The
+// loop of the sender carries the token alone.
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
     struct str any = {0},

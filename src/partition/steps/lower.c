@@ -485,7 +485,7 @@ static struct reshard *plan_path(const struct lower_context *lower, const struct
     return reshard;
 }
 
-// The number of steps; 0: one has no operator.
+// Lowers n resharding steps to operators. Returns n, or 0 if a step has no operator.
 static int lower_steps(struct lower_context *lower, const struct tile_layout *from,
                        const struct reshard_step *steps, int n, struct lowered *out)
 {
