@@ -352,7 +352,8 @@ static tsr_status add_config(const struct modelled *of, tsr_model *model)
                                 &made);
 }
 
-// Devices of the same names that are so slow that every node is cut.
+// A topology with the same device names, but so slow (1 MFLOP/s) that the planner shards every
+// node.
 static tsr_status slow_devices(const struct modelled *of, tsr_topology **out)
 {
     char text[32];
