@@ -246,7 +246,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
     return text;
 }
 
-// Texts that are made of the row belong to the session, and go with the next call.
+// Texts that are generated from the row belong to the session and are freed by the next call.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
     if (i >= tsr__op_table_count || !out)

@@ -626,8 +626,9 @@ void tsr__derive_col2im(struct derivation *derivation)
     derivation->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
 }
 
-// Channels are independent; the state is the end of the previous input. com.microsoft also has more
-// dimensions of space, channels last, and a window of states in front.
+// Channels are independent; the state is the end of the previous input. The com.microsoft
+// operator also supports several spatial dimensions, channels_last, and state_window, which adds a
+// leading dimension to the states.
 void tsr__derive_causal_conv(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

@@ -119,7 +119,8 @@ void tsr__derive_softmax_loss(struct derivation *derivation)
 static const char *const left_operand[] = {"m k", "k m"};
 static const char *const right_operand[] = {"k n", "n k"};
 
-// An operand of one dimension has no m or no n, and is not transposed.
+// A 1-D left operand has no factor m, a 1-D right operand has no factor n. transA and transB do not
+// apply to 1-D operands.
 void tsr__derive_fused_matmul(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
