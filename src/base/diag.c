@@ -403,7 +403,8 @@ static void render(struct text *text, const struct diag_record *record)
     }
 }
 
-// Rendered at the first call and kept. Without memory: the severity and title of the code.
+// The text is rendered at the first call and cached. If memory runs out, the result is the
+// severity and title of the code.
 const char *tsr_finding_text(tsr_session *session, size_t i)
 {
     if (!session)

@@ -132,7 +132,7 @@ bool tsr__gpu_stands_in(const struct gpu *gpu)
     return gpu->stands_in;
 }
 
-// Safe for any number; it is printed as well.
+// Formats a CUDA error as text, name and number. Accepts unknown codes.
 const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n)
 {
     const char *name = NULL, *text = NULL;

@@ -303,8 +303,9 @@ static const struct tile_layout *take_runs(struct arena *arena, const struct til
     return runs;
 }
 
-// In most layouts no device has several shards. The work takes ten times the memory of the layout,
-// so it uses a temporary arena.
+// Joins adjacent shards of the same device into one. Returns `layout` itself if there is nothing to
+// join, as in most layouts. The search takes ten times the memory of the layout, so it uses a
+// temporary arena.
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout)
 {
     if (tsr__layout_shared(layout) || ascends(layout))

@@ -352,7 +352,7 @@ static bool pieces_broadcast(tsr_topology *topology, const struct topology_group
     tree(groups, bytes, true, false, to);
     return ring(groups, bytes, false, to);
 }
-// The mirror image: a ring reduce-scatter, then a tree that collects the pieces.
+// Reduces large tensors: a ring reduce-scatter, then a tree that gathers the pieces.
 static bool pieces_reduce(tsr_topology *topology, const struct topology_groups *groups,
                           double bytes, const struct listener *to)
 {

@@ -200,8 +200,8 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
     tsr__rope_end(rope, mark);
 }
 
-// An attribute has old bytes with graphs, old bytes without (a copy with another name, or a
-// shortened list), or none (created by a call).
+// Three cases: bytes from the file that contain graphs, bytes from the file without graphs (a
+// renamed copy or a shortened list), and no bytes (the attribute was created through the API).
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;

@@ -100,7 +100,8 @@ static void accept_callers(struct reception *reception, int listener)
 
 // ---- answers ------------------------------------------------------------------------------------
 
-// A rank that gave up an attempt and comes again must not be refused because of the first one.
+// True if the rank is already connected. A connection that its peer has closed does not count: it
+// is dropped, so that a rank can connect again after a failed attempt.
 static bool is_taken(struct reception *reception, uint32_t rank)
 {
     struct meet_wire *wire = &reception->meet->wires[rank];
