@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// find_topology.c - the devices that a text of a user means, as every --devices takes it.
+// find_topology.c - finds the devices for the text of a --devices option.
 //
-// A text means, in this order: a real machine (cuda:4, auto; tsr_topology_is_real) unless a file is
-// called so; a notation (4, ring:4, {4, [[1],[2],[3],[0]]}) unless it has a slash or ends in .json;
-// a planned model (.onnx), which keeps the topology that it was planned for; a JSON file; else a
-// notation again, whose reader says what is wrong with it.
+// The text is tried in this order: a real machine (cuda:4, auto; tsr_topology_is_real), unless a
+// file has that name; a notation (4, ring:4, {4, [[1],[2],[3],[0]]}), unless it has a slash or ends
+// in .json; a planned model (.onnx), which stores the topology of its plan; a JSON file; and again
+// a notation, whose parser reports the error.
 #include "measure/internal.h"
 #include "topology/topology.h"
 
 #include <sys/stat.h>
 
-// Something of that name is there: reading says what it is, if it is no file. Never opened here: a
-// pipe would wait.
+// True if a file of that name exists, of any type. The file is not opened here: a pipe would block.
 static bool exists(const char *text)
 {
     struct stat st;
     return stat(text, &st) == 0;
 }
 
-// "4", "ring:4", "{4, ...}": never a file, whatever is in the working directory.
+// "4", "ring:4", "{4, ...}": never a file, even if the working directory has one of that name.
 static bool is_notation(const char *text)
 {
     return text[strspn(text, "0123456789")] == 0 || text[0] == '{' || strchr(text, ':');
 }
 
-// "a/b" and "b.json" are files, whether they are there or not.
+// "a/b" and "b.json" are file names, whether the files exist or not.
 static bool is_file_name(const char *text)
 {
     return text[0] != '{' && (strchr(text, '/') || ends_with(text, ".json"));
 }
 
-// Of the model's only configuration. The topology does not need the model once it is read.
+// Reads the topology of the model's only configuration. It is independent of the model afterwards.
 static tsr_status of_model(tsr_session *session, const char *path, tsr_topology **out)
 {
     tsr_model *model = NULL;
@@ -49,7 +48,7 @@ static tsr_status of_model(tsr_session *session, const char *path, tsr_topology 
     return TSR_INVALID;
 }
 
-// All but "auto:", which stands before the others.
+// Handles all texts except the prefix "auto:".
 static tsr_status find(tsr_session *session, const char *text, const char *driver, const char *nccl,
                        tsr_topology **out)
 {

@@ -2,16 +2,14 @@
 // machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU",
 // "auto".
 //
-// The driver's properties of a GPU give its speed; its free memory is its memory. Ranks that share
-// a GPU divide all of it and are linked through its memory. Links between GPUs are typical numbers:
-// `topology measure` has better ones.
+// The speed of a GPU is computed from the properties that the driver reports; its memory is the
+// free memory. Ranks that share a GPU divide its memory and speed, and communicate through its
+// memory. Links between GPUs get typical numbers; `topology measure` gives better ones.
 //
 //     "cuda:2@0" with 100 GB free on GPU 0: two ranks on it, each with 47.5 GB (95 % of half), half
-//       of
-//     its arithmetic and bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU": three devices,
+//     of its FLOPS and bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU": three devices,
 //     50 GB/s between the GPUs, 10 GB/s to the host. "auto": all GPUs of the machine, or its cores;
-//       the
-//     planner takes the best number (topology/subsets.c).
+//     the planner chooses the number (topology/subsets.c).
 #include "measure/internal.h"
 #include "gpu/gpu.h"
 #include "topology/topology.h"
@@ -24,14 +22,14 @@
 
 #define MAX_REAL 256
 
-// Seconds and bytes per second between two ranks.
+// Latency in seconds and bandwidth in bytes per second between two ranks.
 static const struct {
     double latency, bandwidth;
 } same_gpu = {20e-6, 400e9}, other_gpu = {20e-6, 50e9}, with_host = {50e-6, 10e9};
 
-#define USED_SHARE 0.95 // of the free memory: the engine and its libraries need some
+#define USED_SHARE 0.95 // of the free memory; the engine and its libraries need the rest
 
-// One rank that the text asks for: the name of its device, and the GPU.
+// One requested rank: the name of its device, and the GPU.
 struct wish {
     char name[32];
     int card; // -1: no GPU
@@ -39,8 +37,8 @@ struct wish {
 
 // ---- GPUs --------------------------------------------------------------------------------------
 
-// The answer is copied up to out->size: a caller that was built with an older header gets the
-// fields that it knows.
+// The result is copied up to out->size: a caller built with an older header gets the fields that it
+// knows.
 tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
     if (!out)
@@ -72,7 +70,7 @@ tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *n
 
 // ---- the text ----------------------------------------------------------------------------------
 
-// "CUDA:1" or "CPU": letters and digits, perhaps a number behind a colon.
+// Reads "CUDA:1" or "CPU": letters and digits, optionally a colon and a number.
 static bool read_name(struct str word, struct wish *out)
 {
     size_t letters = 0;
@@ -95,7 +93,7 @@ static bool read_name(struct str word, struct wish *out)
     return true;
 }
 
-// The number of entries; -1: one of them is no device, or there are too many.
+// Returns the number of entries; -1: an entry is not a device, or there are too many.
 static int read_list(const char *text, struct wish *out)
 {
     int n = 0;
@@ -131,7 +129,7 @@ static int read_count(const char *text, struct wish *out)
     return (int)n;
 }
 
-// As read_list; 0: the text means no real devices, and is a topology's (ring:4, a file ...).
+// Like read_list. 0: the text does not name real devices, but a topology (ring:4, a file).
 static int read_text(const char *text, struct wish *out)
 {
     if (strncmp(text, "cuda:", 5) == 0)
@@ -152,7 +150,7 @@ bool tsr_topology_is_real(const char *text)
 
 // ---- numbers -----------------------------------------------------------------------------------
 
-// Ranks of the same GPU, this one counted. Ranks on the host are each their own.
+// Number of ranks on the same GPU, including this one. Ranks on the host share nothing.
 static int sharers(const struct wish *wishes, int n, int i)
 {
     int count = 0;
@@ -161,10 +159,10 @@ static int sharers(const struct wish *wishes, int n, int i)
     return count;
 }
 
-#define FLOPS_PER_CLOCK 256.0 // of one multiprocessor: 128 lanes that multiply and add
+#define FLOPS_PER_CLOCK 256.0 // per multiprocessor: 128 lanes with fused multiply-add
 
-// What the driver does not say is that of a usual card: 80 multiprocessors at 1.5 GHz, 1 TB/s. An
-// H200 (132 units at 1.98 GHz) comes to 132 * 1.98e9 * 256 = 66.9e12 operations a second.
+// If the driver does not report a property, a typical GPU is assumed: 80 multiprocessors at 1.5
+// GHz, 1 TB/s. An H200 (132 units at 1.98 GHz) gets 132 * 1.98e9 * 256 = 66.9e12 FLOP/s.
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
@@ -189,7 +187,8 @@ static tsr_topology_device host_numbers(const char *name)
         .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
 }
 
-// Ranks on one GPU, on two, or one of them on the host. full:N has made a link for every pair.
+// Sets each link by its kind: ranks on one GPU, on two GPUs, or one on the host. full:N has created
+// a link for every pair.
 static void link_all(tsr_topology *topology, const struct wish *wishes)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -220,9 +219,9 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// ---- the best number ----------------------------------------------------------------------------
+// ---- choosing the number of ranks ---------------------------------------------------------------
 
-// That many ranks on the CPUs, which divide cores and memory.
+// A topology of `ranks` ranks on the CPU, which divide cores and memory.
 static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out)
 {
     char text[32];
@@ -240,7 +239,7 @@ static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out
     return TSR_OK;
 }
 
-// A rank has all cores, or 2, 4 ... of them divide the cores: these are the choices.
+// Candidates: one rank with all cores, or 2, 4 ... ranks that divide the cores.
 static tsr_status choose_host(tsr_session *session, tsr_topology **out)
 {
     int cores = (int)int64_min(tsr__cores(), MAX_REAL);
@@ -262,7 +261,7 @@ free_all:
     return status;
 }
 
-// The GPUs that the machine has, or without one its CPUs.
+// Uses the GPUs of the machine, or its CPU if it has none.
 static tsr_status choose_real(tsr_session *session, const char *driver, const char *nccl,
                               tsr_topology **out)
 {
@@ -280,8 +279,8 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     return tsr__topology_chosen(topology, out);
 }
 
-// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are
-// looked for only if the text names one, so that a list of CPUs needs no driver.
+// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. GPUs are
+// searched only if the text names one, so a list of CPUs needs no driver.
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out)
 {
@@ -298,7 +297,7 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
                       "no list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};
-    // The highest GPU that is asked for; -1: none is.
+    // The highest requested GPU number; -1: none.
     int most = -1;
     for (int i = 0; i < n; i++)
         most = wishes[i].card > most ? wishes[i].card : most;
@@ -311,8 +310,8 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
                       seen.n - 1, "");
     if (most >= seen.n)
         return refuse(session, TSR_ENGINE, hint, "this machine has %d GPUs: %s", text, 0, seen.why);
-    // A topology in which every device is linked with every other, whose numbers are then replaced.
-    // It has no short name: the numbers are this machine's.
+    // Creates a fully connected topology and replaces its numbers. It has no short name, because
+    // the numbers are those of this machine.
     char full[32];
     snprintf(full, sizeof full, "full:%d", n);
     tsr_topology *topology = NULL;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure.c - measures the rates of ranks on this machine: all of them work at the same time, as in
-// a run, and their results are combined. Ranks are threads, child processes, or this process under
-// a launcher.
+// measure.c - measures the speed of ranks on this machine. All ranks work at the same time, as in a
+// run, and their results are combined. Ranks are threads, child processes, or this process under a
+// launcher.
 //
-// Other load on the machine makes some times longer, and none shorter: so low ones are taken, and
-// ranks of one host, whose cores are equal, get the numbers of the best of them.
+// Other load on the machine can only make times longer, so the shortest times are used. Ranks of
+// one host have equal cores and all get the numbers of the fastest rank.
 #include "gpu/gpu.h"
 #include "measure/measure_rank.h"
 #include "runtime/spawn.h"
@@ -21,8 +21,8 @@
 
 // ---- one rank ----------------------------------------------------------------------------------
 
-// A rank without an endpoint: it runs an unsharded model without communication; measure_rank
-// synchronizes.
+// Creates a rank without an endpoint, which runs an unsharded model without communication;
+// measure_rank synchronizes.
 static void rank_for(const struct measure_rank *rank, size_t sample, char *path, struct rank *out)
 {
     *out = (struct rank){.engine = rank->engine,
@@ -68,7 +68,7 @@ free_times:
     return st;
 }
 
-// Opens a sample's model and runs it once, which makes what later runs find.
+// Opens the model of a sample and runs it once as a warm-up.
 static tsr_status open_sample(struct measure_rank *rank, struct rank *model, size_t sample,
                               tsr_tensors **in)
 {
@@ -82,8 +82,8 @@ static tsr_status open_sample(struct measure_rank *rank, struct rank *model, siz
     return one_run(model, *in, &first);
 }
 
-// What went wrong on this rank, for the others. Where memory was short, that is said: the finding's
-// own words ("could not get 32 bytes") leave it open.
+// Formats the failure of this rank for the others. It states explicitly that memory ran out,
+// because the diagnostic ("could not get 32 bytes") may not.
 static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
                     struct comm_trouble *why)
 {
@@ -96,16 +96,16 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
                  tsr_finding_value(model->session, 0).message);
 }
 
-// An engine without the operator, or whose provider has no kernel for it: the sample says nothing,
-// and the rest counts.
+// True if the engine lacks the operator, or its provider lacks a kernel for it: this sample is then
+// skipped.
 static bool is_dispensable(const struct sample *sample, tsr_status st)
 {
     return st == TSR_ENGINE &&
            (sample->as == AS_RATE || sample->as == AS_MOVE || sample->as == AS_NEAR);
 }
 
-// Seconds of a run of that sample, while the other ranks run it too; 0: this engine does not take
-// it. All ranks meet before the runs that count, also those that could not open it.
+// Measures the seconds per run of a sample while the other ranks run it too; 0: the engine does not
+// support it. All ranks synchronize before the timed runs, also those that could not open it.
 static tsr_status time_sample(struct measure_rank *rank, size_t number, double *out,
                               struct comm_trouble *why)
 {
@@ -147,8 +147,8 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-// Weights of half a gigabyte, which take a second to load, are timed at the beginning and at the
-// end alone.
+// Samples with half a gigabyte of weights take a second to load, so they are timed only in the
+// first and last pass.
 static bool is_timed(const struct measure_rank *rank, const struct sample *sample, int pass)
 {
     if (sample->node.many && pass > 0 && pass < rank->passes - 1)
@@ -156,7 +156,7 @@ static bool is_timed(const struct measure_rank *rank, const struct sample *sampl
     return sample->on == ON_ALL || (sample->on == ON_GPUS) == rank->gpus;
 }
 
-// Times all samples once and keeps of each the best so far.
+// Times all samples once and keeps the best time of each so far.
 static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
                            struct comm_trouble *why)
 {
@@ -176,8 +176,8 @@ static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
     return TSR_OK;
 }
 
-// A core that others share a unit with is for a second or two half as fast: samples that are timed
-// again later, by threads on other cores, have another chance.
+// A core may run at half speed for a second or two while another uses the same physical core. So
+// samples are timed again later, by threads on other cores.
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     double seconds[MEASURE_SAMPLES] = {0};
@@ -191,12 +191,12 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
     if (rank->seat)
         return TSR_OK; // its memory is known (measure_gpu.c)
     self->memory = memory_here();
-    if (rank->endpoint->host_ranks > 1) // which share it
+    if (rank->endpoint->host_ranks > 1) // the ranks share it
         self->memory /= rank->endpoint->host_ranks;
     return TSR_OK;
 }
 
-// Sizes of groups that divide the ranks: 2, 4, 8 and all of them.
+// Group sizes that divide the number of ranks: 2, 4, 8 and all ranks.
 static void find_groups(struct measure_rank *rank)
 {
     int n = rank->endpoint->size;
@@ -239,7 +239,7 @@ static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
     return tsr__measure_collectives(rank, why);
 }
 
-// A rank that fails tells the others, who would wait for it else.
+// A rank that fails notifies the others; otherwise they would wait for it.
 void tsr__measure_rank(struct measure_rank *rank)
 {
     struct comm_trouble why = {0};
@@ -261,19 +261,19 @@ void tsr__measure_rank(struct measure_rank *rank)
               said ? why.text : tsr_status_text(rank->status));
 }
 
-// ---- all of them -------------------------------------------------------------------------------
+// ---- all ranks ----------------------------------------------------------------------------------
 
 struct measuring {
     tsr_session *session;
     tsr_run_options run;
     double seconds;
     struct engine *engine;
-    struct temporary *folder; // of the models
+    struct temporary *folder; // for the models
     int n;
-    const char *const *devices;     // by rank; NULL: all are on the CPU
-    const struct gpu *gpu;          // one of them is a GPU
+    const char *const *devices;     // by rank; NULL: all on the CPU
+    const struct gpu *gpu;          // set if some device is a GPU
     struct findings_of_rank *found; // by rank
-    struct measure_rank *ranks;     // as threads
+    struct measure_rank *ranks;     // if ranks are threads
     struct measured *out;
 };
 
@@ -296,7 +296,7 @@ static bool names_gpu(const struct measuring *measuring)
     return false;
 }
 
-// Opens the driver in the process that will use it, so not in one that forks the ranks.
+// Opens the driver in the process that uses it, not in the parent of forked ranks.
 static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
 {
     if (!names_gpu(measuring))
@@ -309,13 +309,13 @@ static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
                            measuring->engine->gpu_why);
 }
 
-// Kinds of work take half a second at least.
+// Number of samples. Those for kinds of work need at least half a second.
 static size_t samples_for(const struct measuring *measuring)
 {
     return measuring->seconds < 0.5 ? MEASURE_BRIEFLY : tsr__n_samples;
 }
 
-// As often as there is time for.
+// Number of passes that fit in the time limit.
 static int passes_for(const struct measuring *measuring)
 {
     if (measuring->seconds < 1)
@@ -323,10 +323,10 @@ static int passes_for(const struct measuring *measuring)
     return measuring->seconds < 2 ? 2 : 3;
 }
 
-#define MATRICES 8 // of all ranks together: 512 MiB, more than caches that cores share
+#define MATRICES 8 // for all ranks together: 512 MiB, more than a shared cache holds
 
-// Matrices of 64 MiB that one row is multiplied with: 8 with one rank, 4 each with two. One, from a
-// cache that cores share, must do where time is short.
+// Number of 64 MiB matrices per rank that one row is multiplied with: 8 for one rank, 4 each for
+// two. One if time is short, although a shared cache may hold it.
 static int matrices_for(const struct measuring *measuring)
 {
     if (measuring->seconds < 1 || measuring->n >= MATRICES)
@@ -364,8 +364,8 @@ static void keep_larger(double *to, const double *from, int n)
             to[i] = from[i];
 }
 
-// Ranks of one host have equal cores: one that was disturbed is not a slower device. The memory is
-// rank 0's share.
+// Ranks of one host have equal cores: a rank that was slowed by other load is not a slower device.
+// The memory is the share of rank 0.
 static void level(struct measured *measured)
 {
     tsr_topology_device best = measured->rank[0];
@@ -383,7 +383,7 @@ static void level(struct measured *measured)
         measured->rank[i] = best;
 }
 
-// All ranks are on devices of one name; "CUDA:0" and "CUDA:1" may be unlike.
+// True if all ranks are on devices of one name. "CUDA:0" and "CUDA:1" may differ in speed.
 static bool alike(const struct measuring *measuring)
 {
     for (int i = 1; i < measuring->n; i++)
@@ -392,7 +392,7 @@ static bool alike(const struct measuring *measuring)
     return true;
 }
 
-// How the kinds of work do at the sizes of the samples, by the best rank.
+// Collects the speeds of the kinds of work at the sizes of the samples, from the best rank.
 static void collect_sizes(const struct measuring *measuring, bool large)
 {
     struct measured *measured = measuring->out;
@@ -434,7 +434,7 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
         }
         for (int a = 0; a < MEASURE_KINDS; a++)
             for (int b = 0; b < MEASURE_GROUPS; b++)
-                for (int c = 0; c < MEASURE_POINTS; c++) // the slowest rank's word
+                for (int c = 0; c < MEASURE_POINTS; c++) // from the slowest rank
                     if (findings_of_rank->seconds[a][b][c] > measured->seconds[a][b][c])
                         measured->seconds[a][b][c] = findings_of_rank->seconds[a][b][c];
     }
@@ -449,15 +449,15 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
 static void *rank_thread(void *data)
 {
     struct measure_rank *rank = data;
-    if (!rank->no_pin) // before the session, whose threads then stay there too
+    if (!rank->no_pin) // before the session is created, so that its threads inherit the affinity
         tsr__cores_keep(rank->endpoint->rank, rank->endpoint->size);
     tsr__measure_rank(rank);
     tsr__comm_close(rank->endpoint);
     return NULL;
 }
 
-// Rank 0 has the caller's session, and so its progress: the caller's thread only waits. Every other
-// rank has its own, or NULL.
+// Rank 0 uses the caller's session, so that its progress is reported; the caller's thread only
+// waits. Every other rank has its own, or NULL.
 static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
 {
     tsr_status st = TSR_OK;
@@ -471,7 +471,7 @@ static tsr_status begin_threads(struct measuring *measuring, struct thread_job *
     return st;
 }
 
-// Starts a thread for each rank and waits for all of them: the first failure counts.
+// Starts a thread for each rank and waits for all of them. Returns the first failure.
 static tsr_status run_threads(struct measuring *measuring)
 {
     pthread_t threads[MEASURE_RANKS];
@@ -503,7 +503,8 @@ static tsr_status with_threads(struct measuring *measuring)
     st = begin_threads(measuring, job);
     if (st == TSR_OK)
         st = run_threads(measuring);
-    for (int i = 0; i < measuring->n; i++) // no earlier: others use what a rank has opened
+    // only after all have ended, because ranks share what others opened
+    for (int i = 0; i < measuring->n; i++)
         tsr__measure_gpu_close(&measuring->ranks[i]);
     for (int i = 1; i < measuring->n; i++)
         tsr_session_free(measuring->ranks[i].session);
@@ -513,7 +514,7 @@ static tsr_status with_threads(struct measuring *measuring)
 
 // ---- as processes ------------------------------------------------------------------------------
 
-// measure_rank holds pointers of the child; the parent reads only its numbers (collect).
+// measure_rank has pointers of the child process; the parent reads only its numbers (collect).
 static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *out)
 {
@@ -562,7 +563,7 @@ static tsr_status with_children(struct measuring *measuring)
 
 // ---- under a launcher --------------------------------------------------------------------------
 
-// Every rank sends its findings to all, so that each has all of them in the same order.
+// Every rank sends its results to all, so that each has all of them in the same order.
 static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
 {
     int64_t group[MEASURE_RANKS];
@@ -618,7 +619,7 @@ static tsr_status make_models(struct measuring *measuring)
                               matrices_for(measuring));
 }
 
-// Under a launcher, *place is this process's among the ranks, and says how many there are.
+// Under a launcher, *place is the rank of this process and the number of ranks.
 static tsr_status read_options(struct measuring *measuring, const tsr_measure_options *given,
                                struct endpoint **place)
 {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_gpu.c - measuring where ranks are on GPUs: their endpoints, and memory there for what is
-// sent.
+// measure_gpu.c - measuring with ranks on GPUs: their endpoints, and GPU memory for transfers.
 //
-// As in a run, a rank says where it is before one of them loads, so that each sees what is free;
-// the links are then timed with tensors on the GPUs, over the ways that a run would take. A rank on
-// the CPU beside them gives memory of the host.
+// As in a run, each rank announces its device before any rank loads a model, so that each sees the
+// free memory. Links are timed with tensors in GPU memory, over the same transports as in a run. A
+// rank on the CPU uses host memory.
 #include "gpu/gpu.h"
 #include "measure/measure_rank.h"
 
-#define PLAN 0x6d65617375726573 // of these calls, which belong to no partition
+#define PLAN 0x6d65617375726573 // id of these calls, which belong to no partition
 
 static tsr_status gpu_trouble(const struct measure_rank *rank, int code, struct comm_trouble *why)
 {
@@ -21,8 +20,7 @@ static tsr_status gpu_trouble(const struct measure_rank *rank, int code, struct 
     return TSR_ENGINE;
 }
 
-// Afterwards rank->endpoint is the one over GPUs. tsr__measure_gpu_close ends it, also where this
-// failed half way.
+// Replaces rank->endpoint by one for GPUs. tsr__measure_gpu_close closes it, also after a failure.
 tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble *why)
 {
     struct device_options options = {.card =
@@ -44,7 +42,7 @@ tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble 
     return st;
 }
 
-// Before links are timed: groups that will communicate, kernels that will add up.
+// Prepares the groups and the reduction kernels before links are timed.
 tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble *why)
 {
     struct endpoint *endpoint = rank->endpoint;
@@ -86,7 +84,7 @@ static void free_input(void *owner)
     rank->input = NULL;
 }
 
-// What lies on the host would be copied within the time of a run.
+// Puts inputs in GPU memory: otherwise a timed run would include a copy from the host.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
                                   int n_dims, const int64_t *dims)
 {
@@ -110,7 +108,7 @@ tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, t
     return tsr__tensors_add_foreign(out, STR("x"), type, n_dims, dims, &foreign);
 }
 
-// Where a call's memory is, for one that carries tensors.
+// Sets the memory location of a call that transfers tensors.
 void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *call)
 {
     if (!rank->over)
@@ -122,7 +120,7 @@ void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *c
     call->stream = tsr__seat_stream(rank->seat);
 }
 
-// What was put on the rank's stream is done: a call on a GPU returns before.
+// Waits for the rank's stream, because a call on a GPU returns before it is complete.
 tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank, struct comm_trouble *why)
 {
     if (!rank->seat)
@@ -130,7 +128,7 @@ tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank, struct comm_tr
     return gpu_trouble(rank, tsr__seat_wait(rank->seat, tsr__seat_stream(rank->seat)), why);
 }
 
-// In GPU or host memory; NULL: failed, `why` says the reason.
+// Allocates GPU or host memory. NULL: failed; `why` has the reason.
 void *tsr__measure_alloc(struct measure_rank *rank, size_t bytes, struct comm_trouble *why)
 {
     void *p = NULL;

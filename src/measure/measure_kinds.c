@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_kinds.c - the samples: a few nodes of one kind each, of sizes as models have them.
+// measure_kinds.c - the samples: each has a few nodes of one kind, with sizes that are typical of
+// models.
 //
-//     AS_RATE, TSR_RATE_CONVOLUTION: two convolutions 3 x 3 of 128 channels, 56 x 56, are 2 x 2 x
-//       128 x 56 x 56 x 128 x 9
-//     operations; a run of 15 ms says 61e9 a second.
+//     AS_RATE, TSR_RATE_CONVOLUTION: two 3 x 3 convolutions of 128 channels on 56 x 56 need 2 x 2 x
+//       128
+//     x 56 x 56 x 128 x 9 FLOP; a run of 15 ms means 123e9 FLOP/s
 #include "measure/measure_rank.h"
 
 #define MICROSOFT "com.microsoft"
 #define MIB       (1024.0 * 1024.0)
 #define FAR_ROWS  16384 // of 1024 float32: 64 MiB
 #define NEAR_ROWS 256   // 1 MiB
-#define HALF_ROWS 4096  // 16 MiB, between the two: caches that cores share hold it
+#define HALF_ROWS 4096  // 16 MiB, between the two: fits in a shared cache
 #define WIDTH     1024
 #define INNER     4096
 
@@ -42,9 +43,9 @@ static tsr_value *step(struct sample_graph *made, const char *op, tsr_value *a, 
     return tsr_node_output(node, 0);
 }
 
-// Numbers between -1/8 and 1/8 of the type, or any bytes. Equal ones would be packed once, need
-// less power, and as zeros that were never written share one page of memory: engines are faster on
-// them than on a model's.
+// Fills with numbers of the type between -1/8 and 1/8, or with any bytes. Engines are faster with
+// constant data than with real weights: it needs less power, and zero pages that were never written
+// share one physical page.
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes)
 {
     uint64_t state = 88172645463325252u + seed;
@@ -90,7 +91,7 @@ static tsr_value *matrix(struct sample_graph *made, tsr_dtype type, int64_t rows
     return constant(made, type, 2, dims);
 }
 
-// The value is an output of the model.
+// Makes the value an output of the model.
 static bool give(struct sample_graph *made, tsr_value *y)
 {
     if (!y || tsr_value_set_type(y, made->sample->gives, -1, NULL) != TSR_OK)
@@ -109,7 +110,7 @@ static bool chain_of(struct sample_graph *made, tsr_value *x, const char *first,
                      int nodes)
 {
     for (int i = 0; i < nodes; i++)
-        x = step(made, i % 2 ? second : first, x, NULL); // of NULL it makes NULL
+        x = step(made, i % 2 ? second : first, x, NULL); // returns NULL for NULL
     return give(made, x);
 }
 
@@ -177,7 +178,7 @@ static bool error_near(struct sample_graph *made, tsr_value *x)
     return errors(made, x, 8);
 }
 
-// Nodes one after the other that all read the same weights beside what the one before made.
+// Nodes in sequence that all read the same weights and the result of the node before.
 static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, tsr_value *weights,
                        int nodes)
 {
@@ -231,7 +232,7 @@ static bool turn(struct sample_graph *made, tsr_value *x)
     return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && give_node(made, node);
 }
 
-// Rows become columns.
+// Transposes rows and columns.
 static bool scatter(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t perm[3] = {0, 2, 1};
@@ -246,7 +247,7 @@ static bool reduce(struct sample_graph *made, tsr_value *x)
     return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && give_node(made, node);
 }
 
-// The first half of each row.
+// Slices the first half of each row.
 static bool copy_part(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t bounds[3] = {0, WIDTH / 2, 1}, one[1] = {1};
@@ -261,7 +262,7 @@ static bool copy_part(struct sample_graph *made, tsr_value *x)
     return give_node(made, add_node(made, "", "Slice", in, 4));
 }
 
-// Squares of 2 x 2, each element once: what memory gives.
+// Pools 2 x 2 squares; each element is read once, so this is bandwidth-bound.
 static bool pool_squares(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t sides[2] = {2, 2};
@@ -290,7 +291,7 @@ static bool layer(struct sample_graph *made, tsr_value *x)
     return give(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
 }
 
-// That many matrix products in sequence, with square weights as wide as the input.
+// A number of matrix products in sequence, with square weights as wide as the input.
 static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
 {
     for (int i = 0; i < nodes; i++) {
@@ -341,7 +342,7 @@ static bool one_row_near(struct sample_graph *made, tsr_value *x)
     return squares(made, x, 8);
 }
 
-// A product with weights of 4 bits in blocks of 32, K x N; NULL: no memory.
+// A product with 4-bit weights in blocks of 32, K x N; NULL: out of memory.
 static tsr_node *packed_node(struct sample_graph *made, tsr_value *x)
 {
     int64_t inside = made->sample->dims[1], out = INNER;
@@ -362,7 +363,7 @@ static bool packed_product(struct sample_graph *made, tsr_value *x)
     return give_node(made, packed_node(made, x));
 }
 
-#define PACKED_ROWS 4 // products one after the other: more than a core's own cache holds
+#define PACKED_ROWS 4 // products in sequence: more than the private cache of a core holds
 
 static bool packed_row(struct sample_graph *made, tsr_value *x)
 {
@@ -377,7 +378,7 @@ static bool packed_row(struct sample_graph *made, tsr_value *x)
 
 // ---- convolutions, attention, recurrences
 
-// Shape of the weights, groups; the result has the sides of the input.
+// dims: shape of the weights. The result has the height and width of the input.
 static tsr_value *convolve(struct sample_graph *made, tsr_value *x, const int64_t *dims,
                            int64_t group)
 {
@@ -392,7 +393,7 @@ static tsr_value *convolve(struct sample_graph *made, tsr_value *x, const int64_
     return tsr_node_output(node, 0);
 }
 
-// Twice 256 channels to 64, 3 x 3 of them, and back to 256: what residual nets are made of.
+// Two residual bottlenecks: 256 channels to 64, 3 x 3, and back to 256.
 static bool bottlenecks(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t shapes[3][4] = {{64, 256, 1, 1}, {64, 64, 3, 3}, {256, 64, 1, 1}};
@@ -401,7 +402,7 @@ static bool bottlenecks(struct sample_graph *made, tsr_value *x)
     return give(made, x);
 }
 
-// Four that keep their channels, 1 x 1 or 3 x 3.
+// Four convolutions that keep the number of channels, 1 x 1 or 3 x 3.
 static bool convolutions(struct sample_graph *made, tsr_value *x, int64_t side)
 {
     int64_t channels = made->sample->dims[1];
@@ -439,7 +440,7 @@ static bool attention(struct sample_graph *made, tsr_value *x)
 #define CACHE_SIZE  64
 #define CACHE_KEYS  4096
 
-// One token with 32 heads meets the keys and values of 8; x is both caches.
+// One token with 32 query heads attends to 8 key and value heads; x is both caches.
 static bool cached_attention(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t query[3] = {1, 1, (32 + 2 * CACHE_HEADS) * CACHE_SIZE}, one[1] = {1};

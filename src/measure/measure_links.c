@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_links.c - times the transport itself: every pair of ranks, one after the other, then
-// collectives over groups of each size, all groups at once.
+// measure_links.c - times the transport: every pair of ranks, one after the other, then collectives
+// over groups of each size, all groups at once.
 //
-// How often something is repeated is decided by the first of a group from a first try, and told to
-// the others.
+// The first rank of a group chooses the number of repetitions after a trial and sends it to the
+// others.
 #include "measure/measure_rank.h"
 
 #include <stdlib.h>
 
-#define PLAN         0x6d65617375726573 // of these calls, which belong to no partition
+#define PLAN         0x6d65617375726573 // id of these calls, which belong to no partition
 #define PING_BYTES   8
 #define LINK_BYTES   ((size_t)4 << 20)
 #define LEAST_TIMES  3
 #define MOST_TIMES   400
 #define SMALL_BYTES  ((int64_t)128 << 10)
 #define CALLS_ON_END 8
-#define SHARE_PAIRS  0.15 // of all seconds
+#define SHARE_PAIRS  0.15 // of the total time
 #define SHARE_ALL    0.35
 
 const int64_t tsr__measure_bytes[MEASURE_POINTS] = {1 << 10, 16 << 10, 128 << 10,
@@ -50,7 +50,7 @@ static struct comm_call call_of(struct measure_rank *rank, const int64_t *group,
                               .node = "links"};
 }
 
-// The same for a call that carries tensors, which lie where the rank is.
+// A call that transfers tensors, which are in the memory of the rank's device.
 static struct comm_call tensor_call(struct measure_rank *rank, const int64_t *group, int n,
                                     enum comm_kind kind)
 {
@@ -59,14 +59,14 @@ static struct comm_call tensor_call(struct measure_rank *rank, const int64_t *gr
     return call;
 }
 
-// Calls are counted anew for each group: its members have made equally many.
+// Resets the call counter for each group, so that all its members have the same count.
 static void restart(struct measure_rank *rank, int64_t what)
 {
     rank->id = -10 - what;
     rank->calls = 0;
 }
 
-// How often: as the first of the group says, from what its first try took.
+// Number of repetitions: the first rank of the group computes it from the time of its trial.
 static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int n, double first,
                             double seconds, int64_t *times, struct comm_trouble *why)
 {
@@ -79,14 +79,14 @@ static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int
     call.type = TSR_UINT8;
     tsr_status st =
         tsr__comm_broadcast(rank->endpoint, &call, (int)group[0], times, sizeof *times, why);
-    if (*times > MOST_TIMES) // whatever came: there is no room for more
+    if (*times > MOST_TIMES) // the arrays hold no more
         *times = MOST_TIMES;
     return st;
 }
 
 // ---- pairs -------------------------------------------------------------------------------------
 
-// There and back again.
+// Sends a message and receives it back.
 static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, size_t bytes,
                        double *seconds, struct comm_trouble *why)
 {
@@ -132,8 +132,8 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
     return TSR_OK;
 }
 
-// Latency is the time of 8 bytes one way; bandwidth follows from what 4 MiB take longer than that.
-// The first of the pair keeps both.
+// Latency is the one-way time of 8 bytes; bandwidth follows from the additional time of 4 MiB. The
+// first rank of the pair stores both.
 static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
                        struct comm_trouble *why)
 {
@@ -150,7 +150,7 @@ static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, 
     return TSR_OK;
 }
 
-// One pair after the other; the ranks that are not in it keep still.
+// Times one pair after the other, while the other ranks are idle.
 static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trouble *why)
 {
     struct endpoint *endpoint = rank->endpoint;
@@ -184,8 +184,7 @@ tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *wh
 
 // ---- collectives -------------------------------------------------------------------------------
 
-// A group that a collective is timed on, this rank at place `self` in it; in and out are 16 MiB
-// each.
+// A group for timing a collective; `self` is the index of this rank. in and out are 16 MiB each.
 struct crew {
     int64_t members[MEASURE_RANKS];
     int n, self;
@@ -194,7 +193,7 @@ struct crew {
     char *in, *out;
 };
 
-// Groups of neighbours: 0 1, 2 3, ...
+// Groups of consecutive ranks: 0 1, 2 3, ...
 static void crew_of(const struct measure_rank *rank, int size, struct crew *crew)
 {
     int first = rank->endpoint->rank / size * size;
@@ -248,7 +247,7 @@ static tsr_status once(struct measure_rank *rank, struct crew *crew, int64_t byt
                                (size_t)bytes, why);
 }
 
-// Mean of some calls on end: a rank that comes late finds all done, and a single call of it takes
+// Returns the mean of several calls: for a rank that arrives late, a single call would seem to take
 // no time.
 static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, double *seconds, struct comm_trouble *why)
@@ -265,7 +264,7 @@ static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t byt
     return st;
 }
 
-// The barrier is of all ranks: every group begins at the same time, as groups do in a run.
+// The barrier includes all ranks, so that all groups start at the same time, as in a run.
 static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                             enum tsr_collective what, double seconds, double *out,
                             struct comm_trouble *why)
@@ -324,7 +323,7 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_troub
         st = why->status;
     if (!crew || !memory)
         goto free_memory;
-    st = TSR_OK; // one rank has no group
+    st = TSR_OK; // a single rank has no group
     *crew = (struct crew){.in = memory, .out = memory + most};
     for (int k = 0; k < rank->n_groups; k++) {
         st = time_groups(rank, crew, k, why);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_models.c - small models that show what the engine reaches in each kind of work, written
-// to a folder, and what their times come to.
+// measure_models.c - small models that measure the speed of the engine for each kind of work:
+// writes them to a folder and computes speeds from their times.
 //
-// Tensors are of two sizes: 64 MiB, which no core's own cache holds, as it holds no weights
-// ("far"), and 1 MiB ("near").
+// Tensors have two sizes: 64 MiB, which exceeds the private cache of a core as weights do ("far"),
+// and 1 MiB ("near").
 #include "measure/measure_rank.h"
 
 // ---- files -------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
 
 // ---- times -------------------------------------------------------------------------------------
 
-// What a node costs besides its work, and what a run costs besides its nodes: 4 nodes on next to
-// nothing take 30 us and 204 take 110, so a node takes 0.4 and a run 28.4.
+// Finds the overhead of a node and of a run: if 4 tiny nodes take 30 us and 204 take 110 us, a node
+// takes 0.4 us and a run 28.4 us.
 static void find_overheads(const double *seconds, double *node, double *run)
 {
     double few = 0, many = 0;
@@ -117,7 +117,7 @@ static void find_overheads(const double *seconds, double *node, double *run)
         *run = 0;
 }
 
-// What a sample's speed is of, in the device; NULL: it is no speed.
+// Returns the field of the device that the sample measures; NULL: the sample measures no speed.
 static double *place_of(const struct sample *sample, tsr_topology_device *device)
 {
     switch (sample->as) {
@@ -136,7 +136,7 @@ static double *place_of(const struct sample *sample, tsr_topology_device *device
     }
 }
 
-// Seconds of one of the nodes of a sample.
+// Stores the seconds per node of a sample.
 static void keep_node(struct measure_rank *rank, size_t number, double busy)
 {
     const struct sample *sample = &tsr__samples[number];
@@ -147,7 +147,7 @@ static void keep_node(struct measure_rank *rank, size_t number, double busy)
         rank->out->node[number] = busy / nodes;
 }
 
-// The speed that the seconds of a sample come to, kept where its kind has it.
+// Computes the speed from the seconds of a sample and stores it in the device.
 static void keep_speed(struct measure_rank *rank, const struct sample *sample, double busy)
 {
     tsr_topology_device *self = &rank->out->self;
@@ -159,7 +159,7 @@ static void keep_speed(struct measure_rank *rank, const struct sample *sample, d
     if (sample->node.many)
         work *= rank->matrices;
     *place = work / busy;
-    // A kind's rate is that of float32; of a sample in another type it is taken back to that.
+    // Rates are stored for float32; the rate of a sample in another type is converted.
     if (sample->as == AS_RATE && sample->type == TSR_FLOAT16 &&
         sample->index >= TSR_RATE_CONVOLUTION && self->rates[TSR_RATE_FLOAT16] > 0)
         *place *= self->flops / self->rates[TSR_RATE_FLOAT16];
@@ -175,7 +175,7 @@ void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds)
         double busy = seconds[i];
         if (busy <= 0)
             continue;
-        if (busy > 2 * run) // else most of it was the run: what is left says little
+        if (busy > 2 * run) // otherwise the overhead dominates and the result is unreliable
             busy -= run;
         keep_speed(rank, &tsr__samples[i], busy);
         keep_node(rank, i, busy);

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// measured_model.c - a model runs on the ranks of a measured topology, and what its nodes took
-// beside their prices is added to that topology (topology/seen.c).
+// measured_model.c - runs a model on the ranks of a measured topology, and adds the measured times
+// of its nodes to the topology, next to the predicted ones (topology/seen.c).
 //
-// First all ranks run the whole model at the same time; then it is planned for the topology as it
-// is by now, cut and run, again and again until a plan comes that was run before: a plan that rests
-// on what was seen of others may be worse than it seems. Each time a few runs are timed, and a few
-// more under the engine's profile, which says what each node took (profile.c):
+// First all ranks run the unsharded model at the same time. Then the model is planned for the
+// topology as it is by now, sharded and run. This repeats until a plan occurs again: a plan based
+// on measurements of other plans may be worse than predicted. Each round times a few runs, and a
+// few more with the engine's profile, which has the time of each node (profile.c):
 //
-//     whole   a run takes 10 ms; its 100 nodes take 10.5 in the profile, so that the profile costs
-//             5 us for each node; what is
-//             left is divided among the nodes of the graph so that they take 10 ms
-//     cut     nodes of the slowest rank take 5.2 ms, its 8 collectives cost 0.3, a run takes 6.3:
-//             each time that the ranks met they
-//             lost (6.3 - 5.2 - 0.3) / 8 = 0.1 ms
+//     unsharded   a run takes 10 ms; its 100 nodes take 10.5 ms in the profile, so the profile
+//                 costs
+//                 5 us per node; the rest is distributed over the graph's nodes so that they take
+//                   10 ms
+//     sharded     the nodes of the slowest rank take 5.2 ms, its 8 collectives 0.3 ms, a run 6.3
+//                 ms:
+//                 each synchronization lost (6.3 - 5.2 - 0.3) / 8 = 0.1 ms
 //
-// Where nodes are queued (on GPUs) a profile has the times of launching them, and says nothing: all
-// nodes are as much slower than their prices as the whole model is.
+// If nodes are queued (on GPUs), a profile has only their launch times and is not used. All nodes
+// are then scaled by the factor between measured and predicted time of the unsharded model.
 #include "measure/internal.h"
 #include "api/api.h"
 #include "measure/profile.h"
@@ -29,14 +30,14 @@
 #include <stdio.h>
 
 #define USUAL_SECONDS  5.0
-#define RUN_SHARE      0.15 // of the seconds of measuring, for the runs of each round
+#define RUN_SHARE      0.15 // of the measuring time, for the runs of each round
 #define PROFILE_SHARE  0.05
-#define PLANNED        4 // rounds with a plan at most
-#define FEW_PROCESSES  2 // memory lies better in one than in another: the best counts
+#define PLANNED        4 // maximum number of rounds with a plan
+#define FEW_PROCESSES  2 // memory placement differs between processes: the fastest is used
 #define MOST_PROCESSES 5
-#define SETTLED        0.97 // of the best so far: what is no better than that is no new best
-#define LEAST_RUN      0.3  // seconds of a process: a dozen runs do not find its fastest
-#define LEAST_TIMES    0.01 // of a node that the engine has done away with
+#define SETTLED        0.97 // of the best so far: a larger time is no improvement
+#define LEAST_RUN      0.3  // seconds per process: a dozen runs do not find its fastest
+#define LEAST_TIMES    0.01 // for a node that the engine has removed
 #define CONFIG         "measured"
 
 struct modelled {
@@ -50,30 +51,30 @@ struct modelled {
     tsr_tensors *inputs;
     tsr_dim_size *sizes;
     size_t n_sizes;
-    bool waits_only; // nothing but what is lost where ranks meet
-    bool queued;     // no profile
-    double besides;  // seconds that the profile costs for each node
+    bool waits_only; // measure only the time lost at synchronization points
+    bool queued;     // nodes are queued: no profile
+    double besides;  // overhead of the profile per node, in seconds
     uint64_t plans[PLANNED];
     int n_plans;
     bool settled; // the last plan was run before
 };
 
-// One way to run the model, and what came of it.
+// One configuration of the model, and its measured times.
 struct round {
     struct modelled *of;
-    bool whole;             // every rank has all of it
-    double took;            // seconds of a run
-    struct profile profile; // empty where nodes are queued
+    bool whole;             // every rank runs the unsharded model
+    double took;            // seconds per run
+    struct profile profile; // empty if nodes are queued
 };
 
 // Nodes of one operator, type and size, on all ranks.
 struct alike {
     const char *op, *type;
     struct profile_point point;
-    double price, seen; // seconds, summed; price: as if nothing had been seen
+    double price, seen; // seconds, summed; price: predicted without earlier measurements
 };
 
-// ---- what nodes took ---------------------------------------------------------------------------
+// ---- measured times of nodes --------------------------------------------------------------------
 
 static double sum_seen(const struct sim_device *device)
 {
@@ -89,7 +90,7 @@ static void scale_seen(struct sim_device *device, double times)
         device->tasks.at[i].seen *= times;
 }
 
-// Seconds of the task without what was seen so far.
+// Predicted seconds of the task without earlier measurements.
 static double plain_price(const struct sim *sim, const struct sim_task *task)
 {
     const struct topology_profile *seen =
@@ -100,7 +101,7 @@ static double plain_price(const struct sim *sim, const struct sim_task *task)
     return price;
 }
 
-// Without a profile nodes take what they cost.
+// Without a profile, nodes get their predicted times.
 static void take_prices(struct sim_device *device)
 {
     for (size_t i = 0; i < device->tasks.n; i++)
@@ -108,7 +109,8 @@ static void take_prices(struct sim_device *device)
             device->tasks.at[i].seen = (double)device->tasks.at[i].ps / 1e12;
 }
 
-// What the profile costs for each node: what its nodes take more than a run does.
+// Computes the overhead of the profile per node: the time of all profiled nodes minus the time of a
+// run.
 static void find_besides(struct round *round, int64_t n)
 {
     double sum = 0;
@@ -120,7 +122,8 @@ static void find_besides(struct round *round, int64_t n)
         round->of->besides = more / (double)profile->nodes.n;
 }
 
-// Times of nodes that belong to none of the graph go to all of the rank in proportion.
+// Distributes the time of engine nodes without a graph node over all nodes of the rank, in
+// proportion.
 static void share_out(struct round *round, struct sim *sim, int rank)
 {
     struct sim_device *device = &sim->devices[rank];
@@ -134,7 +137,7 @@ static void share_out(struct round *round, struct sim *sim, int rank)
         scale_seen(device, all / sum);
 }
 
-// Every rank has taken as long as the run.
+// Scales the times so that every rank takes as long as the run.
 static void fit_whole(const struct round *round, struct sim *sim)
 {
     for (int64_t i = 0; i < sim->n; i++) {
@@ -144,7 +147,7 @@ static void fit_whole(const struct round *round, struct sim *sim)
     }
 }
 
-// Collectives of a device: their seconds without what ranks lose at each, and how many they are.
+// Sums the seconds of the collectives of a device, without waiting times; *n is their number.
 static double sum_meetings(const struct sim *sim, const struct sim_device *device, int *n)
 {
     double sum = 0;
@@ -159,8 +162,8 @@ static double sum_meetings(const struct sim *sim, const struct sim_device *devic
     return sum;
 }
 
-// What a run took beyond the nodes and collectives of its slowest rank was lost where ranks met; if
-// it took less, nodes were faster than the profile has them.
+// If a run took longer than the nodes and collectives of its slowest rank, the difference was lost
+// at synchronization points. If it took less, nodes are faster than in the profile.
 static void fit_cut(const struct round *round, struct sim *sim)
 {
     const struct sim_device *slowest = &sim->devices[0];
@@ -181,7 +184,7 @@ static void fit_cut(const struct round *round, struct sim *sim)
 
 // ---- points ------------------------------------------------------------------------------------
 
-// The entry for nodes like that of the task, added if it is new. NULL: no memory.
+// Returns the entry for nodes like that of the task, and adds it if it is new. NULL: out of memory.
 static struct alike *alike_of(struct sim *sim, struct map *known, const struct sim_task *task)
 {
     struct str key =
@@ -202,7 +205,7 @@ static struct alike *alike_of(struct sim *sim, struct map *known, const struct s
     return *at;
 }
 
-// All prices are taken before the first point is added: points change them.
+// Computes all predicted times before it adds the first point, because points change them.
 static tsr_status add_points(struct sim *sim)
 {
     struct map known;
@@ -258,8 +261,8 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// The fastest run of a few processes, until one more is no faster. One of 3.1 ms, one of 2.7, one
-// of 2.65: that is settled. Where little time was given, two processes must do.
+// Finds the fastest run of a few processes, until one more is no faster: 3.1 ms, then 2.7, then
+// 2.65 ends the search. If time is short, two processes are used.
 static tsr_status find_best(struct round *round, const char *folder)
 {
     struct modelled *of = round->of;
@@ -280,7 +283,7 @@ static tsr_status find_best(struct round *round, const char *folder)
     return TSR_OK;
 }
 
-// Runs that are timed, then a few under the profile.
+// Times some runs, then a few more with the profile.
 static tsr_status time_runs(struct round *round, const char *folder)
 {
     struct modelled *of = round->of;
@@ -297,7 +300,7 @@ static tsr_status time_runs(struct round *round, const char *folder)
     run.trace = trace.p;
     struct diag_mark before = tsr__diag_mark(of->session);
     st = tsr_bench(of->session, folder, &run, of->inputs, PROFILE_SHARE * of->seconds, &result);
-    tsr__diag_back(of->session, &before, true); // that the trace is bounded is no matter
+    tsr__diag_back(of->session, &before, true); // the limit of the trace does not matter here
     if (st != TSR_OK)
         return st;
     return tsr__profile_read(of->session, &of->arena, trace.p, &round->profile);
@@ -338,7 +341,7 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     return look_at(round, model);
 }
 
-// A configuration in which no node says anything: every device does all of it.
+// Adds a configuration without annotations: every device runs all nodes.
 static tsr_status add_config(const struct modelled *of, tsr_model *model)
 {
     tsr_config *made;
@@ -385,7 +388,7 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
     return st;
 }
 
-// Whether the plan is one that was run before; if not, it is remembered.
+// *out: the plan was run before. If not, it is recorded.
 static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
 {
     const char *edits;
@@ -401,7 +404,7 @@ static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
     return TSR_OK;
 }
 
-// number 0: whole on every rank.
+// number 0: unsharded on every rank.
 static tsr_status one_round(struct modelled *of, int number)
 {
     struct round round = {.of = of, .whole = number == 0};
@@ -422,7 +425,7 @@ static tsr_status one_round(struct modelled *of, int number)
     return st;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- entry points -------------------------------------------------------------------------------
 
 static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_model *model,
                               tsr_tensors **inputs)
@@ -433,7 +436,7 @@ static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_m
     return tsr_tensors_load(*inputs, set, model, false);
 }
 
-// The caller frees both, whatever comes of it.
+// The caller frees both, also after a failure.
 static tsr_status open_model(tsr_session *session, const tsr_measure_options *options,
                              tsr_model **model, tsr_tensors **inputs)
 {
@@ -455,7 +458,7 @@ tsr_status tsr__measure_model_open(tsr_session *session, const tsr_measure_optio
     tsr_tensors_free(inputs);
     tsr_model_free(model);
     if (st == TSR_OK)
-        tsr__diag_back(session, &before, true); // warnings come again
+        tsr__diag_back(session, &before, true); // the warnings will be repeated
     return st;
 }
 
@@ -491,7 +494,7 @@ static void prepare(struct modelled *of, const tsr_measure_options *options)
         of->queued = of->queued || of->topology->device[i].queued;
 }
 
-// Rounds up to the last of that number.
+// Runs the rounds up to number `last`.
 static tsr_status measure(struct modelled *of, const tsr_measure_options *options, int last)
 {
     prepare(of, options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// measured_topology.c - tsr_topology_measure: what runtime has measured, as a topology.
+// measured_topology.c - tsr_topology_measure: creates a topology from measurements.
 //
-// Numbers that were not measured (0) stay those of the table. Only rank 0 has numbers: on the other
+// Numbers that were not measured (0) keep their defaults. Only rank 0 has numbers: on the other
 // ranks of a launcher `ranks` is 0, and *out becomes NULL.
 #include "measure/internal.h"
 #include "plan/plan.h"
@@ -18,8 +18,8 @@ static tsr_status begin(tsr_session *session, int n, tsr_topology **out)
     return tsr_topology_parse(session, text, out);
 }
 
-// Names of the devices of run->device ("cuda:2@0"), owned by *named; *named NULL: no devices were
-// named.
+// Finds the device names of run->device ("cuda:2@0"), owned by *named; *named NULL: no devices were
+// given.
 static tsr_status name_devices(tsr_session *session, tsr_measure_options *options,
                                const char **names, tsr_topology **named)
 {
@@ -47,7 +47,7 @@ static void set_links(tsr_topology *topology, const struct measured *measured)
     }
 }
 
-// Collectives are timed where all ranks are on one host. A line needs two points.
+// Collectives are timed if all ranks are on one host. A linear fit needs two points.
 static bool set_times(tsr_topology *topology, const struct measured *measured)
 {
     if (!measured->one_host)
@@ -67,8 +67,8 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// A transpose of 64 MiB by single elements takes 10.8 ms where the speeds of its kind, measured
-// with rows, come to 4.8: 2.26 times.
+// Example: a transpose of 64 MiB by single elements takes 10.8 ms, but the speed of its kind,
+// measured with rows, predicts 4.8 ms: the factor is 2.26.
 static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->n_sizes; i++) {
@@ -85,8 +85,8 @@ static bool set_sizes(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// Devices, then links, then the grid that the measured links form, then times of collectives and of
-// kinds of work by size. names: of the devices, or NULL.
+// Sets devices, then links, then the mesh that the measured links form, then times of collectives
+// and of kinds of work by size. names: device names, or NULL.
 static bool fill(tsr_topology *topology, const struct measured *measured, const char *const *names)
 {
     for (int i = 0; i < measured->ranks; i++) {
@@ -99,7 +99,8 @@ static bool fill(tsr_topology *topology, const struct measured *measured, const 
     return set_times(topology, measured) && set_sizes(topology, measured);
 }
 
-// Ranks of a launcher are not those that this process can cut a model for.
+// A model cannot be measured under a launcher: this process cannot shard it for the launcher's
+// ranks.
 static tsr_status refuse_launched(tsr_session *session, const tsr_measure_options *options)
 {
     int rank = 0;
@@ -110,7 +111,8 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     return TSR_USAGE;
 }
 
-// In half a second there is no time for it, and ranks of a launcher cannot be told to run a model.
+// False if there is less than half a second, or under a launcher, whose ranks cannot be made to run
+// a model.
 static bool measures_waits(tsr_session *session, const tsr_measure_options *options)
 {
     int rank = 0;
@@ -119,7 +121,7 @@ static bool measures_waits(tsr_session *session, const tsr_measure_options *opti
     return !tsr__run_launched(session, options->run, &rank);
 }
 
-// Copies the options of a caller, those of the run included.
+// Copies the caller's options, including the run options.
 static tsr_status read_options(tsr_session *session, const tsr_measure_options *given,
                                tsr_measure_options *own, tsr_run_options *run)
 {
@@ -131,8 +133,8 @@ static tsr_status read_options(tsr_session *session, const tsr_measure_options *
     return st;
 }
 
-// Its ranks are those of this host that run the model; prices of its nodes are then as they were
-// seen.
+// The ranks of this host run the model. The predicted times of its nodes then follow the
+// measurements.
 tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_options *options)
 {
     tsr_session *session = topology->session;
@@ -174,7 +176,7 @@ tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options 
     if (!measured)
         return TSR_NOMEM;
     if (own.model)
-        st = tsr__measure_model_open(session, &own); // a mistake in it costs no time
+        st = tsr__measure_model_open(session, &own); // reports errors in the model before measuring
     if (st != TSR_OK)
         goto free_measured;
     st = name_devices(session, &own, names, &named);

@@ -17,14 +17,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST_BYTES  ((size_t)64 << 20) // traces keep to 16 MiB
-#define TAIL        "_kernel_time"
-#define LEAST_SHARE 0.3 // of a node's time that is its own, however much the profile costs
-#define MOST_STEPS  4   // nodes before the one that is named
+#define MOST_BYTES ((size_t)64 << 20) // traces are limited to 16 MiB
+#define TAIL       "_kernel_time"
+// minimum share of a node's time after subtracting the overhead of the profile
+#define LEAST_SHARE 0.3
+#define MOST_STEPS  4 // number of producers to search before the named node
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// The name without its tail; empty: the event is no kernel.
+// Returns the name without its suffix; empty: the event is not a kernel.
 static struct str kernel_name(const json_t *event)
 {
     const char *kind = json_string_value(json_object_get(event, "cat"));
@@ -38,7 +39,7 @@ static struct str kernel_name(const json_t *event)
     return (struct str){name, length - tail};
 }
 
-// Of a node that runs again the shortest time counts: what else the machine does makes others
+// If a node runs several times, the shortest time is used, because other load only makes times
 // longer.
 static bool add_event(struct arena *arena, const json_t *event, struct profile *out)
 {
@@ -94,9 +95,9 @@ tsr_status tsr__profile_read(tsr_session *session, struct arena *arena, const ch
     return st;
 }
 
-// ---- whose time it is --------------------------------------------------------------------------
+// ---- assigning times to nodes -------------------------------------------------------------------
 
-// Tasks of a device by the names of their nodes and outputs, counted from 1.
+// Maps the names of nodes and outputs to the tasks of a device, counted from 1.
 static bool name_tasks(struct arena *arena, const struct sim_device *device, struct map *names)
 {
     tsr__map_init(names, arena, 2 * device->tasks.n);
@@ -119,7 +120,7 @@ static bool name_tasks(struct arena *arena, const struct sim_device *device, str
     return !arena->failed;
 }
 
-// The longest beginning of the name that is a name of a task; 0: none is.
+// Returns the task with the longest name that is a prefix of `name`; 0: none.
 static size_t task_named(const struct map *names, const char *name)
 {
     for (size_t length = strlen(name); length > 0; length--) {
@@ -132,8 +133,8 @@ static size_t task_named(const struct map *names, const char *name)
     return 0;
 }
 
-// The nearest node of that operator among the producers of this node's inputs; NULL: none within
-// that many steps.
+// Returns the nearest producer with the operator `op` before this node; NULL: none within `steps`
+// steps.
 static const tsr_node *before(const tsr_node *node, const char *op, int steps)
 {
     if (strcmp(tsr_node_op(node), op) == 0)
@@ -150,7 +151,7 @@ static const tsr_node *before(const tsr_node *node, const char *op, int steps)
     return NULL;
 }
 
-// The task whose node does what the engine's node says; the one that is named, where none does.
+// Returns the task whose operator matches the engine's node, or else the named one.
 static struct sim_task *task_of(const struct map *names, struct sim_device *device,
                                 const struct profile_node *from)
 {
@@ -168,9 +169,9 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
     return named;
 }
 
-// Each node of the profile goes to the task that it came from, less `besides`, what the engine
-// takes for any node: of 9 us and 2 besides, 7. A node of next to nothing keeps LEAST_SHARE of its
-// time. The sum has nodes without a task too.
+// Adds the time of each profiled node to its task, minus the overhead `besides` that the profile
+// adds to every node: 9 us with an overhead of 2 us gives 7 us. A very short node keeps LEAST_SHARE
+// of its time. The returned sum includes nodes without a task.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
                               double besides)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// waits_model.c - a small model whose cut meets often: what ranks lose where they meet is read off
-// its runs.
+// waits_model.c - a small model whose sharding synchronizes often, for measuring the time that
+// ranks lose at synchronization points.
 //
-//     x [256, 512], then eight times a product with [512, 512] and a Relu: 0.13 Gflop a product,
-//       512 KiB a sum
+//     x [256, 512], then eight times a product with [512, 512] and a Relu: 0.13 Gflop per product,
+//     512 KiB per sum
 #include "measure/internal.h"
 #include "runtime/runtime.h"
 
@@ -13,7 +13,7 @@
 #define WIDTH  512
 #define LAYERS 8
 
-// One product and its Relu behind x; NULL: no memory.
+// Adds one product and its Relu after x; NULL: out of memory.
 static tsr_value *add_layer(tsr_graph *graph, tsr_value *x, const float *weights, int number)
 {
     static const int64_t dims[2] = {WIDTH, WIDTH};
