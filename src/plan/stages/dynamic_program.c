@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// dynamic_program.c - the best pipeline of an order of devices: the best one whose first k stages
-// have the nodes before split point i and the devices before d extends the best one of k - 1 stages
-// by one stage.
+// dynamic_program.c - finds the best pipeline for a given order of devices by dynamic programming.
+// A cell is the best pipeline with k stages that has the nodes before split point i and the first d
+// devices. It extends a cell of k - 1 stages by one stage.
 //
-// Two ranges A and B on devices 1 and 0, in that order. On one device A takes 6 ms and B 4, on both
-// 4 and 3; the transfer between them takes 1. The cells (stages, split point, devices used) reached
-// first:
+// Example: two ranges A and B on devices 1 and 0, in that order. On one device A takes 6 ms and B
+// 4, on both 4 and 3; the transfer between them takes 1. The first cells (stages, split point,
+// devices used):
 //
 //     0 stages, before A, 0 used:  0
 //     1 stage,  after A,  1 used:  6        1 stage, after B, 1 used: 10 (A and B on device 1)
 //     1 stage,  after A,  2 used:  4        1 stage, after B, 2 used:  7 (A and B on both: 4 + 3)
 //     2 stages, after B,  2 used:  6 + 1 + 4 = 11
 //
-// For latency one stage on both devices is best (7). For throughput two stages finish a run every 6
-// + 1 = 7 ms too, and the smaller sum decides for one stage.
+// For latency one stage on both devices is best (7). For throughput two stages also finish a run
+// every 6 + 1 = 7 ms, so the smaller sum decides for one stage.
 #include "plan/stages/stage_search.h"
 
-// The range on the block by the measure of the search: time or bound with transfers, or memory.
+// Solves the range on the block. Depending on the measure of the search, returns its time or lower
+// bound, with transfers, or its memory.
 static int64_t measure(struct stage_search *search, size_t i, size_t j, struct block *block)
 {
     struct point point = {0};
@@ -53,7 +54,7 @@ int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_
     return *at;
 }
 
-// begin: where the last stage begins; used only if it decides what may follow.
+// begin: split point where the last stage begins; used only if it restricts the next stage.
 struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices)
 {
@@ -70,8 +71,8 @@ static bool better(const struct stage_search *search, const struct cell *a, cons
     return a->sum < b->sum;
 }
 
-// Consecutive runs overlap only if each stage sends to the next one alone: a stage that sends to
-// a later one must wait for it.
+// Consecutive runs overlap only if each stage sends to the next one only: a stage that sends to a
+// later one must wait for it.
 static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(model, i, j);
@@ -103,7 +104,7 @@ static void try_stage(struct stage_search *search, const struct cell *from, cons
         return;
     if (tsr__search_hopeless(search, step->cut, j, block, from->sum))
         return;
-    // `own` counts for latency; for throughput the stage is also busy sending.
+    // `own` is the time for latency; for throughput the stage is also busy while it sends.
     int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
     if (search->flows)
         busy += tsr__search_hands_over(search, step->cut, j, &search->blocks[block]);
@@ -156,7 +157,7 @@ static const struct cell *best_end(struct stage_search *search, size_t *stages)
     return best;
 }
 
-// Extends all states with that many stages and those split points.
+// Extends the states with these stages and split points, for every number of used devices.
 static void extend_all(struct stage_search *search, struct step step)
 {
     for (step.used = step.stages; step.used < tsr__search_devices(search); step.used++) {

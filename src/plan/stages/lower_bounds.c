@@ -20,7 +20,7 @@ static int64_t cheapest(const struct plan_node *node)
     return least;
 }
 
-// Sums over the nodes before each node, made once. False: out of memory.
+// Computes prefix sums over the nodes, once. False: out of memory.
 static bool fill_floor(const struct staging *staging, struct kind *kind)
 {
     size_t n = staging->cut[staging->n_ranges];

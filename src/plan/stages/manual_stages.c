@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-// node NULL: the diagnostic is about all of them.
+// node NULL: the diagnostic is not about a single node.
 static tsr_status refuse(const struct staging *staging, const tsr_node *node, const char *hint,
                          const char *what)
 {
@@ -35,7 +35,7 @@ static int64_t stage_of(const struct staging *staging, size_t i)
     return -1;
 }
 
-// The distinct numbers, ascending: stages 5 and 2 are the second and the first.
+// Lists the distinct stage numbers in ascending order: stages 5 and 2 have indexes 1 and 0.
 static bool list_numbers(struct staging *staging)
 {
     size_t n_nodes = staging->planner->n_nodes, n = 0, distinct = 0;
@@ -52,7 +52,7 @@ static bool list_numbers(struct staging *staging)
     for (size_t i = 0; i < n; i++)
         if (distinct == 0 || numbers[distinct - 1] != numbers[i])
             numbers[distinct++] = numbers[i];
-    // From numbers to indices; every number of a node is in the list.
+    // Convert numbers to indexes; every number of a node is in the list.
     for (size_t i = 0; i < n_nodes; i++) {
         int64_t place = 0;
         if (hand[i] < 0)
@@ -78,7 +78,7 @@ static void narrow(const struct staging *staging, struct stage_window *windows, 
     }
 }
 
-// Where each stage may end. An empty window means that a node is out of order.
+// Finds where each stage may end. An empty window means that a node is out of order.
 tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
 {
     size_t n_nodes = staging->planner->n_nodes;

@@ -45,8 +45,8 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                                     on_all_devices, &layouts, candidate);
 }
 
-// The strategy of a kind on the devices of the stage, with layouts of the planner of all devices;
-// cached.
+// Returns the strategy of a kind on the devices of the stage, with the layouts of the planner of
+// all devices; cached.
 static struct strategy *told_on(struct staging *staging, const struct stage *stage,
                                 const struct plan_node *node)
 {
@@ -78,8 +78,8 @@ static struct strategy *told_on(struct staging *staging, const struct stage *sta
     return strategy;
 }
 
-// Gives each staged node the candidates of its stage; others have none meanwhile. False: out of
-// memory.
+// Gives each node in a stage the candidates of its stage; other nodes temporarily have none. False:
+// out of memory.
 static bool set_ways(struct pipeline_program *lining)
 {
     struct planner *planner = lining->staging->planner;

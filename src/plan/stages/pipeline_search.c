@@ -147,7 +147,7 @@ static int64_t least_of(const struct stage_search *search, const struct cell *ce
     return search->bottleneck ? cell->most : cell->sum;
 }
 
-// True if the stage behind the state reads only what the stage from split point `begin` makes.
+// True if the stage after the state reads only values of the stage that starts at `begin`.
 static bool hands_on(const struct stage_search *search, const struct state *state, size_t begin)
 {
     return !search->trial->flows || !state->next ||

@@ -11,7 +11,7 @@
 // the one before.
 #include "plan/stages/stages.h"
 
-// Something that takes time on some devices. meets: it starts when all of them are ready, and ends
+// An event that takes time on some devices. meets: it starts when all of them are ready, and ends
 // for all at once.
 struct event {
     const int64_t *devices; // numbers of the topology
@@ -99,7 +99,7 @@ static struct value_forms *forms_of(struct timing *timing, const tsr_value *valu
     return forms;
 }
 
-// True if every device that wants some of it has all of it, and slices its part.
+// True if every device that needs a part already has the full value and only slices it.
 static bool is_there(const struct planner *planner, uint32_t from, uint32_t want)
 {
     const struct tile_layout *has = planner->layouts.at[from].tiles,
@@ -148,7 +148,7 @@ static bool add_move(struct timing *timing, uint32_t from, uint32_t want,
     return true;
 }
 
-// Brings a value to stage k. From another stage it counts as a transfer.
+// Reshards a value to the layout that stage k needs. From another stage this is a transfer.
 static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size_t k)
 {
     const struct plan_value *value = &timing->planner->values[tsr__value_id(v)];
@@ -203,7 +203,7 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     return true;
 }
 
-// The node on its devices, then its reduction.
+// Runs the node on its devices, then its reduction.
 static bool run_node(struct timing *timing, const struct plan_node *node, size_t k)
 {
     const struct candidate *way = &node->strategy->at.at[node->choice];
@@ -231,7 +231,7 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
     return true;
 }
 
-// Outputs go to the first device of their stage; states stay.
+// Moves outputs to the first device of their stage; states stay.
 static bool bring_outputs(struct timing *timing)
 {
     const tsr_graph *graph = tsr_model_graph(timing->planner->model);
@@ -307,8 +307,8 @@ static int64_t play(const struct timing *timing, int64_t *clock)
     return end;
 }
 
-// The first run gives the latency; with as many runs under way as there are stages, the distance
-// between two ends is the period.
+// The first run gives the latency. With as many concurrent runs as stages, the time between two
+// ends is the period.
 static bool play_runs(struct timing *timing)
 {
     int64_t *clock = ARENA_ARRAY(&timing->arena, int64_t, (size_t)timing->planner->machine.n);

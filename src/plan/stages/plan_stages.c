@@ -111,9 +111,9 @@ static tsr_status set_stages(struct staging *staging, const struct pipeline *lin
     return TSR_OK;
 }
 
-// ---- why not -----------------------------------------------------------------------------------
+// ---- why there is no plan -----------------------------------------------------------------------
 
-// Nothing fits: the same search over memory gives what the fullest device needs.
+// Reports that nothing fits. The same search over memory finds what the fullest device needs.
 static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
                          tsr_plan_summary *out)
 {
@@ -163,7 +163,7 @@ static bool tell_parts(struct staging *staging, const struct pipeline *line,
     return true;
 }
 
-// Chooses all nodes, and sums up. parts: one for each model.
+// Takes the chosen candidates of all nodes and sums up. parts: one for each model.
 static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
                             struct pipeline *line, tsr_plan_part *parts, tsr_plan_summary *out)
 {

@@ -40,7 +40,7 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
 {
     tsr_topology *topology = staging->planner->machine.topology;
     key->max = KEY_BYTES * 64;
-    // Latency (0 bytes) and one size tell links apart.
+    // Latency (0 bytes) and one size distinguish links.
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
     for (size_t i = 0; i < n; i++)
@@ -133,7 +133,7 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// Neither made by a node of the range nor a constant.
+// True if the value is neither produced by a node of the range nor a constant.
 static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -141,7 +141,7 @@ static bool comes_from_outside(const struct planner *planner, const tsr_value *v
            (!from || planner->node_at[tsr__node_id(from)] < 0);
 }
 
-// Made by a node of another range.
+// True if a node of another range produces the value.
 static bool crosses(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -244,7 +244,7 @@ static struct point point_of(const struct range_solve *solve, const struct progr
     return point;
 }
 
-// Without a limit first: often that fits.
+// Solves without a limit first, because that often fits.
 static tsr_status solve_program(struct range_solve *solve, struct program_options options,
                                 struct program_result *result, struct point *out)
 {
@@ -282,7 +282,7 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
     return made;
 }
 
-// To be ended in any case.
+// The caller must call end_range, also after a failure.
 static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
@@ -338,7 +338,7 @@ static struct range_points *front_of(struct staging *staging, struct kind *kind,
     return *f;
 }
 
-// A point answers every limit between its memory and its own limit.
+// A point is valid for every limit between its memory and its own limit.
 static const struct point *find_point(const struct point *points, size_t n, int64_t memory)
 {
     for (size_t i = 0; i < n; i++) {
@@ -368,7 +368,7 @@ static tsr_status solve_range(struct staging *staging, struct range_solve *solve
     return st;
 }
 
-// Solves the range if it has no point. *late: no time; then nothing fits.
+// Solves the range if it has no point. *late: no time left; the range is treated as not fitting.
 static tsr_status solve_new(struct staging *staging, struct range_solve *solve, bool *late,
                             struct point *out)
 {
@@ -427,7 +427,7 @@ tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i
     return TSR_OK;
 }
 
-// With no time left, or after cancelling, finds again what was found with little effort.
+// If no time is left, or after cancelling, repeats the solve with little effort.
 static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
                               struct program_result *result, struct point *out)
 {
