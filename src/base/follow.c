@@ -200,8 +200,9 @@ tsr_status tsr__follow_finish(struct follow *follow)
         if (!error)
             continue;
         const char *why = error > 0 ? strerror(error) : "it became shorter";
-        tsr__diag(follow->session, DIAG_io_read, NULL, NULL,
-                  "cannot read back what was written: %s", why);
+        tsr__diag(follow->session, DIAG_io_read, NULL,
+                  "check the disk of the output folder, then write it again",
+                  "cannot read a written data file to compute its digest: %s", why);
         st = TSR_IO;
     }
     return st;

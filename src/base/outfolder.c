@@ -145,9 +145,10 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
         tsr__diag(session, DIAG_output_exists, &at, "choose another name",
                   "'%s' exists and is not a folder of files alone, so it is not replaced", path);
     else
-        tsr__diag(session, DIAG_output_exists, &at,
-                  "choose another name or remove it; `partition --force` replaces its own",
-                  "'%s' exists", path);
+        tsr__diag(
+            session, DIAG_output_exists, &at,
+            "choose another name or remove it; `partition --force` replaces an older partition",
+            "the output folder '%s' already exists", path);
     return TSR_WRITE;
 }
 

@@ -88,7 +88,7 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     if (engine->api)
         return TSR_OK;
     tsr__diag(session, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
-              "ONNX Runtime %s is too old or of another kind", engine->version);
+              "ONNX Runtime %s is not supported: too old, or an unknown version", engine->version);
     return TSR_ENGINE;
 }
 

@@ -124,7 +124,8 @@ static tsr_status check_edit(tsr_node *node, const char *name)
     struct place at = tsr__place_node(node);
     tsr_session *session = node->graph->model->session;
     if (gone)
-        tsr__diag(session, DIAG_node_removed, &at, NULL, "the node is no longer in its graph");
+        tsr__diag(session, DIAG_node_removed, &at, "do not use a node after removing it",
+                  "the node was removed from its graph");
     else
         tsr__diag(session, DIAG_name_empty, &at, NULL, "an attribute needs a name");
     return TSR_INVALID;

@@ -424,8 +424,8 @@ static tsr_status check_there(tsr_node *node)
     if (!(node->flags & N_GONE))
         return TSR_OK;
     struct place at = tsr__place_node(node);
-    tsr__diag(node->graph->model->session, DIAG_node_removed, &at, NULL,
-              "the node is no longer in its graph");
+    tsr__diag(node->graph->model->session, DIAG_node_removed, &at,
+              "do not use a node after removing it", "the node was removed from its graph");
     return TSR_INVALID;
 }
 

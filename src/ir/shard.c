@@ -56,8 +56,8 @@ static void check_node(struct request *request)
     if (!(request->node->flags & N_GONE))
         return;
     struct place at = place_request(request);
-    tsr__diag(session_of(request), DIAG_node_removed, &at, NULL,
-              "the node is no longer in its graph");
+    tsr__diag(session_of(request), DIAG_node_removed, &at, "do not use a node after removing it",
+              "the node was removed from its graph");
     request->wrong++;
 }
 

@@ -362,7 +362,8 @@ tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config
             at.value = value->name;
         if (config)
             at.configuration = config->name;
-        tsr__diag(model->session, DIAG_annotation_absent, &at, NULL,
+        tsr__diag(model->session, DIAG_annotation_absent, &at,
+                  "name a value and a configuration for which the node has a sharding",
                   "the node has no sharding of this value");
         return TSR_INVALID;
     }

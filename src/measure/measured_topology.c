@@ -106,8 +106,9 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     int rank = 0;
     if (!options->model || !tsr__run_launched(session, options->run, &rank))
         return TSR_OK;
-    tsr__diag(session, DIAG_run_options, NULL, "measure with --transport threads or shm",
-              "a model is measured with ranks of this process, not with those of a launcher");
+    tsr__diag(session, DIAG_run_options, NULL,
+              "start it without the launcher, with --transport threads or shm",
+              "cannot measure a model in ranks of a launcher (mpirun, srun ...)");
     return TSR_USAGE;
 }
 

@@ -83,8 +83,9 @@ static tsr_status refuse_errors(const struct request *request, const tsr_config 
         return st;
     struct place at = request->at;
     at.configuration = str_of(tsr_config_name(config));
-    tsr__diag(request->session, DIAG_partition_refused, &at, "see the findings above",
-              "the annotations have %zu errors", errors);
+    tsr__diag(request->session, DIAG_partition_refused, &at,
+              "correct the errors above; `tessera check` lists them",
+              "the shardings of the model have %zu error%s", errors, errors == 1 ? "" : "s");
     return TSR_INVALID;
 }
 

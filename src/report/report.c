@@ -35,7 +35,8 @@ static tsr_status find_config(struct page *page, const char *name)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.configuration = str_of(name);
-    tsr__diag(page->session, DIAG_config_unknown, &at, "name one that the model has",
+    tsr__diag(page->session, DIAG_config_unknown, &at,
+              "`tessera info` lists the configurations of the model",
               "the model has no configuration of that name");
     return TSR_INVALID;
 }

@@ -171,7 +171,7 @@ static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
     char words[160];
     struct place at = PLACE_NONE;
     at.value = str_of(x->name);
-    tsr__diag(job->session, DIAG_engine_failed, &at, "`tessera doctor` looks at the GPUs",
+    tsr__diag(job->session, DIAG_engine_failed, &at, "run `tessera doctor` to check the GPUs",
               "the input could not be copied from GPU %d: %s", x->device - 1,
               tsr__gpu_words(job->gpu, code, words, sizeof words));
     return TSR_ENGINE;

@@ -175,8 +175,9 @@ static tsr_status start_threads(tsr_job *job)
         return tsr__ranks_verdict(job);
     struct place at = PLACE_NONE;
     at.rank = job->n_threads;
-    tsr__diag(job->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of threads",
-              "the thread of rank %d could not be started", job->n_threads);
+    tsr__diag(job->session, DIAG_rank_start, &at,
+              "use fewer ranks, or raise the limit of threads (ulimit -u)",
+              "cannot start the thread of rank %d", job->n_threads);
     return TSR_PEER;
 }
 

@@ -24,16 +24,15 @@ static tsr_status check_place(tsr_session *session, const tsr_run_options *optio
     if (options->ranks == 0 && options->rank == 0)
         return TSR_OK;
     if (options->rank < 0 || options->rank >= options->ranks || options->ranks > COMM_MAX_RANKS) {
-        tsr__diag(session, DIAG_run_options, NULL,
-                  "ranks are numbered from 0; each process has one, and knows how many there are",
-                  "there is no rank %d of %d", options->rank, options->ranks);
+        tsr__diag(session, DIAG_run_options, NULL, "use --rank K --ranks N, with K from 0 to N-1",
+                  "rank %d is not valid for %d ranks", options->rank, options->ranks);
         return TSR_USAGE;
     }
     if (!tsr_launcher(&rank, &ranks, &family) || (rank == options->rank && ranks == options->ranks))
         return TSR_OK;
     tsr__diag(session, DIAG_run_options, NULL,
               "leave the option out, or start it without the launcher",
-              "this process is to be rank %d of %d, but its launcher (%s) says rank %d of %d",
+              "the options request rank %d of %d, but the launcher (%s) set rank %d of %d",
               options->rank, options->ranks, family, rank, ranks);
     return TSR_USAGE;
 }

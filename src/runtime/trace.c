@@ -251,8 +251,8 @@ static void tell_left_out(tsr_session *session, const struct text *text)
         sum += strtoull(at, NULL, 10);
     }
     if (sum)
-        tsr__diag(session, DIAG_trace_bounded, NULL, "trace fewer runs to see all of each",
-                  "the trace keeps to 16 MiB: the last %llu events are left out", sum);
+        tsr__diag(session, DIAG_trace_bounded, NULL, "trace fewer runs",
+                  "the trace reached its limit of 16 MiB; the last %llu events are missing", sum);
 }
 
 tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,

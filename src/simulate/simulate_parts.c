@@ -396,8 +396,8 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     for (int64_t i = 0; i < n; i++) {
         st = read_part(sim, i, &parts[i], sizes, n_sizes);
         if (st == TSR_MALFORMED) {
-            tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "cut the model again",
-                      "a communication names no group, or devices that are not there");
+            tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "run `tessera partition` again",
+                      "a communication node has no group, or its group has unknown devices");
             return TSR_INVALID;
         }
         if (st != TSR_OK)

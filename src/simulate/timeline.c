@@ -155,8 +155,8 @@ static tsr_status play(struct run *run)
     }
     if (is_done(run))
         return TSR_OK;
-    tsr__diag(run->sim.session, DIAG_partition_disagrees, NULL, "cut the model again",
-              "devices wait for communications that others never come to");
+    tsr__diag(run->sim.session, DIAG_partition_disagrees, NULL, "run `tessera partition` again",
+              "deadlock: a device waits for a communication that no other device starts");
     return TSR_INVALID;
 }
 

@@ -109,7 +109,9 @@ static int prepare(struct cli *cli, struct launch *launch)
     if (!launch->secret)
         launch->secret = make_secret();
     if (!launch->secret)
-        return cli_usage(cli, "the system has no random numbers: set TESSERA_SECRET");
+        return cli_usage(
+            cli,
+            "cannot get random numbers for a job secret: set TESSERA_SECRET or use --secret-file");
     const char *shell = cli_value(cli, "--rsh");
     launch->shell = cli_text_or(shell ? shell : getenv("TESSERA_RSH"), DEFAULT_SHELL);
     launch->plain = cli_flag(cli, "--no-prefix");

@@ -140,7 +140,9 @@ static int load(struct report *report, const char *path, const char *document)
         return code;
     report->config = config_of(report);
     if (report->config && !tsr_model_find_config(report->model, report->config))
-        return cli_usage(report->cli, "the model has no configuration '%s'", report->config);
+        return cli_usage(report->cli,
+                         "the model has no configuration '%s'; `tessera info` lists them",
+                         report->config);
     return 0;
 }
 

@@ -156,7 +156,9 @@ void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t
     // Ranks of a launcher may be on other hosts.
     if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank"))
         return;
-    cli_say(cli, "warning: %lld ranks on %d core%s: times do not show the speed of %lld devices\n",
+    cli_say(cli,
+            "warning: %lld ranks on %d core%s: times are not those of %lld devices; use fewer "
+            "ranks\n",
             (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 

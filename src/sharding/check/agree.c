@@ -170,9 +170,10 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
         return;
     *agree->uncut = true;
     struct place at = place_of(agree, value);
-    tsr__diag(agree->arena->session, DIAG_not_cut_here, &at,
-              "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
-              "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
+    tsr__diag(
+        agree->arena->session, DIAG_not_cut_here, &at,
+        "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
+        "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
 // Like judge, but without diagnostics. Used for the second rule of an operator: the node is

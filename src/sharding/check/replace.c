@@ -246,9 +246,9 @@ static void say_uncut(const struct flow *flow, tsr_session *session)
         at.configuration = str_of(tsr_config_name(flow->config));
         tsr__diag(
             session, DIAG_not_cut_here, &at,
-            "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
-            "the node is annotated to be cut, but it or a part of it (%s) runs whole on each of "
-            "its devices: %s",
+            "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
+            "the node has a sharding, but it or a part of it (%s) runs replicated on its "
+            "devices: %s",
             tsr_node_op(part->node), part->replicated);
     }
 }

@@ -162,9 +162,10 @@ static void report_uncut(struct step *step, const char *why)
     if (!(step->work->say & SAY_UNCUT) || (told && told[tsr__node_id(step->node)]))
         return;
     struct place at = place_of(step, NULL);
-    tsr__diag(step->work->arena->session, DIAG_not_cut_here, &at,
-              "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
-              "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
+    tsr__diag(
+        step->work->arena->session, DIAG_not_cut_here, &at,
+        "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
+        "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
 // True if every owner may run the node. Without a stage, every device may.

@@ -25,7 +25,7 @@ struct stages {
     bool **on;                // by place: devices
     struct stage_of *of_node; // by node id
 };
-// False: out of memory, more than can be followed, or a stage without a device (error).
+// False: out of memory, too many stages, or a stage without a device (error).
 bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
                       struct stages *stages);
 // A spec of the entry names a device other than `device`.

@@ -284,9 +284,10 @@ static bool too_many(tsr_session *session, const tsr_config *config, size_t n)
 {
     struct place at = PLACE_NONE;
     at.configuration = str_of(tsr_config_name(config));
-    tsr__diag(session, DIAG_stages_many, &at, "use fewer numbers: nodes of one stage share one",
-              "%zu pipeline stages on %lld devices are more than can be followed", n,
-              (long long)tsr_config_devices(config));
+    tsr__diag(session, DIAG_stages_many, &at,
+              "use fewer stages: give several nodes the same stage number",
+              "too many pipeline stages: %zu stages times %lld devices exceed %zu", n,
+              (long long)tsr_config_devices(config), STAGES_MAX_CELLS);
     return false;
 }
 

@@ -163,8 +163,8 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (net->has_thread)
         return TSR_OK;
-    tsr__diag(net->session, DIAG_rank_start, NULL, "a higher limit of threads",
-              "the thread for signs of life could not be started");
+    tsr__diag(net->session, DIAG_rank_start, NULL, "raise the limit of threads (ulimit -u)",
+              "cannot start the heartbeat thread");
     return TSR_PEER;
 }
 

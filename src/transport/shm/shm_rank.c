@@ -63,8 +63,8 @@ static tsr_status start_beat(struct shm *me)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (me->has_thread)
         return TSR_OK;
-    tsr__diag(me->session, DIAG_rank_start, NULL, "a higher limit of threads",
-              "the thread for signs of life could not be started");
+    tsr__diag(me->session, DIAG_rank_start, NULL, "raise the limit of threads (ulimit -u)",
+              "cannot start the heartbeat thread");
     return TSR_PEER;
 }
 

@@ -121,7 +121,7 @@ static bool swap_hosts(struct joining *joining, char *why, size_t n)
         return false;
     memcpy(joining->interfaces, joining->mine.interfaces, sizeof joining->interfaces);
     if (getrandom(&joining->mine.job, sizeof joining->mine.job, 0) < 0) {
-        snprintf(why, n, "the system gives no random numbers");
+        snprintf(why, n, "cannot get random numbers from the system");
         return false;
     }
     joining->meeting.job = joining->mine.job;
