@@ -18,13 +18,13 @@
 
 #include <stdio.h>
 
-// Tells the other processes what has gone wrong here: they would wait for this rank else.
+// Reports a failure to the other processes, which would otherwise wait for this rank.
 static tsr_status tell_others(tsr_job *job, tsr_status status)
 {
     char text[400];
     size_t n = tsr_finding_count(job->session);
     const char *file = "", *message = tsr_status_text(status);
-    // The last finding is the cause of this failure; earlier ones may be warnings, or from before.
+    // The last diagnostic is the cause of this failure; earlier ones may be warnings or older.
     if (n) {
         file = tsr_finding_value(job->session, n - 1).file;
         message = tsr_finding_value(job->session, n - 1).message;
@@ -34,9 +34,8 @@ static tsr_status tell_others(tsr_job *job, tsr_status status)
     return status;
 }
 
-// All that comes before the ranks meet.
-// A failure here is this rank's own (a file is damaged, the engine is absent), and the others do
-// not know: the caller tells them.
+// Everything before the ranks synchronize. A failure here (a damaged file, no engine) is known to
+// this rank only, so the caller must report it to the others.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
     tsr_status st = tsr__ranks_prepare(job, folder);
@@ -48,7 +47,7 @@ static tsr_status prepare(tsr_job *job, const char *folder)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// A failure after prepare has been told by the rank itself (rank.c).
+// After prepare, the rank itself reports failures to the others (rank.c).
 static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = prepare(job, folder);
@@ -62,7 +61,7 @@ static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 
 // ---- outputs on their way to rank 0 ------------------------------------------------------------
 
-// The rank of this process has outputs for rank 0.
+// True if the rank of this process has outputs for rank 0.
 static bool gives_here(const tsr_job *job)
 {
     struct handover handover = tsr__job_handover(job);
@@ -70,7 +69,7 @@ static bool gives_here(const tsr_job *job)
            tsr__hand_gives(&handover, job->endpoint->rank);
 }
 
-// Gives rank 0 this rank's outputs of a run, if it has any for it.
+// Sends this rank's outputs of a run to rank 0, if it has any.
 static tsr_status give(tsr_job *job, uint64_t run)
 {
     struct handover handover = tsr__job_handover(job);
@@ -123,7 +122,7 @@ tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs)
     return start_rank(job, &inputs, WHOLE_SET);
 }
 
-// Where the run has failed nothing is given; finish tells why.
+// After a failed run nothing is sent; finish reports the reason.
 static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     uint64_t run = job->runs_started;
@@ -187,9 +186,8 @@ static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs
     return st;
 }
 
-// The results are taken even after a failure: that frees their slot.
-// Where all outputs are rank 0's, the others take part in no exchange here: each frees its slot and
-// returns.
+// Takes the results even after a failure, because that frees their slot. If rank 0 has all outputs,
+// the other ranks only free their slots.
 static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     uint64_t run = job->runs_collected++;
@@ -207,7 +205,7 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- the rest ----------------------------------------------------------------------------------
 
-// Another rank may have what this one has not; rank 0 answers for all.
+// Another rank may have states that this one does not; rank 0 reports for all.
 static tsr_status launched_add_state(tsr_job *job, const char *past, const char *present)
 {
     bool kept = tsr__ranks_keep(job, past, present);

@@ -25,7 +25,7 @@
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-// Input i of this rank is refused; the finding names file, rank and input.
+// Refuses input i of this rank; the diagnostic names file, rank and input.
 static tsr_status refuse_input(struct rank *rank, tsr_session *session, size_t i,
                                enum diag_code code, const char *hint, const char *text)
 {
@@ -35,7 +35,7 @@ static tsr_status refuse_input(struct rank *rank, tsr_session *session, size_t i
     return TSR_INVALID;
 }
 
-// Type and form, as people say it: "a sequence of float".
+// Formats type and form for messages: "a sequence of float".
 static const char *kind_text(char *out, size_t cap, const struct wanted *kind)
 {
     const char *optional = "", *sequence = "", *type = "what is not a tensor";
@@ -49,8 +49,8 @@ static const char *kind_text(char *out, size_t cap, const struct wanted *kind)
     return out;
 }
 
-// An optional without a value is given (given->optional) only where one is wanted.
-// The type of a sequence is that of its elements.
+// An empty optional (given->optional) fits only an optional input. The type of a sequence is that
+// of its elements.
 static bool kind_fits(const struct wanted *given, const struct wanted *wanted)
 {
     if (given->optional)
@@ -64,8 +64,8 @@ static tsr_status refuse_shape(struct rank *rank, tsr_session *session, size_t i
                         text);
 }
 
-// Dimensions that the model leaves open (-1) take any size; that two open ones with one name agree
-// is checked elsewhere (named.c).
+// Dimensions that the model leaves open (-1) accept any size. named.c checks that dimensions with
+// the same name have the same size.
 static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
                               const struct tensor *tensor)
 {
@@ -79,7 +79,7 @@ static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
         return refuse_shape(rank, session, i, text);
     }
     if (wanted->rank > RUN_MAX_RANK)
-        return TSR_OK; // ONNX Runtime compares what was not read
+        return TSR_OK; // ONNX Runtime checks the shape
     for (size_t d = 0; d < wanted->rank; d++) {
         if (wanted->dims[d] < 0 || wanted->dims[d] == tensor->dims[d])
             continue;
@@ -108,7 +108,7 @@ static tsr_status check_input(struct rank *rank, tsr_session *session, size_t i,
     return check_shape(rank, session, i, tensor);
 }
 
-// Input number `input` takes what an output of the run before left.
+// True if input number `input` is a state, which an output of the previous run provides.
 static bool is_state(const struct rank *rank, size_t input)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -133,7 +133,7 @@ static bool states_in_place(const struct rank *rank)
     return rank->options->states_in_place && !rank->binding;
 }
 
-// A state in one buffer: runs write it, so it is not a view of the caller's tensor.
+// A state with its own buffer: runs write to it, so it must not be a view of the caller's tensor.
 static bool is_buffer(const struct rank *rank, size_t input, const struct tensor *tensor)
 {
     bool numbers = tensor->rank >= 0 && tensor->type != TSR_STRING;
@@ -153,17 +153,16 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
     return tsr__engine_device_value(rank->engine, info, tensor, out);
 }
 
-// Makes the value that ONNX Runtime is given for a tensor that fits.
-// On success *out is a value that the slot owns; its numbers stay where the tensor has them, unless
-// it is a state's buffer; texts are copied.
+// Creates the OrtValue for a tensor that fits. The slot owns it. It refers to the memory of the
+// tensor without a copy, except for strings and for the buffer of a state.
 static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
                              const struct tensor *tensor, OrtValue **out)
 {
     struct arena arena;
     tsr__arena_init(&arena, session);
     OrtStatus *failed = NULL;
-    // The tensor lies on a GPU that is not this rank's: job_ranks.c brings such ones to the host
-    // first where it can.
+    // The tensor is on a GPU other than this rank's. job_ranks.c has copied such tensors to the
+    // host if possible.
     if (tensor->device && (!rank->seat || rank->card != tensor->device - 1))
         return tsr__tensor_on_host(session, tensor);
     if (tensor->device)
@@ -186,8 +185,8 @@ static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
     return TSR_ENGINE;
 }
 
-// A state that is not given again keeps what the last run left (`kept`); the first run has none
-// and must be given it.
+// A state that the caller does not set keeps its value from the last run (`kept`). The caller must
+// set it for the first run.
 static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_t i,
                              const tsr_tensors *inputs, tsr_session *session, bool ran)
 {
@@ -205,7 +204,7 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     return make_value(rank, session, i, inputs->at[at], &run_slot->ins[i]);
 }
 
-// Every mistake is found, not the first alone.
+// Reports every error, not only the first.
 tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran)
 {
@@ -218,14 +217,14 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
         if (first == TSR_OK)
             first = st;
     }
-    // All or nothing: a slot that is bound half would be run with inputs of the run before.
+    // All or nothing: a partly bound slot would run with inputs of the previous run.
     if (first != TSR_OK)
         tsr__rank_drop(rank, run_slot);
     return first;
 }
 
-// -1: there is no such name. Models have few inputs and outputs, and this is asked for states
-// alone.
+// Returns -1 if there is no such name. Linear search: models have few inputs and outputs, and only
+// states use this.
 static int64_t find_name(const char *const *names, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -254,9 +253,8 @@ bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
 
 // ---- work --------------------------------------------------------------------------------------
 
-// Another rank is at fault: the finding has its number and what it told. The status is that rank's,
-// too, so that all ranks of the job end with the same one; a transport that has none gives
-// TSR_PEER.
+// Reports that another rank failed, with its number and message. The status is that of the other
+// rank, so that all ranks of the job return the same one; TSR_PEER if the transport has none.
 static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
 {
     struct place at = tsr__rank_place(rank);
@@ -270,8 +268,8 @@ static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
     return why->status;
 }
 
-// The value that was this run's input is its output too; one that the caller gave becomes the
-// state's.
+// The input value of this run is also its output. A value that the caller gave now belongs to the
+// state.
 static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_slot *run_slot)
 {
     OrtValue *value = run_slot->ins[state->input];
@@ -281,12 +279,12 @@ static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_
     // already owns.
     if (value == state->value)
         return;
-    rank->engine->api->ReleaseValue(state->value); // NULL is fine
+    rank->engine->api->ReleaseValue(state->value); // NULL is allowed
     state->value = value;
 }
 
-// Values that stay: the old ones were this run's inputs, the new ones leave its outputs.
-// After a run that went well. Where input and output are one value, the engine wrote in place.
+// After a successful run, moves the new values of states from the outputs to the states, and
+// releases the old ones. If input and output are one value, the engine wrote in place.
 static void keep_states(struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++) {
@@ -304,7 +302,7 @@ static void keep_states(struct rank *rank, struct run_slot *run_slot)
     }
 }
 
-// Blocks in our operators while other ranks are waited for; NULL: the slot has its outputs.
+// Blocks in our operators while they wait for other ranks. NULL: success, the slot has its outputs.
 static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->binding)
@@ -314,8 +312,8 @@ static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
                                   rank->output_names, rank->n_outputs, run_slot->outs);
 }
 
-// States go in as inputs that are still the state's own; those that are one buffer are outputs as
-// well.
+// Binds states as inputs, but the state keeps the ownership. A state with its own buffer is bound
+// as output too.
 static void lend_states(const struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++) {
@@ -338,8 +336,8 @@ static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
             run_slot->ins[i] = NULL;
 }
 
-// A run that fails in one of our operators failed because of another rank, which has a better
-// reason than the engine.
+// If a run fails in one of our operators, another rank is the cause, and its message is used
+// instead of the engine's.
 static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->n_outputs == 0)
@@ -347,16 +345,16 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     lend_states(rank, run_slot);
     struct comm_trouble given_up;
     OrtStatus *failed = run_session(rank, run_slot);
-    // NCCL may have been given up while the engine ran (device_watch.c): then the numbers are not
-    // right, although the engine saw no error.
+    // NCCL may have been aborted while the engine ran (device_watch.c). The results are then wrong,
+    // although the engine reported no error.
     bool right = !rank->base || tsr__device_rest(rank->endpoint, &given_up) == TSR_OK;
     if (!failed && right) {
         keep_states(rank, run_slot);
         return TSR_OK;
     }
     take_back_states(rank, run_slot);
-    // Who is to blame: what our operators were told, else what was given up on the GPU, else the
-    // engine itself.
+    // The cause of the failure: the one reported to our operators, else an abort on the GPU, else
+    // the engine itself.
     const struct comm_trouble *why = NULL;
     if (rank->ops)
         why = tsr__ops_trouble(rank->ops);
@@ -378,9 +376,8 @@ void tsr__rank_meet(struct rank *rank, const char *what)
         rank->status = peer_failed(rank, &why);
 }
 
-// Ranks that may be on GPUs tell each other where they are.
-// After loading, because groups are known then; communicators are made here, where all ranks are at
-// the same place.
+// Ranks that may be on GPUs exchange their devices. This follows loading, because the groups are
+// known then. Communicators are created here, where all ranks are at the same point.
 static void meet_devices(struct rank *rank)
 {
     struct comm_trouble why;
@@ -388,9 +385,8 @@ static void meet_devices(struct rank *rank)
         rank->status = peer_failed(rank, &why);
 }
 
-// Tells the other ranks that this one has failed by itself, with its first finding.
-// Not where another rank made it fail: that one has told all. The first word that reaches the
-// transport counts.
+// Reports a failure of this rank to the others, with its first diagnostic. If another rank caused
+// the failure, it has already reported it. The transport keeps the first report.
 static void tell_failure(struct rank *rank)
 {
     char text[400];
@@ -406,9 +402,9 @@ static void tell_failure(struct rank *rank)
 // Ranks that only measure are given no options.
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
-// Ranks on GPUs say where they are before one of them loads, so that each sees what is free there.
-// tsr__gpu_limit waits for all ranks of the job: one that loaded earlier would count as memory that
-// is not free.
+// Ranks on GPUs announce their device before any rank loads a model, so that each sees the free
+// memory. tsr__gpu_limit waits for all ranks, because a model loaded earlier would reduce the free
+// memory.
 static tsr_status place_and_load(struct rank *rank)
 {
     struct comm_trouble why;
@@ -420,7 +416,7 @@ static tsr_status place_and_load(struct rank *rank)
     return tsr__rank_load(rank);
 }
 
-// While sessions are made, tensors come from ordinary memory (reach.c): what is allocated then are
+// While sessions are created, tensors are allocated in ordinary memory (reach.c), because these are
 // weights.
 static void load_and_meet(struct rank *rank)
 {
@@ -440,8 +436,7 @@ void tsr__rank_open(struct rank *rank)
 {
     if (!rank->options)
         rank->options = &default_options;
-    // The rank's own session is made on the rank's own thread: findings and memory of ranks never
-    // meet.
+    // The rank's own thread creates its session, so that ranks share no diagnostics or memory.
     rank->status = TSR_NOMEM;
     rank->session = tsr_session_new(NULL);
     if (!rank->session) {
@@ -454,7 +449,7 @@ void tsr__rank_open(struct rank *rank)
     tell_failure(rank);
 }
 
-// Makes the run whose inputs lie in the slot. A rank whose status is not TSR_OK is not run again.
+// Runs the model with the inputs in the slot. A rank whose status is not TSR_OK is not run again.
 void tsr__rank_run(struct rank *rank, size_t run_slot)
 {
     rank->status = run_once(rank, &rank->run_slots[run_slot]);
@@ -463,8 +458,8 @@ void tsr__rank_run(struct rank *rank, size_t run_slot)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// The caller has put a tensor on a GPU into the set under the output's name: the result is to go
-// there. NULL: it has not.
+// Returns the GPU tensor that the caller has put into the set for this output, as its destination.
+// NULL: there is none.
 static const struct tensor *place_for(const tsr_tensors *outputs, const char *name)
 {
     int64_t at = tsr_tensors_find(outputs, name);
@@ -492,8 +487,8 @@ static tsr_status fill_place(struct rank *rank, OrtValue *value, const struct te
     return st;
 }
 
-// Copies an output into the set; one that was left on the rank's GPU is fetched, unless the caller
-// gave it a place there.
+// Copies an output into the set. An output in GPU memory is copied to the host, unless the caller
+// gave a GPU tensor as destination.
 static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot, size_t i,
                               tsr_session *session, tsr_tensors *outputs)
 {
@@ -523,7 +518,8 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     return st;
 }
 
-// Neither a state, which stays, nor the token that chains the communications of a rank's graph.
+// False for states, which stay on the rank, and for the token that orders the communication of a
+// rank's graph.
 static bool is_result(const struct rank *rank, size_t output)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -547,7 +543,7 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
     return TSR_OK;
 }
 
-// The slot is free afterwards, whatever happens.
+// The slot is free afterwards, also after a failure.
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
@@ -558,13 +554,13 @@ tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *sessi
     return st;
 }
 
-// values NULL: the rank failed before its slots were made.
+// values NULL: the rank failed before its slots were created.
 static void release_values(const OrtApi *api, OrtValue **values, size_t n)
 {
     if (!values)
         return;
     for (size_t i = 0; i < n; i++) {
-        api->ReleaseValue(values[i]); // NULL is fine
+        api->ReleaseValue(values[i]); // NULL is allowed
         values[i] = NULL;
     }
 }
@@ -576,7 +572,7 @@ void tsr__rank_drop(struct rank *rank, size_t run_slot)
     release_values(api, rank->run_slots[run_slot].outs, rank->n_outputs);
 }
 
-// Copies them: the rank's session, which has the texts, may be freed before the other one.
+// Copies the diagnostics, because the rank's session, which owns the texts, may be freed first.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session)
 {
     if (!rank->session)
@@ -588,9 +584,9 @@ void tsr__rank_findings(const struct rank *rank, tsr_session *session)
     }
 }
 
-// The order is the engine's: values before the session that made them, shared weights after the
-// session that reads them, operators after the session that calls them, the GPU's seat after all
-// that lies there. A rank that was never opened has no session, and nothing else.
+// The engine requires this order: values before their session, shared weights and operators after
+// the session that uses them, the GPU's seat last. A rank that was never opened has no session and
+// nothing else.
 void tsr__rank_free(struct rank *rank)
 {
     if (!rank->session)

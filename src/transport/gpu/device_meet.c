@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_meet.c - what ranks learn of each other once, before they run: who is on which GPU, whose
-// memory can be reached, and communicators of NCCL for the groups that will use them.
+// device_meet.c - what ranks exchange once before they run: their GPUs, which memory can be
+// accessed by peers, and NCCL communicators for the groups that use them.
 #include "transport/gpu/device.h"
 
 #include <fcntl.h>
@@ -180,7 +180,7 @@ static int compare_groups(const struct device_group *a, const struct device_grou
     return a->n - b->n;
 }
 
-// In one order on all ranks: two that have several groups in common must not wait in different
+// All ranks use the same order: two ranks with several common groups must not wait in different
 // ones.
 static void sort_groups(struct device *device)
 {

@@ -40,8 +40,7 @@ void tsr__nccl_way_init(struct device *device)
     pthread_condattr_destroy(&attributes);
 }
 
-// With the lock held.
-// Once, by the first caller: the rank itself or one that aborts it.
+// Called with the lock held. Acts once: for the rank itself or for a rank that aborts it.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -81,8 +80,8 @@ static void leave(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// A rank that does not come out waits inside of NCCL for one that failed. There NCCL wants to be
-// aborted from another thread, and after that the rank touches the communicator no more.
+// A rank that does not leave NCCL waits there for a failed rank. NCCL requires an abort from
+// another thread in this case. The rank does not use the communicator afterwards.
 static void abort_rank(struct device *device)
 {
     struct timespec until;
@@ -97,8 +96,8 @@ static void abort_rank(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// All ranks of this process, this one included: their kernels wait for one that will not come.
-// Ranks of other processes abort their own, when they hear of the failure.
+// Aborts all ranks of this process, including this one, because their kernels wait for a failed
+// rank. Ranks of other processes abort their own when they are notified.
 void tsr__nccl_way_abort(struct device *device)
 {
     for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
@@ -139,8 +138,8 @@ static tsr_status together(const struct device_call *call)
     return TSR_OK;
 }
 
-// NCCL has started this rank's kernel, or refused to (code).
-// From here on the watch counts the seconds, until the rank's next call or rest.
+// Called after NCCL has started this rank's kernel, or refused to (code). The watchdog measures the
+// time from here to the rank's next call or rest.
 static tsr_status started(const struct device_call *call, int code, const char *doing)
 {
     if (code != 0)
@@ -268,8 +267,9 @@ static struct slice slice_of(const struct comm_call *call, int i)
     return (struct slice){(size_t)first * unit, (size_t)length * unit};
 }
 
-// Memory and kernels that a call will need. A GPU may give or take no memory and load no kernel
-// while another rank's kernel waits on it for this one, so they are had before the hosts meet.
+// Reserves memory and kernels for a call, before the hosts synchronize. While a kernel of another
+// rank waits on the GPU for this one, memory cannot be allocated or freed and no kernel can be
+// loaded.
 tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                                  const struct comm_exchange *exchange)
 {
