@@ -207,9 +207,11 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     if (known)
         return *known;
     text = tsr__arena_str(exprs->arena, text);
+    if (!text.p)
+        return unknown; // out of memory: the arena has failed
     known = ARENA_NEW(exprs->arena, struct expr);
     void **slot = NULL;
-    if (text.p && known && exprs->texts.n < EXPR_MAX_POOL)
+    if (known && exprs->texts.n < EXPR_MAX_POOL)
         slot = tsr__map_at(&exprs->texts, text);
     struct expr expr = read_text(exprs, text);
     if (!slot)
