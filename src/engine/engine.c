@@ -66,7 +66,7 @@ static const OrtApiBase *base_of(void *handle)
     return get_base();
 }
 
-// The table of functions; a diagnostic says why there is none. Releases provide older tables on
+// Opens the table of functions; adds a diagnostic on failure. Releases provide older tables on
 // request: the newer table is requested only if the release has it (memory statistics), else the
 // one of 1.17. All functions in use are in the older one, or are guarded by engine->minor.
 static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct engine *engine)

@@ -93,7 +93,7 @@ static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
 
 // Depth first: a node, then the nodes of its subgraphs, then the next node; functions come last.
 // Example: If (then: a, b; else: c), d is visited as If, a, b, c, d. After b its graph has a
-// sibling; after c there is none, so the If's next node follows.
+// sibling; c is the last one, so the If's next node follows.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after && model->graph->first)

@@ -10,7 +10,7 @@
 // never wrong.
 #define MAX_NODES 4096
 
-// A negative seed is how integer attributes say that there is none; one that stands for an
+// A negative seed means "no seed" in integer attributes; one that refers to an
 // attribute of the calling node may be absent there.
 static bool has_seed(const tsr_node *node)
 {

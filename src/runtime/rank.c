@@ -459,7 +459,7 @@ void tsr__rank_run(struct rank *rank, size_t run_slot)
 // ---- results -----------------------------------------------------------------------------------
 
 // Returns the GPU tensor that the caller has put into the set for this output, as its destination.
-// NULL: there is none.
+// NULL: not found.
 static const struct tensor *place_for(const tsr_tensors *outputs, const char *name)
 {
     int64_t at = tsr_tensors_find(outputs, name);

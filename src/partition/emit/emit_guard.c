@@ -91,7 +91,7 @@ static tsr_value *local_input(const struct guard *guard, size_t i)
     return form_root(st->inputs[i])->local[guard->part->rank];
 }
 
-// Notes the first input that shows the local size of the factor. False: there is none.
+// Notes the first input that shows the local size of the factor. False: no input shows it.
 static bool find_input(struct guard *guard, int factor)
 {
     const struct rule *rule = guard->st->flow->place.rule;

@@ -170,7 +170,7 @@ static int same_axis(const struct shape_input *shape_in, int axis)
     return -1;
 }
 
-// The entry that is -1 and follows from the others; -1: there is none.
+// The entry that is -1 and follows from the others; -1: no such entry.
 static int open_axis(struct draft *draft, const struct shape_input *shape_in)
 {
     return (int)tsr__shapes_rest(draft->flow->shapes, shape_in->source);

@@ -139,7 +139,7 @@ static void extend(struct stage_search *search, struct step step)
     }
 }
 
-// Returns the best final state, or NULL if there is none. It tries larger device counts first, so
+// Returns the best final state, or NULL. It tries larger device counts first, so
 // that of equal states the one with fewer idle devices wins.
 static const struct cell *best_end(struct stage_search *search, size_t *stages)
 {

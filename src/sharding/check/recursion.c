@@ -29,7 +29,7 @@ static void enter(struct walk *walk, const tsr_function *function)
         (struct step){function, tsr_graph_first(tsr_function_graph(function))};
 }
 
-// Returns the next node in the same body, including nodes of subgraphs. NULL: there is none.
+// Returns the next node in the same body, including nodes of subgraphs. NULL: it was the last one.
 static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *node)
 {
     const tsr_node *next = tsr_model_next_node(walk->model, node);

@@ -399,7 +399,7 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
     return status;
 }
 
-// Returns the mesh for reading or printing, or NULL if there is none.
+// Returns the mesh for reading or printing, or NULL.
 static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
 {
     if (mesh->n)
