@@ -9,12 +9,14 @@
 #ifndef TSR_OPS_ORT_H
 #define TSR_OPS_ORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define ORT_API 17 // version of the table that is asked for
 #define ORT_API_STATS                                                                              \
     23 // the one that tells what an allocator has taken; asked for where the runtime has it
+#define ORT_API_EP 24 // the one that execution providers need
 #define ORT_OP_VERSION                                                                             \
     18 // newest form of OrtCustomOp that is used; never above the runtime's minor number
 
@@ -27,6 +29,18 @@ enum {
     ORT_MEMORY_CPU_INPUT = -2
 };
 enum { ORT_SEQUENTIAL = 0 };
+enum { ORT_LOG_VERBOSE = 0, ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
+// Types of attributes, other than ONNX numbers them.
+enum {
+    ORT_ATTR_INT = 1,
+    ORT_ATTR_INTS,
+    ORT_ATTR_FLOAT,
+    ORT_ATTR_FLOATS,
+    ORT_ATTR_STRING,
+    ORT_ATTR_STRINGS,
+    ORT_ATTR_GRAPH,
+    ORT_ATTR_TENSOR
+};
 enum { ORT_TENSOR = 1, ORT_SEQUENCE = 2, ORT_OPTIONAL = 6 }; // kinds of values
 
 typedef struct OrtStatus OrtStatus; // NULL is success
@@ -50,6 +64,15 @@ typedef struct OrtKernelInfo OrtKernelInfo;
 typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef struct OrtShapeInferContext OrtShapeInferContext;
+typedef struct OrtLogger OrtLogger;
+typedef struct OrtGraph OrtGraph;
+typedef struct OrtNode OrtNode;
+typedef struct OrtValueInfo OrtValueInfo;
+typedef struct OrtOpAttr OrtOpAttr;
+typedef struct OrtExternalInitializerInfo OrtExternalInitializerInfo;
+typedef struct OrtHardwareDevice OrtHardwareDevice;
+typedef struct OrtEpApi OrtEpApi;                   // ep/ort_ep.h
+typedef struct OrtModelEditorApi OrtModelEditorApi; // ep/ort_ep.h
 
 // Memory for sessions, provided by the caller that registers it. Later releases have more functions
 // and check the version first.
@@ -124,7 +147,8 @@ typedef struct OrtApi {
     OrtStatus *(*GetTensorElementType)(const OrtTensorTypeAndShapeInfo *info, int *out);
     OrtStatus *(*GetDimensionsCount)(const OrtTensorTypeAndShapeInfo *info, size_t *out);
     OrtStatus *(*GetDimensions)(const OrtTensorTypeAndShapeInfo *info, int64_t *dims, size_t rank);
-    void *reserved_63;
+    OrtStatus *(*GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo *info, const char **names,
+                                        size_t rank);
     OrtStatus *(*GetTensorShapeElementCount)(const OrtTensorTypeAndShapeInfo *info, size_t *out);
     OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *value, OrtTensorTypeAndShapeInfo **out);
     void *reserved_66;
@@ -171,7 +195,9 @@ typedef struct OrtApi {
     void *reserved_111[14];
     OrtStatus *(*GetAvailableProviders)(char ***out, int *n);
     OrtStatus *(*ReleaseAvailableProviders)(char **names, int n);
-    void *reserved_127[3];
+    OrtStatus *(*GetStringTensorElementLength)(const OrtValue *value, size_t i, size_t *out);
+    OrtStatus *(*GetStringTensorElement)(const OrtValue *value, size_t bytes, size_t i, void *out);
+    void *reserved_129;
     OrtStatus *(*AddSessionConfigEntry)(OrtSessionOptions *options, const char *key,
                                         const char *value);
     OrtStatus *(*CreateAllocator)(const OrtSession *session, const OrtMemoryInfo *info,
@@ -220,7 +246,11 @@ typedef struct OrtApi {
                                             size_t n);
     void *reserved_207;
     void (*ReleaseCUDAProviderOptions)(OrtCUDAProviderOptionsV2 *provider);
-    void *reserved_209[7];
+    void *reserved_209[2];
+    OrtStatus *(*CreateOpAttr)(const char *name, const void *data, int n, int type,
+                               OrtOpAttr **out);
+    void (*ReleaseOpAttr)(OrtOpAttr *attribute);
+    void *reserved_213[3];
     OrtStatus *(*SessionOptionsAppendExecutionProvider)(OrtSessionOptions *options,
                                                         const char *name, const char *const *keys,
                                                         const char *const *values, size_t n);
@@ -235,7 +265,10 @@ typedef struct OrtApi {
                                         char *out, size_t *bytes);
     void *reserved_239[5];
     OrtStatus *(*KernelInfo_GetNodeName)(const OrtKernelInfo *info, char *out, size_t *bytes);
-    void *reserved_245[5];
+    void *reserved_245[2];
+    OrtStatus *(*Logger_LogMessage)(const OrtLogger *logger, int level, const char *message,
+                                    const char *file, int line, const char *function);
+    void *reserved_248[2];
     OrtStatus *(*CastTypeInfoToOptionalTypeInfo)(const OrtTypeInfo *info,
                                                  const OrtOptionalTypeInfo **out);
     OrtStatus *(*GetOptionalContainedTypeInfo)(const OrtOptionalTypeInfo *info, OrtTypeInfo **out);
@@ -249,12 +282,79 @@ typedef struct OrtApi {
                                                        size_t i,
                                                        const OrtTensorTypeAndShapeInfo *info);
     // from here on: there only if the table was asked for as ORT_API_STATS
-    void *reserved_271[26];
+    void *reserved_271;
+    OrtStatus *(*ReadOpAttr)(const OrtOpAttr *attribute, int type, void *out, size_t bytes,
+                             size_t *needed);
+    void *reserved_273[16];
+    OrtStatus *(*GetValueInfoName)(const OrtValueInfo *value, const char **out);
+    OrtStatus *(*GetValueInfoTypeInfo)(const OrtValueInfo *value, const OrtTypeInfo **out);
+    const OrtModelEditorApi *(*GetModelEditorApi)(void);
+    void *reserved_292[3];
+    void (*CreateKeyValuePairs)(OrtKeyValuePairs **out);
+    void (*AddKeyValuePair)(OrtKeyValuePairs *pairs, const char *key, const char *value);
     const char *(*GetKeyValue)(const OrtKeyValuePairs *pairs, const char *key); // NULL: absent
     void *reserved_298[2];
     void (*ReleaseKeyValuePairs)(OrtKeyValuePairs *pairs);
-    void *reserved_301[18];
+    void *reserved_301[6];
+    int (*HardwareDevice_Type)(const OrtHardwareDevice *device); // 0: CPU, 1: GPU, 2: NPU
+    void *reserved_308[9];
+    const OrtEpApi *(*GetEpApi)(void);
+    OrtStatus *(*GetTensorSizeInBytes)(const OrtValue *value, size_t *out);
     OrtStatus *(*AllocatorGetStats)(const OrtAllocator *allocator, OrtKeyValuePairs **out);
+    // for execution providers (ep/)
+    void *reserved_320[6];
+    OrtStatus *(*ValueInfo_GetInitializerValue)(const OrtValueInfo *value, const OrtValue **out);
+    OrtStatus *(*ValueInfo_GetExternalInitializerInfo)(const OrtValueInfo *value,
+                                                       OrtExternalInitializerInfo **out);
+    OrtStatus *(*ValueInfo_IsRequiredGraphInput)(const OrtValueInfo *value, bool *out);
+    OrtStatus *(*ValueInfo_IsOptionalGraphInput)(const OrtValueInfo *value, bool *out);
+    OrtStatus *(*ValueInfo_IsGraphOutput)(const OrtValueInfo *value, bool *out);
+    OrtStatus *(*ValueInfo_IsConstantInitializer)(const OrtValueInfo *value, bool *out);
+    OrtStatus *(*ValueInfo_IsFromOuterScope)(const OrtValueInfo *value, bool *out);
+    OrtStatus *(*Graph_GetName)(const OrtGraph *graph, const char **out);
+    OrtStatus *(*Graph_GetModelPath)(const OrtGraph *graph, const char **out);
+    OrtStatus *(*Graph_GetOnnxIRVersion)(const OrtGraph *graph, int64_t *out);
+    OrtStatus *(*Graph_GetNumOperatorSets)(const OrtGraph *graph, size_t *out);
+    OrtStatus *(*Graph_GetOperatorSets)(const OrtGraph *graph, const char **domains,
+                                        int64_t *versions, size_t n);
+    OrtStatus *(*Graph_GetNumInputs)(const OrtGraph *graph, size_t *out);
+    OrtStatus *(*Graph_GetInputs)(const OrtGraph *graph, const OrtValueInfo **out, size_t n);
+    OrtStatus *(*Graph_GetNumOutputs)(const OrtGraph *graph, size_t *out);
+    OrtStatus *(*Graph_GetOutputs)(const OrtGraph *graph, const OrtValueInfo **out, size_t n);
+    OrtStatus *(*Graph_GetNumInitializers)(const OrtGraph *graph, size_t *out);
+    OrtStatus *(*Graph_GetInitializers)(const OrtGraph *graph, const OrtValueInfo **out, size_t n);
+    OrtStatus *(*Graph_GetNumNodes)(const OrtGraph *graph, size_t *out);
+    OrtStatus *(*Graph_GetNodes)(const OrtGraph *graph, const OrtNode **out, size_t n);
+    OrtStatus *(*Graph_GetParentNode)(const OrtGraph *graph, const OrtNode **out);
+    void *reserved_347[2];
+    OrtStatus *(*Node_GetName)(const OrtNode *node, const char **out);
+    OrtStatus *(*Node_GetOperatorType)(const OrtNode *node, const char **out);
+    OrtStatus *(*Node_GetDomain)(const OrtNode *node, const char **out);
+    OrtStatus *(*Node_GetSinceVersion)(const OrtNode *node, int *out);
+    OrtStatus *(*Node_GetNumInputs)(const OrtNode *node, size_t *out);
+    OrtStatus *(*Node_GetInputs)(const OrtNode *node, const OrtValueInfo **out, size_t n);
+    OrtStatus *(*Node_GetNumOutputs)(const OrtNode *node, size_t *out);
+    OrtStatus *(*Node_GetOutputs)(const OrtNode *node, const OrtValueInfo **out, size_t n);
+    OrtStatus *(*Node_GetNumImplicitInputs)(const OrtNode *node, size_t *out);
+    OrtStatus *(*Node_GetImplicitInputs)(const OrtNode *node, const OrtValueInfo **out, size_t n);
+    OrtStatus *(*Node_GetNumAttributes)(const OrtNode *node, size_t *out);
+    OrtStatus *(*Node_GetAttributes)(const OrtNode *node, const OrtOpAttr **out, size_t n);
+    OrtStatus *(*Node_GetAttributeByName)(const OrtNode *node, const char *name,
+                                          const OrtOpAttr **out);
+    OrtStatus *(*OpAttr_GetTensorAttributeAsOrtValue)(const OrtOpAttr *attribute, OrtValue **out);
+    OrtStatus *(*OpAttr_GetType)(const OrtOpAttr *attribute, int *out);
+    OrtStatus *(*OpAttr_GetName)(const OrtOpAttr *attribute, const char **out);
+    OrtStatus *(*Node_GetNumSubgraphs)(const OrtNode *node, size_t *out);
+    OrtStatus *(*Node_GetSubgraphs)(const OrtNode *node, const OrtGraph **out, size_t n,
+                                    const char **names);
+    void *reserved_367[2];
+    void (*ReleaseExternalInitializerInfo)(OrtExternalInitializerInfo *info);
+    const char *(*ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo *info);
+    int64_t (*ExternalInitializerInfo_GetFileOffset)(const OrtExternalInitializerInfo *info);
+    size_t (*ExternalInitializerInfo_GetByteSize)(const OrtExternalInitializerInfo *info);
+    void *reserved_373[17];
+    // from here on: there only if the table was asked for as ORT_API_EP
+    bool (*TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo *info);
 } OrtApi;
 
 #define ORT_SLOT(name, i)                                                                          \
@@ -288,6 +388,23 @@ ORT_SLOT(ShapeInferContext_SetOutputTypeShape, 270);
 ORT_SLOT(RunWithBinding, 133);
 ORT_SLOT(GetKeyValue, 297);
 ORT_SLOT(AllocatorGetStats, 319);
+ORT_SLOT(GetSymbolicDimensions, 63);
+ORT_SLOT(GetStringTensorElement, 128);
+ORT_SLOT(ReleaseOpAttr, 212);
+ORT_SLOT(Logger_LogMessage, 247);
+ORT_SLOT(ReadOpAttr, 272);
+ORT_SLOT(GetModelEditorApi, 291);
+ORT_SLOT(AddKeyValuePair, 296);
+ORT_SLOT(HardwareDevice_Type, 307);
+ORT_SLOT(GetEpApi, 317);
+ORT_SLOT(ValueInfo_GetInitializerValue, 326);
+ORT_SLOT(Graph_GetName, 333);
+ORT_SLOT(Graph_GetParentNode, 346);
+ORT_SLOT(Node_GetName, 349);
+ORT_SLOT(Node_GetAttributeByName, 361);
+ORT_SLOT(Node_GetSubgraphs, 366);
+ORT_SLOT(ExternalInitializerInfo_GetByteSize, 372);
+ORT_SLOT(TensorTypeAndShape_HasShape, 390);
 
 typedef struct OrtApiBase {
     const OrtApi *(*GetApi)(uint32_t version);

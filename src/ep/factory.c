@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// factory.c - libtessera_ep.so: the execution provider TesseraExecutionProvider, which a program
+// registers with its ONNX Runtime (RegisterExecutionProviderLibrary).
+//
+// ONNX Runtime holds a lock of its environment while it calls CreateEpFactories and
+// GetSupportedDevices, so they create no session and no environment.
+#include "ep/internal.h"
+
+#include <stdlib.h>
+
+#define VENDOR_ID 0x7E55 // no PCI vendor
+
+__attribute__((visibility("default"))) OrtStatus *
+CreateEpFactories(const char *name, const OrtApiBase *base, const OrtLogger *logger,
+                  OrtEpFactory **out, size_t most, size_t *n);
+__attribute__((visibility("default"))) OrtStatus *ReleaseEpFactory(OrtEpFactory *factory);
+
+static const char *get_name(const OrtEpFactory *factory)
+{
+    (void)factory;
+    return EP_NAME;
+}
+
+static const char *get_vendor(const OrtEpFactory *factory)
+{
+    (void)factory;
+    return "Tessera";
+}
+
+static uint32_t get_vendor_id(const OrtEpFactory *factory)
+{
+    (void)factory;
+    return VENDOR_ID;
+}
+
+static const char *get_version(const OrtEpFactory *factory)
+{
+    (void)factory;
+    return tsr_version();
+}
+
+// One device: the CPU, whose memory the application's inputs and outputs are in.
+static OrtStatus *get_devices(OrtEpFactory *ort, const OrtHardwareDevice *const *hardware,
+                              size_t n_hardware, OrtEpDevice **out, size_t most, size_t *n)
+{
+    const struct ep_api *api = &((struct ep_factory *)ort)->api;
+    *n = 0;
+    for (size_t i = 0; i < n_hardware && *n < most; i++) {
+        if (api->ort->HardwareDevice_Type(hardware[i]) != ORT_HARDWARE_CPU)
+            continue;
+        TRY(api->ep->CreateEpDevice(ort, hardware[i], NULL, NULL, &out[0]));
+        *n = 1;
+        return NULL;
+    }
+    return NULL;
+}
+
+static OrtStatus *create_ep(OrtEpFactory *ort, const OrtHardwareDevice *const *devices,
+                            const OrtKeyValuePairs *const *metadata, size_t n,
+                            const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **out)
+{
+    (void)devices, (void)metadata, (void)n;
+    struct provider *provider = NULL;
+    TRY(tsr__ep_provider_new((struct ep_factory *)ort, options, logger, &provider));
+    *out = &provider->ort;
+    return NULL;
+}
+
+static void release_ep(OrtEpFactory *ort, OrtEp *ep)
+{
+    (void)ort;
+    tsr__ep_provider_free((struct provider *)ep);
+}
+
+static OrtStatus *create_data_transfer(OrtEpFactory *factory, OrtDataTransferImpl **out)
+{
+    (void)factory;
+    *out = NULL; // inputs and outputs are in host memory
+    return NULL;
+}
+
+static bool is_stream_aware(const OrtEpFactory *factory)
+{
+    (void)factory;
+    return false;
+}
+
+void tsr__ep_factory_release(struct ep_factory *factory)
+{
+    if (atomic_fetch_sub(&factory->references, 1) == 1)
+        free(factory);
+}
+
+static const OrtEpFactory functions = {
+    .ort_version_supported = ORT_API_EP,
+    .GetName = get_name,
+    .GetVendor = get_vendor,
+    .GetVendorId = get_vendor_id,
+    .GetVersion = get_version,
+    .GetSupportedDevices = get_devices,
+    .CreateEp = create_ep,
+    .ReleaseEp = release_ep,
+    .CreateDataTransfer = create_data_transfer,
+    .IsStreamAware = is_stream_aware,
+};
+
+OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, const OrtLogger *logger,
+                             OrtEpFactory **out, size_t most, size_t *n)
+{
+    (void)name;
+    int minor = tsr__ort_minor(base->GetVersionString());
+    // ONNX Runtime prints an error if a version is asked for that it does not have.
+    const OrtApi *api = base->GetApi(minor < ORT_API_EP ? (uint32_t)minor : ORT_API_EP);
+    if (!api)
+        return NULL; // cannot report an error
+    if (minor < ORT_API_EP || most < 1)
+        return api->CreateStatus(ORT_FAIL, EP_NAME " needs ONNX Runtime 1.24 or later");
+    struct ep_factory *factory = calloc(1, sizeof *factory);
+    if (!factory)
+        return api->CreateStatus(ORT_FAIL, "out of memory");
+    factory->ort = functions;
+    factory->api = (struct ep_api){base, api, api->GetEpApi(), api->GetModelEditorApi()};
+    factory->logger = logger;
+    atomic_init(&factory->references, 1);
+    out[0] = &factory->ort;
+    *n = 1;
+    return NULL;
+}
+
+OrtStatus *ReleaseEpFactory(OrtEpFactory *factory)
+{
+    tsr__ep_factory_release((struct ep_factory *)factory);
+    return NULL;
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// ort_ep.h - own declaration of ONNX Runtime's interface for execution providers, as of 1.24.
+//
+// Structs that a provider fills in (OrtEpFactory, OrtEp, OrtNodeComputeInfo) begin with the version
+// that they were written for. ONNX Runtime reads no field that is newer than this version.
+#ifndef TSR_EP_ORT_EP_H
+#define TSR_EP_ORT_EP_H
+
+#include "engine/engine.h"
+
+typedef struct OrtEp OrtEp;
+typedef struct OrtEpFactory OrtEpFactory;
+typedef struct OrtEpDevice OrtEpDevice;
+typedef struct OrtEpGraphSupportInfo OrtEpGraphSupportInfo;
+typedef struct OrtNodeComputeContext OrtNodeComputeContext;
+typedef struct OrtNodeComputeInfo OrtNodeComputeInfo;
+typedef struct OrtDataTransferImpl OrtDataTransferImpl;
+
+enum { ORT_HARDWARE_CPU = 0 };
+// Whether a compiled model (EPContext) can be run.
+enum {
+    ORT_COMPILED_NOT_APPLICABLE,
+    ORT_COMPILED_OPTIMAL,
+    ORT_COMPILED_PREFER_RECOMPILATION,
+    ORT_COMPILED_UNSUPPORTED
+};
+
+typedef struct OrtNodeFusionOptions {
+    uint32_t ort_version_supported;
+    bool drop_constant_initializers; // the fused node gets no weights as inputs
+} OrtNodeFusionOptions;
+
+struct OrtEpApi {
+    OrtStatus *(*CreateEpDevice)(OrtEpFactory *factory, const OrtHardwareDevice *hardware,
+                                 const OrtKeyValuePairs *metadata, const OrtKeyValuePairs *options,
+                                 OrtEpDevice **out);
+    void (*ReleaseEpDevice)(OrtEpDevice *device);
+    OrtStatus *(*EpGraphSupportInfo_AddNodesToFuse)(OrtEpGraphSupportInfo *info,
+                                                    const OrtNode *const *nodes, size_t n,
+                                                    const OrtNodeFusionOptions *options);
+};
+
+struct OrtModelEditorApi {
+    void *reserved_0[6];
+    OrtStatus *(*CreateNode)(const char *op, const char *domain, const char *name,
+                             const char *const *inputs, size_t n_inputs, const char *const *outputs,
+                             size_t n_outputs, OrtOpAttr **attributes, size_t n_attributes,
+                             OrtNode **out);
+};
+
+// A fused node after Compile. Threads may call Compute at the same time.
+struct OrtNodeComputeInfo {
+    uint32_t ort_version_supported;
+    OrtStatus *(*CreateState)(OrtNodeComputeInfo *info, OrtNodeComputeContext *context, void **out);
+    OrtStatus *(*Compute)(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context);
+    void (*ReleaseState)(OrtNodeComputeInfo *info, void *state);
+};
+
+// The provider in one session of the application.
+struct OrtEp {
+    uint32_t ort_version_supported;
+    const char *(*GetName)(const OrtEp *ep);
+    // Errors of GetCapability are only logged; errors of Compile fail the session.
+    OrtStatus *(*GetCapability)(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *info);
+    OrtStatus *(*Compile)(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t n,
+                          OrtNodeComputeInfo **infos, OrtNode **context_nodes);
+    void (*ReleaseNodeComputeInfos)(OrtEp *ep, OrtNodeComputeInfo **infos, size_t n);
+    void *reserved_5[3];
+    OrtStatus *(*OnRunStart)(OrtEp *ep, const OrtRunOptions *options);
+    OrtStatus *(*OnRunEnd)(OrtEp *ep, const OrtRunOptions *options, bool synchronize);
+    void *reserved_10[2];
+    const char *(*GetCompiledModelCompatibilityInfo)(OrtEp *ep, const OrtGraph *graph);
+    void *reserved_13;
+    OrtStatus *(*IsConcurrentRunSupported)(OrtEp *ep, bool *out);
+};
+_Static_assert(offsetof(OrtEp, OnRunStart) == 8 * sizeof(void *), "place of OnRunStart");
+_Static_assert(sizeof(OrtEp) == 120, "size of OrtEp");
+
+struct OrtEpFactory {
+    uint32_t ort_version_supported;
+    const char *(*GetName)(const OrtEpFactory *factory);
+    const char *(*GetVendor)(const OrtEpFactory *factory);
+    OrtStatus *(*GetSupportedDevices)(OrtEpFactory *factory,
+                                      const OrtHardwareDevice *const *hardware, size_t n_hardware,
+                                      OrtEpDevice **out, size_t most, size_t *n);
+    OrtStatus *(*CreateEp)(OrtEpFactory *factory, const OrtHardwareDevice *const *devices,
+                           const OrtKeyValuePairs *const *metadata, size_t n,
+                           const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **out);
+    void (*ReleaseEp)(OrtEpFactory *factory, OrtEp *ep);
+    uint32_t (*GetVendorId)(const OrtEpFactory *factory);
+    const char *(*GetVersion)(const OrtEpFactory *factory);
+    OrtStatus *(*ValidateCompiledModelCompatibilityInfo)(OrtEpFactory *factory,
+                                                         const OrtHardwareDevice *const *devices,
+                                                         size_t n, const char *info, int *out);
+    void *reserved_9[2];
+    // ONNX Runtime calls it without a check for NULL.
+    OrtStatus *(*CreateDataTransfer)(OrtEpFactory *factory, OrtDataTransferImpl **out);
+    bool (*IsStreamAware)(const OrtEpFactory *factory);
+    void *reserved_13[5];
+};
+_Static_assert(offsetof(OrtEpFactory, CreateDataTransfer) == 11 * sizeof(void *),
+               "place of CreateDataTransfer");
+_Static_assert(sizeof(OrtEpFactory) == 144, "size of OrtEpFactory");
+
+#endif
