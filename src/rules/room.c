@@ -37,3 +37,12 @@ bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
     }
     return false;
 }
+
+bool tsr__is_cache_output(const tsr_node *node, size_t output)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    for (size_t i = 0; row && output > 0 && i < TSR_COUNT(row->caches); i++)
+        if (row->caches[i].present == output)
+            return true;
+    return false;
+}

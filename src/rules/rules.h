@@ -195,6 +195,8 @@ bool tsr__node_is_constant(const tsr_node *node);
 
 // The engine overwrites input i of the node, even if it has other readers: provide a copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
+// True if the output is a KV cache: an input of the node with the new tokens appended (room.c).
+bool tsr__is_cache_output(const tsr_node *node, size_t output);
 
 // The engine may write the result over input 0 and read it afterwards: another node must read input
 // 0 once the result is there.

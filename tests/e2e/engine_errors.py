@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs that ONNX Runtime computes wrong, and partitions and reference runs do not (docs/numbers.md): a MoE whose input nothing else
-reads, Splits of one value that it takes for each other. And a rank that one branch of an If alone has, which is not believed.
+reads, Splits of one value that it takes for each other, caches of GroupQueryAttention that it places in memory of their past. And a rank that one branch of an If alone has, which is not believed.
 
 usage: engine_errors.py TESSERA"""
 import json, os, sys
@@ -90,6 +90,31 @@ def splits(d):
         check("Splits of operator set %d, rows sharded" % opset, d, f, {"x": x}, want, "first:x={2,1:0,1}")
 
 
+def caches(d):
+    """Layers of attention with 2 key heads of 8 elements; 5 tokens are in the caches, 3 are new."""
+    nodes, inputs, outputs, hidden = [], [info("x", [1, 3, 64]), info("last", [1], T.INT32), info("total", [], T.INT32)], [], "x"
+    feeds = {"x": rng.standard_normal((1, 3, 64)).astype("f4"), "last": np.array([7], "i4"), "total": np.array(8, "i4")}
+    w = rng.standard_normal((32, 64)).astype("f4") * 0.2
+    for k in range(3):
+        past = ["past%d%s" % (k, which) for which in "kv"]
+        present = ["present%d%s" % (k, which) for which in "kv"]
+        nodes.append(h.make_node("GroupQueryAttention", [hidden, "", "", *past, "last", "total"], ["a%d" % k, *present], name="attention%d" % k,
+                                 domain="com.microsoft", num_heads=4, kv_num_heads=2))
+        nodes.append(h.make_node("MatMul", ["a%d" % k, "w"], ["h%d" % k], name="out%d" % k))
+        hidden = "h%d" % k
+        inputs += [info(p, [1, 2, "past", 8]) for p in past]
+        outputs += [info(p, [1, 2, None, 8]) for p in present]
+        feeds.update({p: rng.standard_normal((1, 2, 5, 8)).astype("f4") for p in past})
+    f = save(d + "/caches.onnx", nodes, inputs, outputs + [info(hidden, [1, 3, 64])], [("w", w)])
+    words = [word for k in range(3) for word in ("--shard", "attention%d:past%dk={1,2,1,1:0,1}" % (k, k))]
+    rc, _, err = tessera("annotate", f, "--config", "c:2", *words, "-o", d + "/a.onnx")
+    case("caches: annotate", rc == 0, err)
+    np.savez(d + "/in.npz", **feeds)
+    for level in (0, 3):
+        rc, out, err = tessera("verify", d + "/a.onnx", "--inputs", d + "/in.npz", "--optimize", level)
+        case("caches of sharded heads, optimization level %d" % level, rc == 0, out[-600:] + err)
+
+
 def branches(d):
     """One branch squeezes axes that are not known before the run, so that its rank is open; the model declares the other branch's."""
     for declared in (2, None):
@@ -113,5 +138,5 @@ def branches(d):
         case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
 
 
-harness.run([moe, splits, branches])
+harness.run([moe, splits, caches, branches])
 harness.finish()

@@ -260,6 +260,24 @@ def far_grid_samples():
     return run(m, {"x": x, "g": grid})[0].ravel().tolist() != [0]
 
 
+def cache_of_its_past():
+    nodes, feeds, hidden = [], {"x": np.ones((1, 3, 64), np.float32), "last": np.array([7], np.int32), "total": np.array(8, np.int32)}, "x"
+    inputs, outputs = [value("x", T.FLOAT, [1, 3, 64]), value("last", T.INT32, [1]), value("total", T.INT32, [])], []
+    for k in range(3):
+        past = ["past%d%s" % (k, which) for which in "kv"]
+        nodes += [h.make_node("Neg", [p], ["neg_" + p]) for p in past]
+        nodes.append(h.make_node("GroupQueryAttention", [hidden, "", "", *("neg_" + p for p in past), "last", "total"],
+                                 ["a%d" % k, "key%d" % k, "value%d" % k], domain="com.microsoft", num_heads=4, kv_num_heads=2))
+        nodes.append(h.make_node("MatMul", ["a%d" % k, "w"], ["h%d" % k]))
+        nodes += [h.make_node("Neg", [c + str(k)], ["y%s%d" % (c, k)]) for c in ("key", "value")]
+        inputs += [value(p, T.FLOAT, [1, 2, "past", 8]) for p in past]
+        outputs += [value("y%s%d" % (c, k), T.FLOAT, None) for c in ("key", "value")]
+        feeds.update({p: np.ones((1, 2, 5, 8), np.float32) for p in past})
+        hidden = "h%d" % k
+    w = numpy_helper.from_array(np.ones((32, 64), np.float32), "w")
+    return refuses(model(nodes, inputs, outputs, [w], domains=["com.microsoft"]), feeds)
+
+
 # ---- the report -----------------------------------------------------------------------------------
 
 def outcome(name):

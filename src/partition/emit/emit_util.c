@@ -261,6 +261,23 @@ static bool reads_list(const struct step *st)
     return false;
 }
 
+// Declares the local sizes of a cache with appended tokens. Unknown sizes get names of their own
+// (quirk cache_of_its_past).
+static tsr_status declare_cache(struct part *part, tsr_value *value, const struct form *form)
+{
+    tsr_dim dims[TILE_MAX_RANK];
+    if (form->item->dtype == TSR_UNDEFINED || !tsr__part_dims_here(part, form, dims))
+        return tsr__part_rank_known(part, value, form);
+    for (int axis = 0; axis < form->item->rank; axis++) {
+        if (dims[axis].value >= 0 || *dims[axis].symbol)
+            continue;
+        dims[axis].symbol = tsr__part_new_name(part).p;
+        if (!dims[axis].symbol)
+            return TSR_NOMEM;
+    }
+    return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
+}
+
 // Engines do not infer the rank of, for example, an Expand to computed sizes, and refuse to Scan
 // it.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
@@ -270,9 +287,12 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
         const struct form *form = st->outputs[i];
         if (!form || !form->local[part->rank] || form->item->list || form->item->rank < 0)
             continue;
-        if (!of_list && tsr_value_rank(form->item->value) < 0)
+        bool is_cache = tsr__is_cache_output(st->flow->node, i);
+        if (!of_list && !is_cache && tsr_value_rank(form->item->value) < 0)
             continue;
-        tsr_status status = tsr__part_rank_known(part, form->local[part->rank], form);
+        tsr_value *local = form->local[part->rank];
+        tsr_status status =
+            is_cache ? declare_cache(part, local, form) : tsr__part_rank_known(part, local, form);
         if (status != TSR_OK)
             return status;
     }
