@@ -87,6 +87,8 @@ struct wanted {
 
 // ---- values (engine_values.c) -------------------------------------------------------------------
 
+// ONNX's number of an element type of ONNX Runtime.
+tsr_dtype tsr__engine_dtype(int type);
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
 // A value over GPU memory that a rank there shares with the producer of the tensor; info: of that

@@ -50,10 +50,10 @@ static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
 // 24 -> TSR_UINT2, 1 -> 1: types below 24 have one number in both.
-static int from_engine(int type)
+tsr_dtype tsr__engine_dtype(int type)
 {
     bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
-    return newer ? newer_types[type - FIRST_NEWER] : type;
+    return (tsr_dtype)(newer ? newer_types[type - FIRST_NEWER] : type);
 }
 
 static int to_engine(int type)
@@ -77,7 +77,7 @@ static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, s
     TRY(api->GetDimensionsCount(tensor, &out->rank));
     if (out->rank <= RUN_MAX_RANK)
         TRY(api->GetDimensions(tensor, out->dims, out->rank));
-    out->type = from_engine(type);
+    out->type = (int)tsr__engine_dtype(type);
     return NULL;
 }
 
@@ -233,7 +233,7 @@ static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *value, struct se
     TRY(api->GetTensorTypeAndShape(value, &info));
     OrtStatus *failed = see_info(api, info, out);
     api->ReleaseTensorTypeAndShapeInfo(info);
-    out->type = from_engine(out->type);
+    out->type = (int)tsr__engine_dtype(out->type);
     return failed;
 }
 

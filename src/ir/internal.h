@@ -24,6 +24,8 @@ struct store {
     struct str bytes;
     struct folder folder; // of the model file; only if has_folder
     bool has_folder;
+    struct folder more_data; // another folder with data files; only if has_more_data
+    bool has_more_data;
     struct arena arena; // merged messages, data of new constants
     struct window *windows;
     struct opened *opened;
@@ -31,6 +33,8 @@ struct store {
 struct store *tsr__store_new(tsr_session *session);
 struct store *tsr__store_hold(struct store *store);
 void tsr__store_drop(struct store *store);
+// Data files that are not in the folder of the model are searched in the folder of another file.
+tsr_status tsr__store_add_data(struct store *store, const char *file) TSR_MUST_USE;
 
 // A NUL-terminated string that is stored once per model (operator, domain).
 struct symbol {

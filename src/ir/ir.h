@@ -30,6 +30,8 @@ tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MU
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // Raises ir_version to 11, the first with configurations, if it is lower.
 tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
+// Data files that are not in the folder of the model are searched in the folder of another file.
+tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file) TSR_MUST_USE;
 // The external data files of the model, each once. The list is in the model's arena.
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n) TSR_MUST_USE;
 
@@ -123,6 +125,9 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 // The position of the raw bytes in a file. False: they are in typed fields; use tsr_tensor_data.
 // The model keeps fd open.
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
+// The file of external data and the offset in it, as the model states them. False: the data is not
+// external, or its record is invalid.
+bool tsr__tensor_external(const tsr_tensor *tensor, struct str *location, uint64_t *offset);
 // As tsr_tensor_data, but missing external data is only a warning (external-absent, once per
 // session).
 bool tsr__tensor_peek(const tsr_tensor *tensor, const void **bytes, size_t *n);

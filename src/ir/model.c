@@ -122,6 +122,11 @@ free_model:
     return st;
 }
 
+tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file)
+{
+    return tsr__store_add_data(model->store, file);
+}
+
 // The bytes are not copied and must stay valid until the model and its clones are freed. Without a
 // path external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)

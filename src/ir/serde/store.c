@@ -6,6 +6,9 @@
 // demand.
 #include "ir/serde/serde.h"
 
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +56,8 @@ void tsr__store_drop(struct store *store)
     close_data_files(store);
     if (store->has_folder)
         tsr__folder_close(&store->folder);
+    if (store->has_more_data)
+        tsr__folder_close(&store->more_data);
     tsr__file_unmap(&store->file);
     tsr__arena_free(&store->arena);
     tsr__free(store->session, store, sizeof(*store));
@@ -75,17 +80,46 @@ static tsr_status open_folder(struct store *store, const struct place *at)
     return st;
 }
 
+tsr_status tsr__store_add_data(struct store *store, const char *file)
+{
+    if (store->has_more_data)
+        tsr__folder_close(&store->more_data);
+    tsr_status st = tsr__folder_of_file(store->session, file, &store->more_data);
+    store->has_more_data = st == TSR_OK;
+    return st;
+}
+
+// The folder of a data file. Names are checked when the file is opened.
+static tsr_status find_folder(struct store *store, struct str location, const struct place *at,
+                              const struct folder **out)
+{
+    char name[NAME_MAX + 1];
+    tsr_status st = open_folder(store, at);
+    if (st != TSR_OK)
+        return st;
+    *out = &store->folder;
+    if (!store->has_more_data)
+        return TSR_OK;
+    bool is_short = location.n < sizeof name;
+    if (is_short)
+        snprintf(name, sizeof name, STR_FMT, STR_ARG(location));
+    if (!is_short || faccessat(store->folder.fd, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        *out = &store->more_data;
+    return TSR_OK;
+}
+
 // Tensors keep the result, so each range is mapped once.
 tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
                           const struct place *at, const void **data)
 {
-    tsr_status st = open_folder(store, at);
+    const struct folder *folder;
+    tsr_status st = find_folder(store, external->location, at, &folder);
     if (st != TSR_OK)
         return st;
     struct window *window = ARENA_NEW(&store->arena, struct window);
     if (!window)
         return TSR_NOMEM;
-    st = tsr__external_map(store->session, &store->folder, external, at, &window->map);
+    st = tsr__external_map(store->session, folder, external, at, &window->map);
     if (st != TSR_OK)
         return st;
     window->next = store->windows;
@@ -107,7 +141,8 @@ static bool serves(const struct opened *opened, const struct wire_external *exte
 tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
                            const struct place *at, int *out)
 {
-    tsr_status st = open_folder(store, at);
+    const struct folder *folder;
+    tsr_status st = find_folder(store, external->location, at, &folder);
     if (st != TSR_OK)
         return st;
     for (const struct opened *known = store->opened; known; known = known->next)
@@ -120,7 +155,7 @@ tsr_status tsr__store_open(struct store *store, const struct wire_external *exte
         return TSR_NOMEM;
     uint64_t length = 0;
     int fd = -1;
-    st = tsr__external_open(store->session, &store->folder, external, at, &fd, &length);
+    st = tsr__external_open(store->session, folder, external, at, &fd, &length);
     if (st != TSR_OK)
         return st;
     *opened = (struct opened){store->opened, tsr__arena_str(&store->arena, external->location), fd};

@@ -398,6 +398,20 @@ bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint
     return true;
 }
 
+bool tsr__tensor_external(const tsr_tensor *asked, struct str *location, uint64_t *offset)
+{
+    tsr_tensor *tensor = (tsr_tensor *)asked;
+    struct wire_external external;
+    int64_t bytes = 0;
+    tsr__tensor_decode(tensor);
+    if (!tensor->external || size_of(tensor, &bytes) != TSR_OK ||
+        external_of(tensor, bytes, &external) != TSR_OK)
+        return false;
+    *location = external.location;
+    *offset = external.offset;
+    return true;
+}
+
 tsr_status tsr__tensor_check_external(const tsr_tensor *tensor)
 {
     int fd;
