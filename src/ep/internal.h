@@ -47,11 +47,12 @@ void tsr__ep_provider_free(struct provider *provider);
 tsr_status tsr__ep_report(tsr_session *session, const struct ep_api *api, OrtStatus *status);
 
 // ---- graph_model.c
-// Writes the graph as a model file into the folder; *path is its path, in the arena. For models
-// that the application has only in memory, or whose weights it replaced.
-tsr_status tsr__ep_graph_write(tsr_session *session, const struct ep_api *api,
-                               const OrtGraph *graph, const char *folder, struct arena *arena,
-                               const char **path) TSR_MUST_USE;
+// Writes the graph as a model file into the folder and loads it. For models that the application
+// has only in memory, or whose weights it replaced. The folder must live as long as the model.
+tsr_status tsr__ep_graph_load(tsr_session *session, const struct ep_api *api, const OrtGraph *graph,
+                              const char *folder, tsr_model **out) TSR_MUST_USE;
+
+// ---- graph_matches.c
 // Whether the model, read from the graph's model path, has the inputs, outputs and weights of the
 // graph. False if the application replaced weights.
 tsr_status tsr__ep_graph_matches(tsr_session *session, const struct ep_api *api,
