@@ -320,7 +320,7 @@ static tsr_status look_at(struct round *round, tsr_model *model)
     if (tsr__sim_sizes(&of->arena, model, of->sizes, of->n_sizes, &all, &n))
         st = tsr__shapes_declare(copy, all, n, NULL);
     if (st == TSR_OK)
-        st = tsr__partition_look(copy, CONFIG, &(struct partition_look){look, round});
+        st = tsr__partition_visit(copy, CONFIG, &(struct partition_visitor){look, round});
     tsr_model_free(copy);
     return st;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// fingerprint.c - the digest of the model, and the fingerprint of the partition: 16 hexadecimal
-// digits over everything that determines what the ranks do. Every rank file and communication has
-// it, so that parts of two partitions never communicate.
+// fingerprint.c - computes the digest of the model and the fingerprint of the partition: 16
+// hexadecimal digits over everything that determines the behaviour of the ranks. Every rank file
+// and every communication node has the fingerprint, so that ranks of different partitions never
+// communicate.
 #include "internal.h"
 
-// A model without a file: as it would be saved.
+// Digests a model without a file, as it would be saved.
 static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
 {
     void *bytes;
@@ -28,9 +29,9 @@ tsr_status tsr__model_digest(struct draft *draft)
     return st;
 }
 
-// ---- the draft ---------------------------------------------------------------------------------
+// ---- the steps ----------------------------------------------------------------------------------
 
-// With its length, so that "ab" "c" and "a" "bc" differ.
+// Adds the length too, so that "ab" "c" and "a" "bc" differ.
 static void add_text(struct sha256 *sha256, struct str text)
 {
     uint64_t n = text.n;
@@ -52,7 +53,8 @@ static void add_form(struct draft *draft, struct sha256 *sha256, const struct fo
     add_text(sha256, (struct str){(const char *)code, n * sizeof(*code)});
 }
 
-// Stable numbers for kinds of steps, so that fingerprints do not depend on the enumeration.
+// Returns fixed numbers for kinds of steps, so that fingerprints do not depend on the order of the
+// enums.
 static int stamp_of(const struct step *st)
 {
     static const int stamps[] = {[STEP_NODE - STEP_NODE] = 0,  [STEP_SLICE - STEP_NODE] = 1,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// opsets.c - the IR version and opset of a rank file: the lowest that its content allows, so that
-// older engines accept it. Both depend on the element types of the whole model, bodies included.
+// opsets.c - chooses the IR version and opset of a rank file: the lowest that its content allows,
+// so that older engines accept it. Both depend on the element types of the full model, bodies
+// included.
 #include "internal.h"
 
-#define LOWEST_OPSET 17 // of ai.onnx: the lowest (rules/versions.c)
+#define LOWEST_OPSET 17 // lowest opset of ai.onnx (rules/versions.c)
 
 static void note_type(struct draft *draft, const tsr_value *value)
 {
@@ -26,13 +27,13 @@ void tsr__draft_types(struct draft *draft)
         note_type(draft, tsr_graph_input(graph, i));
 }
 
-// Unknown types are TSR_UNDEFINED.
+// For unknown types pass TSR_UNDEFINED.
 static bool has_type(const struct draft *draft, tsr_dtype type)
 {
     return draft->types >> type & 1;
 }
 
-// 10 at most if the types allow it: older engines refuse more.
+// Returns at most 10 if the types allow it, because older engines reject more.
 int64_t tsr__part_ir(const struct draft *draft)
 {
     static const struct {
@@ -42,7 +43,7 @@ int64_t tsr__part_ir(const struct draft *draft)
                  {TSR_FLOAT8E5M2FNUZ, 9}, {TSR_UINT4, 10},         {TSR_INT4, 10},
                  {TSR_FLOAT4E2M1, 11},    {TSR_FLOAT8E8M0, 12},    {TSR_UINT2, 13},
                  {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
-    const int64_t lowest = 4, usual = 8; // 4: constants need not be inputs
+    const int64_t lowest = 4, usual = 8; // from 4 on, constants need not be inputs
     int64_t own = tsr_model_ir_version(draft->model), ir = usual;
     if (own < usual)
         ir = int64_max(own, lowest);
@@ -54,7 +55,7 @@ int64_t tsr__part_ir(const struct draft *draft)
     return ir;
 }
 
-// True if all opsets in question have all element types of the model.
+// True if every opset from the lowest on supports all element types of the model.
 static bool all_plain(const struct draft *draft)
 {
     for (int type = 0; type < 64; type++)
@@ -63,8 +64,8 @@ static bool all_plain(const struct draft *draft)
     return true;
 }
 
-// The node that needs the highest opset, and that opset.
-static const tsr_node *most_needing(const struct part *part, int64_t *least)
+// Returns the node that needs the highest opset, and that opset in *least.
+static const tsr_node *highest_opset_node(const struct part *part, int64_t *least)
 {
     const tsr_node *most = NULL;
     bool plain = all_plain(part->draft);
@@ -85,12 +86,12 @@ static const tsr_node *most_needing(const struct part *part, int64_t *least)
 tsr_status tsr__part_lower(struct part *part)
 {
     if (tsr_model_function_count(part->model))
-        return TSR_OK; // their bodies import opsets of their own
+        return TSR_OK; // bodies of functions import their own opsets
     int64_t least;
-    const tsr_node *why = most_needing(part, &least);
+    const tsr_node *why = highest_opset_node(part, &least);
     if (!why)
         return TSR_OK;
-    if (least > LOWEST_OPSET) { // for the message if an engine refuses it
+    if (least > LOWEST_OPSET) { // recorded for the message if an engine rejects it
         struct str text =
             tsr__arena_printf(part->draft->arena, STR_FMT " '" STR_FMT "'",
                               STR_ARG(tsr__node_op_str(why)), STR_ARG(tsr__node_str(why)));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // part_manifest.c - fills the manifest: ports with their layouts, devices with their files,
-// communications, replicated nodes, stages, states. Files are added as they are written
-// (publish.c).
+// communications, replicated nodes, stages, states. publish.c adds the files as it writes them.
 //
-// Strings are not copied: they belong to the model and the parts, which live until the manifest is
-// written. Out of memory is checked once, at the end, by draft_status.
+// Strings are not copied: they belong to the model and the rank graphs, which live until the
+// manifest is written. Out of memory is checked once at the end, by draft_status.
 #include "internal.h"
 
-// Ranks that have the input.
+// Stores the ranks that have the input and returns their number.
 static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
 {
     struct item *it = tsr__item_of(draft, value);
@@ -20,8 +19,8 @@ static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
     return n;
 }
 
-// The layout that is kept; else unsharded, on the ranks that have the input or on rank 0 for
-// outputs.
+// Returns the layout that is kept. By default a port is unsharded: an input on the ranks that have
+// it, an output on rank 0.
 static const struct tile_layout *port_layout(struct draft *draft, enum side side, tsr_value *value)
 {
     const struct tile_layout *kept = draft->kept[tsr__value_id(value)];
@@ -50,7 +49,7 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
             continue;
         int rank = tsr_value_rank(value);
         const struct tile_layout *layout = port_layout(draft, side, value);
-        tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(rank));
+        tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, dims_capacity(rank));
         if (!layout || !dims)
             return NULL;
         for (int axis = 0; axis < rank; axis++)
@@ -66,13 +65,13 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
     return ports;
 }
 
-// What tsr__steps_visit passes on.
+// Data for the callback of tsr__steps_visit.
 struct collective_list {
     struct arena *arena;
     struct manifest *manifest;
 };
 
-// Groups that no rank needs are left out, as in the graphs.
+// Leaves out groups that no rank needs; the graphs leave them out too.
 static void add_collective(void *data, const struct step *st)
 {
     struct collective_list *list = data;
@@ -110,7 +109,7 @@ static void add_replicated(void *data, const struct node_flow *nf)
             tsr_node_name(nf->node), tsr_node_op(nf->node), nf->replicated};
 }
 
-// Nodes that have a sharding and are replicated, with the reason.
+// Lists the nodes that are replicated although they have a sharding, with the reason.
 static void make_replicated(struct draft *draft, struct manifest *manifest)
 {
     manifest->replicated = ARENA_ARRAY(draft->arena, struct manifest_replicated,
@@ -136,7 +135,7 @@ static void list_ports(struct draft *draft, const struct part *part, struct mani
     device->has_ports = true;
 }
 
-// Rank r is device r of the configuration.
+// Rank r runs on device r of the configuration.
 static void make_device(struct draft *draft, const struct part *part, bool common,
                         struct manifest_device *device)
 {
@@ -182,7 +181,7 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present)};
 }
 
-// There are at most two files per rank, the common data, and two of a wrapped model.
+// There are at most two files per rank, one with common data, and two for a wrapped model.
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {

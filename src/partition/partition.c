@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.c - tsr_partition: check, flow, draft, build, prove, write. The folder appears complete
-// or not at all.
+// partition.c - tsr_partition: partitions a model in six steps. The folder appears complete or not
+// at all.
 //
 //     check    the annotations of the configuration; any error ends it here
 //     flow     the layout of every value; some nodes are expanded in a copy of the model
@@ -13,19 +13,19 @@
 #include <limits.h>
 #include <unistd.h>
 
-// A call of tsr_partition, with what all its steps ask for.
+// The arguments of a call of tsr_partition.
 struct request {
     tsr_model *model;
     tsr_session *session;
     struct place at;    // the model's file, for diagnostics
     const char *folder; // NULL: nothing is written
     tsr_partition_options options;
-    tsr_partition_summary *summary; // or NULL
+    tsr_partition_summary *summary; // may be NULL
 };
 
 // ---- configuration ------------------------------------------------------------------------------
 
-// Reports that the configuration has no usable number of devices, is unknown, or does not exist.
+// Reports that the configuration is unknown, missing, or has no usable number of devices.
 static tsr_status refuse_config(const struct request *request, const tsr_config *config)
 {
     static const char hint[] =
@@ -48,7 +48,7 @@ static tsr_status refuse_config(const struct request *request, const tsr_config 
     return TSR_INVALID;
 }
 
-// Finds the named configuration, or the only one.
+// Finds the configuration by name; without a name the model must have only one.
 static tsr_status choose_config(const struct request *request, const tsr_config **out)
 {
     const tsr_model *model = request->model;
@@ -72,8 +72,8 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
     return refuse_config(request, config);
 }
 
-// Checks the annotations. The checker reports each error; one more diagnostic says that nothing was
-// written.
+// Checks the annotations. The checker reports each error; one more diagnostic states that nothing
+// was written.
 static tsr_status refuse_errors(const struct request *request, const tsr_config *config)
 {
     size_t before = tsr__diag_errors(request->session);
@@ -89,13 +89,13 @@ static tsr_status refuse_errors(const struct request *request, const tsr_config 
     return TSR_INVALID;
 }
 
-// What tsr__flow_visit passes on.
+// Data for the callback of tsr__flow_visit.
 struct refusal {
     tsr_session *session;
     tsr_status status;
 };
 
-// With --strict: reports a node that has a sharding and is replicated.
+// With --strict: reports a node that is replicated although it has a sharding.
 static void refuse_node(void *data, const struct node_flow *nf)
 {
     struct refusal *refusal = data;
@@ -108,7 +108,7 @@ static void refuse_node(void *data, const struct node_flow *nf)
     refusal->status = TSR_UNSUPPORTED;
 }
 
-// Reports all such nodes before it fails.
+// Reports all such nodes, then fails.
 static tsr_status refuse_replicated(const struct draft *draft)
 {
     struct refusal refusal = {draft->session, TSR_OK};
@@ -118,7 +118,7 @@ static tsr_status refuse_replicated(const struct draft *draft)
 
 // ---- entry point --------------------------------------------------------------------------------
 
-// A model without ai.onnx gets 17, for the nodes that we add.
+// Returns the opset of ai.onnx. A model without ai.onnx gets 17 for the nodes that Tessera adds.
 static int64_t onnx_opset(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
@@ -127,7 +127,7 @@ static int64_t onnx_opset(const tsr_model *model)
     return 17;
 }
 
-// Computes the flow, which reports its own errors. Device d of the configuration is rank d. If
+// Computes the flow, which reports its own errors. Device d of the configuration becomes rank d. If
 // nodes were expanded, draft->model is the copy.
 static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config)
 {
@@ -152,8 +152,8 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
     return TSR_NOMEM;
 }
 
-// Copies the model and inlines its functions; *out stays NULL without functions. *config becomes
-// that of the copy. The caller frees *out, also after a failure.
+// Copies the model and inlines its functions. *out stays NULL if there are none. *config becomes
+// the configuration of the copy. The caller frees *out, also after a failure.
 static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
     if (!tsr__has_calls(model))
@@ -178,8 +178,8 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
     return TSR_UNSUPPORTED;
 }
 
-// Reads the options about files. Only a wrapped model has a transport: other folders get one when
-// they are run.
+// Reads the options about files. Only a wrapped model stores a transport; for other folders it is
+// chosen at run time.
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
@@ -202,8 +202,8 @@ static tsr_status choose_files(const struct request *request, struct draft *draf
 
 // ---- building and writing ----------------------------------------------------------------------
 
-// Passes the graphs to the callback instead of writing them.
-static tsr_status show_parts(const struct draft *draft, const struct part *parts)
+// Passes the graphs to the callback and writes nothing.
+static tsr_status visit_parts(const struct draft *draft, const struct part *parts)
 {
     struct partition_part *list =
         ARENA_ARRAY(draft->arena, struct partition_part, (size_t)draft->n_ranks);
@@ -211,12 +211,12 @@ static tsr_status show_parts(const struct draft *draft, const struct part *parts
         return TSR_NOMEM;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         list[rank] = (struct partition_part){parts[rank].model, parts[rank].weight_bytes};
-    return draft->look->look(draft->look->data, list, draft->n_ranks);
+    return draft->visitor->visit(draft->visitor->data, list, draft->n_ranks);
 }
 
 static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *options)
 {
-    tsr_status st = draft->look ? TSR_OK : tsr__model_digest(draft);
+    tsr_status st = draft->visitor ? TSR_OK : tsr__model_digest(draft);
     if (st != TSR_OK)
         return st;
     st = tsr__draft_ports(draft, options);
@@ -245,17 +245,17 @@ static tsr_status build_parts(struct draft *draft, const tsr_partition_options *
     return tsr__parts_agree(draft, parts);
 }
 
-static tsr_status use_parts(struct draft *draft, struct part *parts, const char *folder,
-                            const tsr_partition_options *options, struct manifest *manifest)
+static tsr_status write_or_visit(struct draft *draft, struct part *parts, const char *folder,
+                                 const tsr_partition_options *options, struct manifest *manifest)
 {
-    if (draft->look)
-        return show_parts(draft, parts);
+    if (draft->visitor)
+        return visit_parts(draft, parts);
     if (options->dry_run)
         return tsr__parts_measure(draft, parts, manifest);
     return tsr__parts_publish(draft, parts, folder, options->force, manifest);
 }
 
-// Nothing is written before the proof.
+// Nothing is written before the proof has succeeded.
 static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -270,7 +270,7 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
     st = build_parts(draft, options, parts);
     if (st != TSR_OK)
         goto free_parts;
-    st = use_parts(draft, parts, folder, options, &manifest);
+    st = write_or_visit(draft, parts, folder, options, &manifest);
     if (st != TSR_OK || !summary)
         goto free_parts;
     st = tsr__parts_summarize(draft, parts, &manifest, summary);
@@ -302,7 +302,7 @@ free_models:
     return st;
 }
 
-// Everything that is planned is in the arena; only the summary, owned by the session, outlives it.
+// All planning data is in the arena. Only the summary, which the session owns, outlives it.
 static tsr_status partition(struct request *request, struct draft draft)
 {
     const tsr_config *config;
@@ -336,11 +336,11 @@ tsr_status tsr__partition(tsr_model *model, const char *folder,
     return partition(&request, (struct draft){.undigested = undigested});
 }
 
-tsr_status tsr__partition_look(tsr_model *model, const char *config,
-                               const struct partition_look *look)
+tsr_status tsr__partition_visit(tsr_model *model, const char *config,
+                                const struct partition_visitor *visitor)
 {
     struct request request = {.model = model, .options = {.config = config, .dry_run = true}};
-    return partition(&request, (struct draft){.look = look});
+    return partition(&request, (struct draft){.visitor = visitor});
 }
 
 tsr_status tsr_partition_into(tsr_model *model, const char *folder,

@@ -6,21 +6,21 @@
 
 #include "base/base.h"
 
-// tsr_partition; benchmarks can leave out the digests of data files.
+// As tsr_partition. Benchmarks can leave out the digests of data files.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options, bool undigested,
                           tsr_partition_summary *summary);
 
-// The parts of a model as they would be written, for a callback.
+// One rank's model, as it would be written; passed to a callback.
 struct partition_part {
     tsr_model *model; // weights have types and shapes but no data
     int64_t weight_bytes;
 };
-struct partition_look {
-    tsr_status (*look)(void *data, const struct partition_part *parts, int64_t n);
+struct partition_visitor {
+    tsr_status (*visit)(void *data, const struct partition_part *parts, int64_t n);
     void *data;
 };
-tsr_status tsr__partition_look(tsr_model *model, const char *config,
-                               const struct partition_look *look) TSR_MUST_USE;
+tsr_status tsr__partition_visit(tsr_model *model, const char *config,
+                                const struct partition_visitor *visitor) TSR_MUST_USE;
 
 #endif

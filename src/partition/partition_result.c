@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition_result.c - the handle of a partition's result, and what callers read from it.
+// partition_result.c - the result handle of a partition and its accessors.
 #include "partition/partition.h"
 
 tsr_status tsr_partition_result_make(tsr_session *session, const tsr_partition_summary *summary,

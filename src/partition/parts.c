@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // parts.c - builds the graphs of all ranks from the planned steps: opsets, inputs, token,
-// constants, steps in order, outputs. live.c has found what a rank does not need, so nothing is
-// removed here.
+// constants, steps in order, outputs. live.c has already marked the steps that a rank does not
+// need, so nothing is removed here.
 //
 //     y = MatMul(x [n,8], w [8,6]), z = Relu(y), w sharded {2,1} on ranks 0 and 1:
 //         rank 0   input x, weight w [4,6], outputs z and ai.tessera.token.out
@@ -12,8 +12,8 @@
 //     Rank 1 does not use the sum. The token is an output, so its engine runs the AllReduce.
 #include "internal.h"
 
-// The model's opsets, ours for communication, and ai.onnx even if the model lacks it: we add such
-// nodes.
+// Copies the model's opsets. Adds the domain of the communication operators, and ai.onnx if the
+// model lacks it, because Tessera adds such nodes.
 static tsr_status copy_opsets(struct part *part)
 {
     const tsr_model *model = part->draft->model;
@@ -31,7 +31,7 @@ static tsr_status copy_opsets(struct part *part)
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
-static bool wanted_somewhere(const struct draft *draft, const struct form *form)
+static bool is_live_anywhere(const struct draft *draft, const struct form *form)
 {
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (form->live[rank])
@@ -39,21 +39,21 @@ static bool wanted_somewhere(const struct draft *draft, const struct form *form)
     return false;
 }
 
-// A rank has the inputs that it needs. The first owner also has those that no rank needs, so that
-// none is lost. Inputs that are needed only for their sizes are added later (emit_shape.c).
+// A rank has the inputs that it needs. Inputs that no rank needs are on their first owner, so that
+// no input disappears. Inputs that are needed only for their sizes are added later (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         if (tsr_value_initializer(value))
-            continue; // a constant with a default (IR 3)
+            continue; // a constant that is listed as an input (IR 3)
         struct item *it = tsr__item_of(part->draft, value);
         if (!it)
             return TSR_NOMEM;
         const struct tile_layout *layout = it->first->layout;
         bool needed = it->first->live[part->rank] || (part->rank == layout->owners[0] &&
-                                                      !wanted_somewhere(part->draft, it->first));
+                                                      !is_live_anywhere(part->draft, it->first));
         if (needed && !tsr__part_input(part, it))
             return TSR_NOMEM;
     }
@@ -68,7 +68,7 @@ static tsr_status add_token(struct part *part)
     return status_of_alloc(part->token);
 }
 
-// The partition and the rank that the file belongs to; the runtime checks both.
+// Adds the metadata that names the partition and the rank; the runtime checks both.
 static tsr_status add_marks(struct part *part)
 {
     const struct draft *draft = part->draft;
@@ -110,7 +110,7 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-// Under the model's names; a value with another name is copied.
+// Adds the outputs under the model's names. A value with another name is copied.
 static tsr_status add_outputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
@@ -130,7 +130,7 @@ static tsr_status add_outputs(struct part *part)
     return TSR_OK;
 }
 
-// As an output, so that no engine removes the communications it depends on.
+// Makes the token an output, so that no engine removes the communications on which it depends.
 static tsr_status add_token_output(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
@@ -163,7 +163,8 @@ static tsr_status part_end(struct part *part)
 
 // ---- entry point --------------------------------------------------------------------------------
 
-// The graphs grow together, step by step, so that communications have the same order on all ranks.
+// Builds all graphs together, step by step, so that communications have the same order on all
+// ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
 {
     tsr__draft_types(draft);

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// prove.c - proves before publishing that the ranks agree. First the draft: shards that are reduced
-// or concatenated have matching sizes. Then the built graphs: on every rank communications ascend
-// by number and form one chain of tokens; all members of a group have the communication with the
-// same operator, type, group and attributes, in the same body of the same node. Loops carry the
-// token as their last state; both branches of an If return it last. So no rank can wait for a
-// partner that never comes, provided that all run the same iterations.
+// prove.c - proves before anything is written that the ranks agree on their communication.
+//
+// In the steps: shards that are reduced or concatenated have matching sizes. In the graphs: on
+// every rank the communications ascend by number and form one chain of tokens. All members of a
+// group have the communication, with the same operator, type, group and attributes, in the same
+// body of the same node. Loops carry the token as their last state, and both branches of an If
+// return it last. So no rank waits for a partner that never comes, provided that all run the same
+// number of iterations.
 //
 //     rank 0: token -> AllReduce 0 -> t0 -> Send 1 (to 2)   -> t1 -> AllGather 2 -> token.out
 //     rank 1: token -> AllReduce 0 -> t0                          -> AllGather 2 -> token.out
 //     rank 2: token                      -> Recv 1 (from 0) -> t1                -> token.out
-// This is correct: numbers may be left out but must ascend, and {0,1}, {0,2}, {0,1} each meet. If
-// rank 1 had AllGather 2 before AllReduce 0, both would wait for ever; it is refused because the
-// numbers do not ascend.
+// This is correct: a rank may lack some numbers, but the rest must ascend, and the groups {0,1},
+// {0,2}, {0,1} each meet. If rank 1 had AllGather 2 before AllReduce 0, ranks 0 and 1 would
+// deadlock. The check finds it because the numbers of rank 1 do not ascend.
 #include "internal.h"
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Unknown sizes are equal if the shards are.
+// Compares the local sizes on devices a and b. Unknown sizes are equal if the shards are.
 static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
 {
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
@@ -31,15 +33,15 @@ static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
     return m.unit == n.unit && m.scale == n.scale && same_part && m.part.of == n.part.of;
 }
 
-// What tsr__steps_visit passes on.
+// Data for the callback of tsr__steps_visit.
 struct sizes {
     struct draft *draft;
     tsr_status status;
 };
 
-// True if both shards have equal sizes, except along the axis of concatenation: AllGather along
-// axis 1 takes [4,3] and [4,2], but not [4,3] and [3,3].
-static bool fit_together(const struct step *st, int64_t a, int64_t b)
+// True if both shards have equal sizes, except along the axis of concatenation. AllGather along
+// axis 1 accepts [4,3] and [4,2], but not [4,3] and [3,3].
+static bool sizes_match(const struct step *st, int64_t a, int64_t b)
 {
     const struct form *form = st->inputs[0];
     for (int axis = 0; axis < form->item->rank; axis++) {
@@ -74,7 +76,7 @@ static void check_sizes(void *data, const struct step *st)
         if (!st->group_live[g])
             continue;
         for (size_t i = 1; i < group->n; i++) {
-            if (fit_together(st, group->devices[0], group->devices[i]))
+            if (sizes_match(st, group->devices[0], group->devices[i]))
                 continue;
             refuse_sizes(sizes, st, group->devices[i]);
             return;
@@ -82,7 +84,7 @@ static void check_sizes(void *data, const struct step *st)
     }
 }
 
-// No engine loads a collective without an element type. Planning refuses such values
+// Engines do not load a collective without an element type. Planning already rejects such values
 // (steps/convert.c).
 static void check_type(void *data, const struct step *st)
 {
@@ -107,16 +109,17 @@ tsr_status tsr__sizes_agree(struct draft *draft)
 
 // ---- the graphs --------------------------------------------------------------------------------
 
-// A group of one communication, as its lowest rank has it. `seen` counts the members with the same
-// node; in the end it must be the size of the group.
+// One group of one communication, as its lowest rank has it. `seen` counts the members that have
+// the same node; in the end it must be the size of the group.
 struct meeting {
     const tsr_node *node;
     size_t seen;
     struct meeting *next;
 };
 
-// A bug if we built the graph; the user's error in a file that was changed.
-static tsr_status disagree(struct part *part, const tsr_node *node, const char *what)
+// Reports a difference: an internal error in a graph that Tessera built, the user's error in a file
+// that was changed.
+static tsr_status report_difference(struct part *part, const tsr_node *node, const char *what)
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.rank = part->rank;
@@ -149,8 +152,8 @@ static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
-// A Send and a Recv of the same type.
-static bool two_ends(struct str a, struct str b)
+// True for a Send and a Recv of the same type.
+static bool is_send_recv_pair(struct str a, struct str b)
 {
     enum comm_kind kind = tsr__collective_find(a);
     return kind != COMM_KIND_COUNT && kind == tsr__collective_find(b) &&
@@ -162,12 +165,12 @@ static bool same_attribute(const tsr_node *a, const tsr_node *b, const char *nam
     return attr_equal(tsr_node_find_attr(a, name), tsr_node_find_attr(b, name));
 }
 
-// True if both members have the same attributes. Send and Recv are different operators.
+// True if both nodes have the same attributes and operator. A Send and a Recv match.
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
     static const char *const all_have[] = {"plan", "id", "group", "elem_type"};
     struct str op = tsr__node_op_str(a), other = tsr__node_op_str(b);
-    if (!str_eq(op, other) && !two_ends(op, other))
+    if (!str_eq(op, other) && !is_send_recv_pair(op, other))
         return false;
     for (size_t i = 0; i < TSR_COUNT(all_have); i++)
         if (!same_attribute(a, b, all_have[i]))
@@ -178,7 +181,7 @@ static bool node_equal(const tsr_node *a, const tsr_node *b)
     return true;
 }
 
-// In the same body of the same node, or both in the main graph.
+// True if both nodes are in the same body of the same node, or both in the main graph.
 static bool same_place(const tsr_node *a, const tsr_node *b)
 {
     const tsr_graph *g = tsr_node_graph(a), *h = tsr_node_graph(b);
@@ -193,8 +196,9 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
-// In a changed file: the communication is the one of this number in the manifest.
-static bool as_resealed(const struct draft *p, const tsr_node *node, int64_t id)
+// For a changed file: true if the node is the communication that the manifest lists under this
+// number.
+static bool matches_manifest(const struct draft *p, const tsr_node *node, int64_t id)
 {
     const struct manifest_collective *collective = &p->resealing->collectives[id];
     const int64_t *ranks;
@@ -213,8 +217,9 @@ static bool as_resealed(const struct draft *p, const tsr_node *node, int64_t id)
     return false;
 }
 
-// Ranks ascend, so the lowest of a group adds the entry and the others must match it. Groups of one
-// communication share its number and differ in their lowest rank.
+// Ranks are checked in ascending order. The lowest rank of a group adds the entry, and the other
+// members must match it. The groups of one communication share its number and differ in their
+// lowest rank.
 static tsr_status check_member(struct part *part, const tsr_node *node, struct meeting **table)
 {
     struct draft *draft = part->draft;
@@ -225,19 +230,20 @@ static tsr_status check_member(struct part *part, const tsr_node *node, struct m
     for (size_t i = 0; i < count; i++)
         member |= ranks[i] == part->rank;
     if (!member || id < 0 || id >= draft->n_comms)
-        return disagree(part, node, "a communication of which this rank is not a member");
-    if (draft->resealing && !as_resealed(draft, node, id))
-        return disagree(part, node, "a communication differs from the manifest");
+        return report_difference(part, node, "a communication of which this rank is not a member");
+    if (draft->resealing && !matches_manifest(draft, node, id))
+        return report_difference(part, node, "a communication differs from the manifest");
     for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
         if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
             continue;
         meeting->seen++;
         if (node_equal(meeting->node, node) && same_place(meeting->node, node))
             return TSR_OK;
-        return disagree(part, node, "the members of a communication disagree on its attributes");
+        return report_difference(
+            part, node, "the members of a communication report_difference on its attributes");
     }
     if (ranks[0] != part->rank)
-        return disagree(part, node, "a communication is missing on its lowest rank");
+        return report_difference(part, node, "a communication is missing on its lowest rank");
     struct meeting *meeting = ARENA_NEW(draft->arena, struct meeting);
     if (!meeting)
         return TSR_NOMEM;
@@ -249,21 +255,22 @@ static tsr_status check_member(struct part *part, const tsr_node *node, struct m
 struct rank_check {
     struct part *part;
     struct meeting **table;
-    int64_t before;         // number of the last communication
-    const tsr_value *token; // the most recent one
+    int64_t before;         // number of the previous communication
+    const tsr_value *token; // output of the previous communication
 };
 
 static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph);
 
-// A communication must come after the last one, by number and by token.
+// Checks that a communication comes after the previous one, by number and by token.
 static tsr_status check_comm(struct rank_check *check, const tsr_node *node)
 {
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     size_t last = tsr_node_input_count(node);
     if (id <= check->before)
-        return disagree(check->part, node, "communications are not in ascending order");
+        return report_difference(check->part, node, "communications are not in ascending order");
     if (last == 0 || tsr_node_input(node, last - 1) != check->token)
-        return disagree(check->part, node, "a communication is not in the chain of tokens");
+        return report_difference(check->part, node,
+                                 "a communication is not in the chain of tokens");
     check->before = id;
     check->token = tsr_node_output(node, 1);
     return check_member(check->part, node, check->table);
@@ -282,7 +289,7 @@ static bool communicates(const tsr_graph *graph)
     return false;
 }
 
-// The input of a copy; other values themselves.
+// Returns the input of an Identity; for other values, the value itself.
 static const tsr_value *copied(const tsr_value *value)
 {
     const tsr_node *node = value ? tsr_value_producer(value) : NULL;
@@ -291,7 +298,7 @@ static const tsr_value *copied(const tsr_value *value)
     return value;
 }
 
-// If the bodies communicate, the token must pass through each of them.
+// Checks that the token passes through each body, if a body communicates.
 static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
 {
     struct control control = {0};
@@ -308,7 +315,8 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
     const tsr_value *outside = check->token;
     if (at < 0 ||
         (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
-        return disagree(check->part, node, "a body communicates outside of the chain of tokens");
+        return report_difference(check->part, node,
+                                 "a body communicates outside of the chain of tokens");
     for (int k = 0; k < control.n_bodies; k++) {
         if (control.loops)
             check->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
@@ -320,7 +328,7 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
         const tsr_value *end =
             tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
         if (end != check->token && copied(end) != check->token)
-            return disagree(check->part, node, "a body does not return the last token");
+            return report_difference(check->part, node, "a body does not return the last token");
     }
     check->token = tsr_node_output(node, (size_t)at);
     return TSR_OK;
@@ -340,7 +348,8 @@ static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
     return TSR_OK;
 }
 
-// In changed files the output must still be the last token: engines run only what outputs need.
+// Checks one rank. In changed files the output must still be the last token, because engines run
+// only nodes that outputs need.
 static tsr_status check_rank(struct part *part, struct meeting **table)
 {
     struct rank_check check = {.part = part, .table = table, .before = -1};
@@ -350,7 +359,7 @@ static tsr_status check_rank(struct part *part, struct meeting **table)
         return st;
     const tsr_value *end = tsr_graph_value(part->graph, TOKEN_OUT);
     if (end != check.token && copied(end) != check.token)
-        return disagree(part, NULL, "the output " TOKEN_OUT " is not the last token");
+        return report_difference(part, NULL, "the output " TOKEN_OUT " is not the last token");
     return TSR_OK;
 }
 
@@ -371,7 +380,7 @@ static tsr_status check_none_lost(struct draft *draft, struct part *parts, struc
         struct part *first = &parts[0];
         if (collective->n_groups)
             first = &parts[collective->groups[0].ranks[0]];
-        return disagree(first, NULL, what);
+        return report_difference(first, NULL, what);
     }
     return TSR_OK;
 }
@@ -391,8 +400,8 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
         for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
             const int64_t *ranks;
             if (meeting->seen != group_of(meeting->node, &ranks))
-                return disagree(&parts[ranks[0]], meeting->node,
-                                "a communication is missing on one of its members");
+                return report_difference(&parts[ranks[0]], meeting->node,
+                                         "a communication is missing on one of its members");
         }
     return draft->resealing ? check_none_lost(draft, parts, table) : TSR_OK;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// publish.c - writes the folder, which appears complete or not at all, and the summary.
+// publish.c - writes the folder, which appears complete or not at all, and fills the summary.
 //
-// Order: data files (which gives their digests), rank files, the wrapped model, the manifest. A dry
-// run creates the rank files in memory for their sizes and writes nothing.
+// Files are written in this order: data files (which gives their digests), rank files, the wrapped
+// model, the manifest. A dry run creates the rank files in memory to get their sizes and writes
+// nothing.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, 
     return st;
 }
 
-// In memory first: a rank file contains no large weights.
+// Builds the file in memory first: a rank file contains no large weights.
 static tsr_status write_model(struct draft *draft, tsr_model *model, struct outfolder *outfolder,
                               struct manifest_file *file)
 {
@@ -65,7 +66,7 @@ static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder
     return st;
 }
 
-// Files are sorted by name, so that the manifest does not depend on the order of writing.
+// Sorts the list of files by name, so that the manifest does not depend on the order of writing.
 static tsr_status write_files(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct manifest *manifest)
 {
@@ -84,7 +85,7 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
             return st;
         parts[rank].file_bytes = file->bytes;
     }
-    // data[n_ranks] is the common file; 0 bytes: no file
+    // data[n_ranks] is the common file; 0 bytes: no such file
     for (int64_t rank = 0; rank <= draft->n_ranks; rank++) {
         if (!data[rank].bytes)
             continue;
@@ -103,7 +104,7 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
     return tsr__manifest_write(outfolder, manifest);
 }
 
-// Rank files must be created for their sizes; sizes of data files are known.
+// Creates the rank files in memory for their sizes. The sizes of data files are already known.
 tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct manifest *manifest)
 {
     tsr_status st = tsr__parts_manifest(draft, parts, manifest);
@@ -121,7 +122,7 @@ tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct ma
     return TSR_OK;
 }
 
-// Writes under a temporary name and renames. force: replaces an existing folder.
+// Writes under a temporary name and renames the folder. `force` replaces an existing folder.
 tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
                               bool force, struct manifest *manifest)
 {
@@ -136,7 +137,7 @@ tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const cha
     if (st != TSR_OK)
         goto abort_folder;
     st = tsr__outfolder_commit(&outfolder);
-abort_folder: // no effect after a commit
+abort_folder: // has no effect after a commit
     tsr__outfolder_abort(&outfolder);
     return st;
 }
@@ -149,7 +150,7 @@ static int by_op(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-// By operator, in alphabetical order.
+// Counts the communications per operator, in alphabetical order.
 static void count_collectives(struct arena *arena, const struct manifest *manifest,
                               tsr_partition_summary *summary)
 {
@@ -168,7 +169,7 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
     summary->collectives = counts;
 }
 
-// Copies, because the summary outlives the model.
+// Copies the texts, because the summary outlives the model.
 static void list_replicated(struct arena *arena, const struct manifest *manifest,
                             tsr_partition_summary *summary)
 {
@@ -194,9 +195,8 @@ static bool has_cut_factor(const struct placement *place)
     return false;
 }
 
-// True if the node or one in its bodies is sharded. Nodes that are sharded by specs, without a
-// rule, count as well.
-static bool is_cut(const struct node_flow *nf)
+// True if the node or a node in its bodies is sharded, by a rule or by specs alone.
+static bool is_sharded(const struct node_flow *nf)
 {
     if (nf->told)
         return true;
@@ -206,7 +206,7 @@ static bool is_cut(const struct node_flow *nf)
         return false;
     for (int k = 0; k < nf->control->n_bodies; k++)
         for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
-            if (is_cut(&nf->bodies[k].nodes[i]))
+            if (is_sharded(&nf->bodies[k].nodes[i]))
                 return true;
     return false;
 }
@@ -217,7 +217,7 @@ tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *pa
     struct arena *arena = &draft->session->results[RESULT_PARTITION];
     tsr__arena_free(arena);
     const struct flow *asked = draft->flow;
-    if (asked->before) // the model's own nodes, before expansion
+    if (asked->before) // counts the model's own nodes, before expansion
         asked = asked->before;
     tsr_partition_summary summary = {
         .size = sizeof(summary), .devices = (size_t)draft->n_ranks, .nodes = asked->n_nodes};
@@ -238,7 +238,7 @@ tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *pa
     count_collectives(arena, manifest, &summary);
     list_replicated(arena, manifest, &summary);
     for (size_t i = 0; i < asked->n_nodes; i++)
-        summary.cut_nodes += is_cut(&asked->nodes[i]);
+        summary.cut_nodes += is_sharded(&asked->nodes[i]);
     if (arena->failed)
         return TSR_NOMEM;
     *out = summary;

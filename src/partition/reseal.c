@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // reseal.c - tsr_partition_reseal: updates the manifest after another program changed rank files.
 //
-// Nodes between communications may change, since an optimiser fuses and folds them. Inputs and
-// outputs (checked here) and communication (prove.c) must stay. All files are read before the
-// manifest is replaced, atomically.
+// An optimizer may fuse and fold nodes between communications. Inputs and outputs (checked here)
+// and communication (prove.c) must stay. All files are read before the manifest is replaced
+// atomically.
 //
 //     MatMul, Add and Relu are fused in rank1.onnx     resealed: digest and size are updated
-//     AllReduce 3 is missing in rank1.onnx             refused: the other ranks would wait for it
-//     the output z is renamed to z_1                   refused: the caller asks for z
-//     only rank1.data has changed                      refused: the file is damaged
+//     AllReduce 3 is missing in rank1.onnx             rejected: the other ranks would wait for it
+//     the output z is renamed to z_1                   rejected: the caller asks for z
+//     only rank1.data has changed                      rejected: the file is damaged
 //     ranks 0 and 2 share rank0.onnx, which changed    resealed once, checked for both ranks
 #include "internal.h"
 
 #define MAX_DATA 2 // data files of a rank
 
-// `bundle.manifest` is the old manifest; data files of changed ranks are replaced in it.
+// `bundle.manifest` is the old manifest. The data files of changed ranks are replaced in it.
 struct reseal_context {
     tsr_session *session;
     struct arena *arena;
     struct bundle bundle;
     struct part *parts;
-    bool *changed;                   // by rank: the rank file has changed
-    VEC(struct manifest_file) files; // of the new manifest
+    bool *changed;                   // indexed by rank: whether the rank file has changed
+    VEC(struct manifest_file) files; // files of the new manifest
     tsr_status status;
 };
 
-// Reports a change that is not allowed. All are found before the folder is refused.
+// Reports a change that is not allowed. All changes are checked before the call fails.
 static void refuse_change(struct reseal_context *context, int64_t rank, const char *value,
                           const char *what)
 {
@@ -48,7 +48,7 @@ static const struct manifest_port *port_of(const struct manifest_port *ports, si
     return NULL;
 }
 
-// Sizes that are known on both sides must be equal, except in sharded dimensions: if x [8, 16] is
+// Compares sizes that are known on both sides, except in sharded dimensions. If x [8, 16] is
 // {2,1:0,1}, a rank has [4, 16], and only 16 is compared.
 static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
 {
@@ -86,7 +86,7 @@ static void check_value(struct reseal_context *context, int64_t rank, const tsr_
         refuse_change(context, rank, name, "its sizes differ from the manifest");
 }
 
-// All names, in order. If the manifest has x and y, a file with y and x is reported at y.
+// Compares all names in order. If the manifest has x and y, a file with y and x is reported at y.
 static void check_ports(struct reseal_context *context, int64_t rank, enum side side)
 {
     static const char *const not_written[] = {
@@ -105,7 +105,7 @@ static void check_ports(struct reseal_context *context, int64_t rank, enum side 
     for (size_t i = 0; i < side_count(graph, side); i++) {
         const tsr_value *value = side_at(graph, side, i);
         if (side == SIDE_INPUTS && tsr_value_initializer(value))
-            continue; // a default value, not an input of a run
+            continue; // has a default value, so a run need not pass it
         bool known = count < was && strcmp(tsr_value_name(value), names[count]) == 0;
         count++;
         if (!known) {
@@ -120,7 +120,7 @@ static void check_ports(struct reseal_context *context, int64_t rank, enum side 
 
 // ---- files -------------------------------------------------------------------------------------
 
-// NULL: not added yet. Valid until the next file is added.
+// Returns NULL if the file is not in the list. The pointer is valid until the next file is added.
 static const struct manifest_file *find_added(const struct reseal_context *context,
                                               const char *name)
 {
@@ -130,7 +130,7 @@ static const struct manifest_file *find_added(const struct reseal_context *conte
     return NULL;
 }
 
-// Adds the file as it is now, once: ranks may share files.
+// Adds the file with its current size and digest. A file that ranks share is added once.
 static tsr_status add_file(struct reseal_context *context, const char *name)
 {
     if (find_added(context, name))
@@ -142,7 +142,7 @@ static tsr_status add_file(struct reseal_context *context, const char *name)
     return tsr__bundle_digest(&context->bundle, file);
 }
 
-// Replaces the rank's data files by those that the changed rank file names.
+// Replaces the rank's data files by those that the changed rank file refers to.
 static tsr_status add_data(struct reseal_context *context, int64_t rank)
 {
     struct manifest_device *device = &context->bundle.manifest.devices[rank];
@@ -197,7 +197,8 @@ static tsr_status load_rank(struct reseal_context *context, struct draft *draft,
     return TSR_OK;
 }
 
-// Verifies the files of unchanged ranks: if only a data file changed, it is damaged.
+// Verifies the files of ranks whose rank file did not change. If a data file changed there, it is
+// damaged.
 static tsr_status check_unchanged(struct reseal_context *context)
 {
     const struct manifest *manifest = &context->bundle.manifest;
@@ -232,7 +233,7 @@ static tsr_status list_renewed(struct reseal_context *context, const char *const
     return TSR_OK;
 }
 
-// Keeps the entries of all other files.
+// Copies the entries of all other files.
 static tsr_status keep_others(struct reseal_context *context)
 {
     const struct manifest *manifest = &context->bundle.manifest;
@@ -258,7 +259,7 @@ static tsr_status refuse_folder(struct reseal_context *context, const char *hint
     return TSR_UNSUPPORTED;
 }
 
-// All ranks are loaded first: the proof needs them all.
+// Loads all ranks before it checks, because the proof compares them.
 static tsr_status prove(struct reseal_context *context, struct draft *draft)
 {
     int64_t n = context->bundle.manifest.n_ranks;
@@ -284,7 +285,7 @@ static tsr_status prove(struct reseal_context *context, struct draft *draft)
     return context->status;
 }
 
-// Nothing is written before the proof. If no file changed, the manifest stays.
+// Writes nothing before the proof has succeeded. If no file changed, the manifest stays.
 static tsr_status reseal_folder(struct reseal_context *context, const char *const **files,
                                 size_t *n)
 {

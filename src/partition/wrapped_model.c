@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// wrapped_model.c - creates the model whose one node runs the partition (--layout wrapped).
+// wrapped_model.c - creates a model with one node that runs the partition (--layout wrapped).
 //
-// It has the inputs and outputs of the unsharded model. The first input of its node is a constant
-// in a small file of the folder, by which the operator (runtime/wrapped.c) finds the folder; no
-// path is stored. States have no shape: first they are tensors, later handles.
+// It has the inputs and outputs of the unsharded model. The operator (runtime/wrapped.c) must find
+// the folder, but no path is stored. So the first input of the node is a constant in a small file
+// of the folder, and the operator uses the location of that file. States have no declared shape:
+// first they are tensors, later handles.
 #include "internal.h"
 
 static tsr_status refuse(struct draft *draft, const tsr_value *value, const char *why)
@@ -35,7 +36,7 @@ static bool is_state(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Reports all problems.
+// Reports all problems, not only the first.
 tsr_status tsr__wrapped_check(struct draft *draft)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -56,7 +57,7 @@ tsr_status tsr__wrapped_check(struct draft *draft)
 static tsr_status copy_type(const struct draft *draft, const tsr_value *value, tsr_value *to)
 {
     int rank = tsr_value_rank(value);
-    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(rank));
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, dims_capacity(rank));
     if (is_state(draft, value))
         return tsr_value_set_type(to, tsr_value_dtype(value), -1, NULL);
     if (!dims)
@@ -66,7 +67,8 @@ static tsr_status copy_type(const struct draft *draft, const tsr_value *value, t
     return tsr_value_set_type(to, tsr_value_dtype(value), rank, dims);
 }
 
-// The mark, then the inputs of a run. NULL: out of memory.
+// Returns the constant that marks the folder, then the inputs of a run. Returns NULL if out of
+// memory.
 static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -80,7 +82,7 @@ static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         if (tsr_value_initializer(value))
-            continue; // a default value, which the ranks have
+            continue; // has a default value, which the ranks have too
         tsr_value *input = tsr_graph_add_input(to, tsr_value_name(value));
         if (!input || copy_type(draft, value, input) != TSR_OK)
             return NULL;
@@ -97,8 +99,8 @@ static tsr_value *input_named(tsr_value *const *inputs, size_t n_inputs, const c
     return NULL;
 }
 
-// The index of the first output that is the same value.
-static size_t first_such(const tsr_graph *graph, size_t i)
+// Returns the index of the first output that is the same value.
+static size_t first_equal_output(const tsr_graph *graph, size_t i)
 {
     size_t k = 0;
     while (tsr_graph_output(graph, k) != tsr_graph_output(graph, i))
@@ -106,8 +108,8 @@ static size_t first_such(const tsr_graph *graph, size_t i)
     return k;
 }
 
-// An output of the node, or an input that the model returns unchanged. The node's output is typed
-// in both cases: ONNX Runtime does not load it otherwise.
+// Adds an output of the node, or an input that the model returns unchanged. The node's output is
+// typed in both cases, because ONNX Runtime does not load it otherwise.
 static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node, size_t i,
                              tsr_value *given)
 {
@@ -116,12 +118,12 @@ static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node,
     if (st != TSR_OK)
         return st;
     if (!given)
-        given = tsr_node_output(node, first_such(graph, i));
+        given = tsr_node_output(node, first_equal_output(graph, i));
     return tsr_graph_add_output(to, given);
 }
 
-// The operator fills outputs by index. So an output that is an input, or a duplicate, gets a new
-// name that is not used.
+// The operator fills outputs by index. So an output that is also an input, or a duplicate, gets a
+// new name that nothing reads.
 static tsr_status make_node(struct draft *draft, tsr_graph *to)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -132,7 +134,7 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to)
         return TSR_NOMEM;
     for (size_t i = 0; i < n_outputs; i++) {
         names[i] = tsr_value_name(tsr_graph_output(graph, i));
-        if (first_such(graph, i) < i || input_named(inputs, n_inputs, names[i]))
+        if (first_equal_output(graph, i) < i || input_named(inputs, n_inputs, names[i]))
             names[i] = tsr__arena_printf(draft->arena, "ai.tessera.given.%zu", i).p;
     }
     tsr_node *node = tsr_graph_add_node(to, WRAPPED_DOMAIN, WRAPPED_OP, "partition", inputs,

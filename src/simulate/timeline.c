@@ -493,7 +493,7 @@ static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **
     st = with_sizes(run, model, copy);
     if (st != TSR_OK)
         return st;
-    return tsr__partition_look(*copy, run->options.config, &(struct partition_look){look, run});
+    return tsr__partition_visit(*copy, run->options.config, &(struct partition_visitor){look, run});
 }
 
 // ---- one device alone --------------------------------------------------------------------------
@@ -575,7 +575,7 @@ static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *s
     if (st != TSR_OK)
         goto free_all;
     alone.sim = (struct sim){.session = run->sim.session, .arena = &arena, .topology = one};
-    st = tsr__partition_look(whole, "one", &(struct partition_look){look_alone, &alone});
+    st = tsr__partition_visit(whole, "one", &(struct partition_visitor){look_alone, &alone});
     if (st != TSR_OK)
         goto free_all;
     run->out->one_device_s = alone.seconds;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// comm_node.c - the node of a communication on one rank: operator, name and attributes, chained by
-// the rank's token. The table of collectives says which attributes each one has.
+// comm_node.c - builds the node of a communication on one rank: operator, name and attributes. The
+// token of the rank chains all its communications. The table of collectives lists the attributes of
+// each.
 //
 //     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the draft:
 //         AllGatherF16 "AllGather_2" (x, token) -> (x/1, ai.tessera.token.2)
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
 #include "internal.h"
 
-// The layout as integers (tile/encode.c).
+// Stores the layout as a list of integers (tile/encode.c).
 static tsr_status set_layout(struct draft *draft, tsr_node *node, const char *name,
                              const struct tile_layout *layout)
 {
@@ -28,7 +29,7 @@ static tsr_status set_axes(tsr_node *node, const struct windows *windows)
                              (size_t)windows->n_axes);
 }
 
-// For each member and axis: the number of intervals and their bounds.
+// Stores the windows: for each member and axis the number of intervals and their bounds.
 //     two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop)
 static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct step *st)
 {
@@ -68,7 +69,7 @@ static tsr_status set_reduce(tsr_node *node, const struct step *st)
                                reduce[st->flow->combine]);
 }
 
-// The pair is ascending and the root is the sender: of {3,5} with root 5, 3 is the receiver.
+// Returns the member of a pair that is not the sender: of {3,5} with root 5, the receiver is 3.
 static int64_t receiver(const struct step *st, size_t group)
 {
     const int64_t *both = st->groups[group].devices;
@@ -125,7 +126,8 @@ static tsr_status own_attributes(struct draft *draft, tsr_node *node, const stru
     return TSR_OK;
 }
 
-// The four attributes that all communications have, then those of its row.
+// Sets the four attributes that all communications have, then those in the collective's row of the
+// table.
 static tsr_status set_attributes(struct draft *draft, tsr_node *node, const struct step *st,
                                  size_t group)
 {
@@ -139,14 +141,14 @@ static tsr_status set_attributes(struct draft *draft, tsr_node *node, const stru
     status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
     if (status != TSR_OK)
         return status;
-    status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
+    status = tsr_node_set_int(node, "elem_type", tsr__transfer_type(tsr__step_type(st)));
     if (status != TSR_OK)
         return status;
     return own_attributes(draft, node, st, group);
 }
 
-// Sender and receiver have different operators.
-static const char *op_here(const struct part *part, const struct step *st, size_t group)
+// Returns the operator on this rank. Sender and receiver of a message have different operators.
+static const char *local_op(const struct part *part, const struct step *st, size_t group)
 {
     const struct collective *row = tsr__collective((int)tsr__step_collective(st));
     if (row->other_end && st->roots[group] != part->rank)
@@ -154,16 +156,16 @@ static const char *op_here(const struct part *part, const struct step *st, size_
     return row->op;
 }
 
-// Inputs end with the token. outputs[1] becomes the rank's token, so the next communication waits
-// for this one.
+// The last input is the token. outputs[1] becomes the token of the rank, so the next communication
+// waits for this one.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {
     struct draft *draft = part->draft;
     const char *type = tsr__step_type(st) == TSR_FLOAT16 ? "F16" : "";
-    struct str op = tsr__arena_printf(draft->arena, "%s%s", op_here(part, st, group), type);
+    struct str op = tsr__arena_printf(draft->arena, "%s%s", local_op(part, st, group), type);
     struct str label =
-        tsr__arena_printf(draft->arena, "%s_%lld", op_here(part, st, group), (long long)st->id);
+        tsr__arena_printf(draft->arena, "%s_%lld", local_op(part, st, group), (long long)st->id);
     if (draft->arena->failed)
         return NULL;
     tsr_node *node =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit.h - emission: steps become nodes in one graph per rank.
+// emit.h - emission: turns steps into nodes, in one graph per rank.
 #ifndef TSR_PARTITION_EMIT_H
 #define TSR_PARTITION_EMIT_H
 
@@ -10,38 +10,40 @@ struct part {
     struct draft *draft;
     int64_t rank;
     tsr_model *model;
-    tsr_graph *graph;     // under construction: the main graph or a body
-    tsr_value *token;     // the most recent one
-    struct map constants; // bytes -> value
-    struct map sizes;     // symbol -> value
+    tsr_graph *graph;     // the main graph or a body; new nodes are added here
+    tsr_value *token;     // output of the last communication
+    struct map constants; // constants by their bytes
+    struct map sizes;     // int64[1] values by symbol
     int64_t n_fresh;
     int64_t weights, weight_bytes;
     uint64_t data_bytes; // length of its data file
-    uint64_t file_bytes; // size of the rank file, once known
+    uint64_t file_bytes; // size of the rank file; 0 until it is known
     bool uses_common;
 };
 
-// The rank's tensor of the form. NULL: it has none, or `form` is NULL.
+// Returns the rank's tensor of the form, or NULL if the rank has none or `form` is NULL.
 static inline tsr_value *local_of(const struct part *part, struct form *form)
 {
     return form ? form_root(form)->local[part->rank] : NULL;
 }
 
-// Writes a step on all ranks that need it, with the steps of its bodies.
+// Writes a step, and the steps of its bodies, on all ranks that need it.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st) TSR_MUST_USE;
 
-// emit_ports.c: gives a value of the rank's graph the type of the model's input or output, with
-// local sizes.
+// emit_ports.c: declares a value of the rank's graph with the type of the model's input or output
+// and the local sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout) TSR_MUST_USE;
-// The rank's input for a model input, created on first use.
+// Returns the rank's input for a model input, creating it on first use.
 tsr_value *tsr__part_input(struct part *part, struct item *it);
 
-// emit_util.c: an unused name; the name of a form on this rank.
+// emit_util.c: tsr__part_new_name returns an unused name, tsr__form_name the name of a form on this
+// rank.
 struct str tsr__part_new_name(struct part *part);
 struct str tsr__form_name(struct part *part, struct form *form);
-// A node without attributes; `out` "": a new name. The second copies x under another name, by Casts
-// for 4-bit types. NULL: failed, diagnostic added.
+// tsr__part_node adds a node without attributes; an empty `out` gets a new name. tsr__part_identity
+// copies x under another name, by Casts for 4-bit types. Both return NULL after a failure, with a
+// diagnostic.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
 tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
 

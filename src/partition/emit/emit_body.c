@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_body.c - nodes with sharded bodies, on one rank: the node, the inputs and outputs of its
-// bodies (emit_step.c adds their steps), and the token. A loop carries the token as one more state;
-// both branches of an If return it. The node is moved to the end of its graph when its bodies are
-// complete, because they may have added nodes for sizes before it.
+// emit_body.c - writes nodes with sharded bodies on one rank: the node, the inputs and outputs of
+// its bodies, and the token. emit_step.c adds the steps of the bodies.
+//
+// A loop carries the token as one more state. Both branches of an If return it. When its bodies are
+// complete, the node is moved to the end of its graph, because the bodies may have added nodes that
+// compute sizes behind it.
 //
 //     If(c) { y = AllReduce(x) } else { y = x } on ranks 0 and 1 becomes, on each of them:
 //         If(c) -> y, t
@@ -11,7 +13,8 @@
 //     A Loop carries the token behind its states: Loop(n, c, h, token) -> h, token.
 #include "internal.h"
 
-// Only integers: bodies are built anew, and such nodes have no other attributes.
+// Copies integer attributes only. Control-flow nodes have no others except the bodies, which are
+// built anew.
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
     for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
@@ -29,7 +32,7 @@ static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
     return TSR_OK;
 }
 
-// Inputs in order, with the token behind the states. Returns their number.
+// Lists the inputs in order, with the token after the states. Returns their number.
 static size_t node_inputs(struct part *part, const struct step *st, bool token, tsr_value **out)
 {
     const struct control *control = st->flow->control;
@@ -43,15 +46,15 @@ static size_t node_inputs(struct part *part, const struct step *st, bool token, 
     return n;
 }
 
-// The index of the token among the outputs (states, token, results).
+// Returns the index of the token in the outputs, whose order is states, token, results.
 static size_t token_at(const struct control *control)
 {
     return control->loops ? (size_t)control->n_states : (size_t)control->n_results;
 }
 
-// The axis along which result i is stacked by a Transpose behind the node; 0: the node stacks it.
-// See turn_slices.
-static int stacked_behind(const struct step *st, int i)
+// Returns the axis to which a Transpose after the node moves result i; 0 if the node itself stacks
+// along the right axis. See transpose_slices.
+static int transposed_axis(const struct step *st, int i)
 {
     const struct control *control = st->flow->control;
     size_t output = (size_t)(control->n_states + i);
@@ -64,12 +67,13 @@ static int stacked_behind(const struct step *st, int i)
     return axis > 0 ? axis : 0;
 }
 
-// A new name if the output is unused or transposed behind the node.
+// The output gets a new name if it is unused, or if a Transpose after the node produces the named
+// value.
 static const char *output_name(struct part *part, const struct step *st, size_t i)
 {
     size_t n_states = (size_t)st->flow->control->n_states;
     bool named = i < st->n_outputs && st->outputs[i];
-    if (!named || (i >= n_states && stacked_behind(st, (int)(i - n_states))))
+    if (!named || (i >= n_states && transposed_axis(st, (int)(i - n_states))))
         return tsr__part_new_name(part).p;
     return tsr__form_name(part, st->outputs[i]).p;
 }
@@ -93,7 +97,7 @@ static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *ord
     return tsr__with_ints(tsr__part_node(part, "Transpose", name, 1, x), "perm", order, rank);
 }
 
-// Moves the axis to the front: [7 2 0 5] and axis 1 give [2 7 0 5].
+// Moves `axis` to the front: a shape [7 2 0 5] with axis 1 becomes [2 7 0 5].
 static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis)
 {
     int64_t order[TILE_MAX_RANK] = {axis};
@@ -104,7 +108,7 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
     return transposed(part, x, order, rank, (struct str){0});
 }
 
-// Moves the first axis to this position: [2 7 0 5] and axis 1 give [7 2 0 5].
+// Moves the first axis to position `axis`: [2 7 0 5] with axis 1 becomes [7 2 0 5].
 static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis, struct str name)
 {
     int64_t order[TILE_MAX_RANK];
@@ -116,11 +120,11 @@ static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis,
     return transposed(part, x, order, rank, name);
 }
 
-// ONNX Runtime transposes scan inputs whose axis is not 0 inside Scan, and divides by zero if the
-// shard is empty (quirk scan_axis_of_empty). So sharded scan inputs are transposed before the node.
-// axes: the resulting axes of all of them.
-static tsr_status turn_slices(struct part *part, const struct step *st, tsr_value **slices,
-                              int64_t *axes)
+// Transposes sharded scan inputs before the node. If the axis of a scan input is not 0, ONNX
+// Runtime transposes it inside Scan and divides by zero for an empty shard (quirk
+// scan_axis_of_empty). `axes` gets the new axes of all scan inputs.
+static tsr_status transpose_slices(struct part *part, const struct step *st, tsr_value **slices,
+                                   int64_t *axes)
 {
     const struct control *control = st->flow->control;
     for (int i = 0; i < control->n_slices; i++) {
@@ -141,7 +145,7 @@ static tsr_status turn_slices(struct part *part, const struct step *st, tsr_valu
     return TSR_OK;
 }
 
-// The axes along which the node itself stacks its results; 0 for unused ones.
+// Sets the axes along which the node itself stacks its results; 0 for unused results.
 static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_node *node)
 {
     const struct control *control = st->flow->control;
@@ -151,19 +155,20 @@ static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_nod
     for (int i = 0; i < control->n_results; i++) {
         size_t output = (size_t)(control->n_states + i);
         bool read = output < st->n_outputs && st->outputs[output];
-        if (read && (size_t)i < control->n_out_axes && !stacked_behind(st, i))
+        if (read && (size_t)i < control->n_out_axes && !transposed_axis(st, i))
             axes[i] = control->out_axes[i];
     }
     return tsr_node_set_ints(node, "scan_output_axes", axes, (size_t)control->n_results);
 }
 
-// The node without its bodies. If a body communicates, it has one more input and output.
+// Creates the node without its bodies. If a body communicates, the node has the token as an
+// additional input and output.
 tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
 {
     struct arena *arena = part->draft->arena;
     const tsr_node *node = st->flow->node;
     const struct control *control = st->flow->control;
-    bool token = tsr__comms_on(st, part->rank);
+    bool token = tsr__step_communicates_on(st, part->rank);
     size_t n_out = (size_t)(control->n_states + control->n_results) + token;
     tsr_value **inputs = ARENA_ARRAY(arena, tsr_value *, st->n_node_inputs + 2);
     const char **outputs = ARENA_ARRAY(arena, const char *, n_out + 1);
@@ -173,7 +178,7 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
     int64_t *axes = ARENA_ARRAY(arena, int64_t, (size_t)control->n_slices + 1);
     if (!axes)
         return TSR_NOMEM;
-    tsr_status status = turn_slices(part, st, inputs + n_in - control->n_slices, axes);
+    tsr_status status = transpose_slices(part, st, inputs + n_in - control->n_slices, axes);
     if (status != TSR_OK)
         return status;
     node_outputs(part, st, token, outputs);
@@ -194,8 +199,8 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
 
 // ---- a body ------------------------------------------------------------------------------------
 
-// A loop with 2 numbers, 1 state and 1 slice gets the token as input 3. The token may be the last
-// input, so i runs up to n.
+// Example: a loop with 2 control inputs (iteration, condition), 1 state and 1 scan input gets the
+// token as input 3. The token may be the last input, so i runs up to n.
 tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
                              const struct control_node *made)
 {
@@ -225,9 +230,9 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// Outputs that are outer values or appear twice are copied. Stacked results get their sizes
-// declared: without iterations the engine uses the declared sizes, and 0 for unknown ones.
-static tsr_status give_output(struct part *part, struct form *form, bool stacked)
+// Copies outputs that are outer values or appear twice. Stacked results get declared sizes: if a
+// loop has no iterations, the engine uses the declared sizes, and 0 for unknown ones.
+static tsr_status add_body_output(struct part *part, struct form *form, bool stacked)
 {
     tsr_status status =
         tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype);
@@ -258,7 +263,7 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
         if (i == n)
             break;
         bool stacked = control->loops && i >= (size_t)(control->condition + control->n_states);
-        tsr_status status = give_output(part, body->outputs[i], stacked);
+        tsr_status status = add_body_output(part, body->outputs[i], stacked);
         if (status != TSR_OK)
             return status;
     }
@@ -281,7 +286,7 @@ tsr_status tsr__control_end(struct part *part, struct step *st, const struct con
     if (status != TSR_OK)
         return status;
     for (int i = 0; i < control->n_results; i++) {
-        int axis = stacked_behind(st, i);
+        int axis = transposed_axis(st, i);
         if (axis == 0)
             continue;
         struct form *form = st->outputs[control->n_states + i];

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_comm.c - a communication on all its ranks: what each passes and keeps.
+// emit_comm.c - writes a communication on all its ranks: the input of each rank, the node, and the
+// result.
 //
 //     partial sums y (form 0) to y (form 1) on ranks 0 and 1, the sixth communication of the draft:
 //         AllReduce(y/0, ai.tessera.token.4) -> (y, ai.tessera.token.5) on both
 #include "internal.h"
 
-// The full shape: received before, or computed on every rank.
+// Returns the full shape, which was received before or is computed on every rank.
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
     if (st->inputs[1])
@@ -13,13 +14,14 @@ static tsr_value *comm_shape(struct part *part, const struct step *st)
     return tsr__part_shape(part, st->inputs[0]->item);
 }
 
-// A rank without a shard passes an empty tensor. 4-bit values are transferred as 8 bits.
+// Returns the tensor that the rank passes. A rank without a shard passes an empty tensor. 4-bit
+// values are transferred as 8 bits.
 static tsr_value *comm_input(struct part *part, const struct step *st)
 {
     tsr_value *x = NULL;
     if (tsr__layout_has_device(st->inputs[0]->layout, part->rank))
         x = local_of(part, st->inputs[0]);
-    tsr_dtype own = st->outputs[0]->item->dtype, carried = tsr__carried(own);
+    tsr_dtype own = st->outputs[0]->item->dtype, carried = tsr__transfer_type(own);
     if (x && carried == own)
         return x;
     if (x)
@@ -27,7 +29,7 @@ static tsr_value *comm_input(struct part *part, const struct step *st)
     return comm_has(st->kind, TRAIT_MAY_LACK_INPUT) ? tsr__part_empty(part, carried) : NULL;
 }
 
-// Sizes of the axes along which the rank has windows.
+// Sets the sizes of the axes along which the rank has windows.
 static void window_sizes(const struct part *part, const struct windows *windows, tsr_dim *dims)
 {
     for (int k = 0; k < windows->n_axes; k++) {
@@ -39,7 +41,7 @@ static void window_sizes(const struct part *part, const struct windows *windows,
     }
 }
 
-// Declares the result as far as sizes are known: no engine can infer it.
+// Declares type and known sizes of the result. Engines cannot infer them for a custom operator.
 static tsr_status declare(struct part *part, tsr_value *value, const struct form *form)
 {
     tsr_dim dims[TILE_MAX_RANK];
@@ -47,10 +49,11 @@ static tsr_status declare(struct part *part, tsr_value *value, const struct form
         return TSR_OK;
     if (form->windows)
         window_sizes(part, form->windows, dims);
-    return tsr_value_set_type(value, tsr__carried(form->item->dtype), form->item->rank, dims);
+    return tsr_value_set_type(value, tsr__transfer_type(form->item->dtype), form->item->rank, dims);
 }
 
-// The shard, the full shape if the collective needs it, the token. 0: out of memory.
+// Lists the inputs: the shard, the full shape if the collective needs it, the token. Returns their
+// number, or 0 if out of memory.
 static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **inputs)
 {
     size_t n = 0;
@@ -64,7 +67,7 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
     return n;
 }
 
-// A rank in two groups keeps the first result.
+// False for the second group of a rank that is in two groups: it keeps the first result.
 static bool keeps_result(const struct part *part, const struct step *st)
 {
     const struct form *to = st->outputs[0];
@@ -74,14 +77,14 @@ static bool keeps_result(const struct part *part, const struct step *st)
 }
 
 // Stores the result as the local value of `to`: declares its type and shape, and casts it back if
-// the transfer used a wider type (4-bit types travel as 8-bit types).
+// the transfer used a wider type.
 static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got, struct str name)
 {
     tsr_value **local = &to->local[part->rank];
     tsr_dtype own = to->item->dtype;
     *local = got;
     tsr_status status = declare(part, got, to);
-    if (status != TSR_OK || tsr__carried(own) == own)
+    if (status != TSR_OK || tsr__transfer_type(own) == own)
         return status;
     *local = tsr__part_cast(part, got, own, name);
     return status_of_alloc(*local);
@@ -100,7 +103,7 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     if (keeps)
         own_name = tsr__form_name(part, to);
     struct str name = own_name;
-    if (!keeps || tsr__carried(to->item->dtype) != to->item->dtype)
+    if (!keeps || tsr__transfer_type(to->item->dtype) != to->item->dtype)
         name = tsr__part_new_name(part);
     if (serves_again)
         token = tsr__part_new_name(part);
@@ -126,7 +129,7 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
         const struct device_group *group = &st->groups[g];
         if (!st->group_live[g])
             continue;
-        if (tsr__group_alone(st, g)) {
+        if (tsr__group_is_single(st, g)) {
             int64_t rank = group->devices[0];
             st->outputs[0]->local[rank] = form_root(st->inputs[0])->local[rank];
             continue;

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_guard.c - nodes whose kernel needs elements, on a device whose shard may be empty. If the
-// batch is 1 at run time and sharded in 2, the first device has an empty shard, and an empty
-// GroupQueryAttention ends the process (rules/empty.c). Such a node is put into an If. The other
-// branch runs the node on inputs of the least size and returns an empty tensor, or the neutral
-// element of a reduction.
+// emit_guard.c - writes nodes whose kernel cannot run on empty tensors, on ranks whose shard may be
+// empty. Example: the batch is sharded in 2 and is 1 at run time. The first device has an empty
+// shard, and an empty GroupQueryAttention crashes the process (rules/empty.c).
+//
+// Such a node is put into an If. The other branch runs the node on small placeholder inputs and
+// returns an empty tensor, or the neutral element if the node reduces.
 //
 //     Attention of x [batch 6 8] on rank 0 of 2:
 //         some = Cast(Gather(Shape(x), 0), bool)
 //         y = If(some) { Attention(x) }
 //             else { ConstantOfShape(sizes of Attention(zeros [1 6 8]), with 0 for the batch) }
 //
-// No guard is needed if the size is a number: a node is never sharded in more parts than it has
-// elements. Nor for the last shard, which has an element whenever there is one.
+// No guard is needed if the size is a number, because a node is never sharded into more parts than
+// it has elements. The last shard needs none either: if there are any elements, it has one.
 #include "internal.h"
 
 #include <math.h>
 
-#define SLICE_COMPUTED    10 // first opset in which Slice has computed ends
+#define SLICE_COMPUTED    10 // first opset whose Slice has computed bounds
 #define CONSTANT_OF_SHAPE 9
 
-// A factor that may be empty here, and a dimension of a local input that shows it.
+// A factor of which this rank may have no elements ("open" below), and an input dimension that
+// shows its local size at run time.
 struct open_factor {
     int factor, input, axis;
 };
@@ -28,10 +30,10 @@ struct guard {
     struct step *st;
     struct open_factor open[RULE_MAX_FACTORS];
     int n_open;
-    bool reduces; // one of them is reduced
-    // By input of the node: the value before a copy for the branches replaced it.
+    bool reduces; // one of the open factors is reduced
+    // By input of the node: the original value where a copy replaced it, else NULL.
     tsr_value **own;
-    tsr_node *choice; // the If
+    tsr_node *if_node; // the If
     tsr_graph *outer;
 };
 
@@ -45,8 +47,8 @@ static bool dim_has(const struct rule_dim *dim, int factor)
     return false;
 }
 
-// The number of open factors in output i. Reduced factors are counted as well.
-static int open_in(const struct guard *guard, size_t i)
+// Returns the number of open factors that output i has. Reduced factors count for every output.
+static int count_open(const struct guard *guard, size_t i)
 {
     const struct rule *rule = guard->st->flow->place.rule;
     const struct rule_tensor *tensor = &rule->outputs[i];
@@ -60,28 +62,28 @@ static int open_in(const struct guard *guard, size_t i)
     return n;
 }
 
-// True if every result is empty or a reduction of nothing when the factors are empty.
-static bool all_vanish(const struct guard *guard)
+// True if, with empty factors, every result is empty or a reduction of no elements.
+static bool all_results_empty(const struct guard *guard)
 {
     for (size_t i = 0; i < guard->st->n_outputs; i++)
-        if (guard->st->outputs[i] && open_in(guard, i) < guard->n_open)
+        if (guard->st->outputs[i] && count_open(guard, i) < guard->n_open)
             return false;
     return true;
 }
 
-// True if a result has some of the open factors, but not all. It is then sliced out of the result
-// for stand-ins.
-static bool part_of_result(const struct guard *guard)
+// True if a result has some of the open factors, but not all. The result for the placeholders is
+// then sliced.
+static bool needs_slice(const struct guard *guard)
 {
     for (size_t i = 0; i < guard->st->n_outputs; i++) {
-        int open = guard->st->outputs[i] ? open_in(guard, i) : 0;
+        int open = guard->st->outputs[i] ? count_open(guard, i) : 0;
         if (open > 0 && open < guard->n_open)
             return true;
     }
     return false;
 }
 
-// The local tensor of input i. NULL: none, or it is replaced.
+// Returns the local tensor of input i, or NULL if there is none or the input is replaced.
 static tsr_value *local_input(const struct guard *guard, size_t i)
 {
     const struct step *st = guard->st;
@@ -91,7 +93,8 @@ static tsr_value *local_input(const struct guard *guard, size_t i)
     return form_root(st->inputs[i])->local[guard->part->rank];
 }
 
-// Notes the first input that shows the local size of the factor. False: no input shows it.
+// Records an input dimension that shows the local size of the factor. Returns false if there is
+// none.
 static bool find_input(struct guard *guard, int factor)
 {
     const struct rule *rule = guard->st->flow->place.rule;
@@ -108,7 +111,7 @@ static bool find_input(struct guard *guard, int factor)
     return false;
 }
 
-// True if the factor has an unknown size and this is not the last shard.
+// True if the size of the factor is unknown and the rank does not have its last shard.
 static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
 {
     const struct placement *place = &nf->place;
@@ -119,8 +122,9 @@ static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
            place->coords[at * place->rule->n_factors + factor] != place->cuts[factor] - 1;
 }
 
-// Inputs and outputs must be tensors of known types. Minimum and maximum need floats, which have
-// infinities. A reduction beside a result that is not empty is not supported.
+// False for inputs and outputs that are not tensors of known types. A reduction by minimum or
+// maximum needs floats, because its neutral element is an infinity. A node that reduces must have
+// no result that stays non-empty.
 static bool can_replace(const struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -138,12 +142,13 @@ static bool can_replace(const struct guard *guard)
         if (form->item->list || form->item->dtype == TSR_UNDEFINED || (extreme && !floats))
             return false;
     }
-    if (part_of_result(guard) && guard->part->draft->opset < SLICE_COMPUTED)
+    if (needs_slice(guard) && guard->part->draft->opset < SLICE_COMPUTED)
         return false;
-    return !guard->reduces || all_vanish(guard);
+    return !guard->reduces || all_results_empty(guard);
 }
 
-// Finds the open factors that the kernel needs elements of. False: the node needs no guard.
+// Finds the factors that may be empty and that the kernel needs elements of. Returns false if the
+// node needs no guard.
 static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;
@@ -163,8 +168,8 @@ static bool find_open(struct guard *guard)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// int64[1]: the local size of that dimension.
-static tsr_value *size_here(struct guard *guard, const struct open_factor *open)
+// Returns the local size of that dimension, as int64[1].
+static tsr_value *local_size(struct guard *guard, const struct open_factor *open)
 {
     int64_t axis = open->axis;
     tsr_value *x = local_input(guard, (size_t)open->input);
@@ -174,17 +179,17 @@ static tsr_value *size_here(struct guard *guard, const struct open_factor *open)
                           tsr__part_ints(guard->part, &axis, 1));
 }
 
-// True (bool) if the product of all open sizes is not 0.
+// Returns a bool value: true if the product of all open sizes is not 0.
 static tsr_value *has_elements(struct guard *guard)
 {
-    tsr_value *product = size_here(guard, &guard->open[0]);
+    tsr_value *product = local_size(guard, &guard->open[0]);
     for (int i = 1; i < guard->n_open; i++)
         product = tsr__part_node(guard->part, "Mul", (struct str){0}, 2, product,
-                                 size_here(guard, &guard->open[i]));
+                                 local_size(guard, &guard->open[i]));
     return tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0});
 }
 
-// A float32 with `rank` dimensions of size 1.
+// Returns a float32 constant with `rank` dimensions of size 1.
 static tsr_value *number_of_rank(struct part *part, float value, int rank)
 {
     int64_t ones[RULE_MAX_RANK];
@@ -197,7 +202,7 @@ static tsr_value *number_of_rank(struct part *part, float value, int rank)
                                      sizeof(value));
 }
 
-// A tensor of these sizes with one value everywhere.
+// Returns a tensor of these sizes, filled with one value.
 static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtype type, float value)
 {
     const struct str any = {0};
@@ -214,7 +219,7 @@ static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtyp
     return tsr__part_cast(part, full, type, any);
 }
 
-// The neutral element of the reduction.
+// Returns the neutral element of the reduction.
 static float neutral(enum combine combine)
 {
     switch (combine) {
@@ -230,9 +235,9 @@ static float neutral(enum combine combine)
     return 0;
 }
 
-// ---- stand-ins ---------------------------------------------------------------------------------
+// ---- placeholder inputs -------------------------------------------------------------------------
 
-// The local size of a factor; 1 if it is unknown.
+// Returns the local size of a factor, or 1 if it is unknown.
 static int64_t share_of(const struct guard *guard, int factor)
 {
     const struct placement *place = &guard->st->flow->place;
@@ -252,8 +257,8 @@ static int64_t least_of(const struct guard *guard, const struct rule_dim *dim)
     return least;
 }
 
-// For each dimension with an open factor, its size with one element of that factor; else 0.
-// Example: channels (g i) of a Conv with 2 groups are 2 if i is empty.
+// For each dimension with an open factor, returns its size if the factor had one element; 0 for
+// other dimensions. Example: the channels (g i) of a Conv with 2 groups have size 2 if i is empty.
 static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *tensor, bool *any)
 {
     int64_t least[RULE_MAX_RANK] = {0};
@@ -267,8 +272,8 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
     return tsr__part_ints(guard->part, least, tensor->rank);
 }
 
-// The zeros, or a value that the kernel accepts instead: one less than the number in another input.
-static tsr_value *acceptable(struct guard *guard, int i, tsr_value *zeros)
+// Some kernels do not accept zeros for this input. They get the number in another input, minus one.
+static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
 {
     const struct str any = {0};
     int like = tsr__rule_stand_in(guard->st->flow->node, i);
@@ -284,8 +289,8 @@ static tsr_value *acceptable(struct guard *guard, int i, tsr_value *zeros)
     return tsr__part_node(guard->part, "Sub", any, 2, raised, one);
 }
 
-// Zeros in place of an empty input: [1 6 8] for [0 6 8].
-static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
+// Returns the placeholder for an empty input: zeros of [1 6 8] for [0 6 8].
+static tsr_status make_placeholder(struct guard *guard, int i, tsr_value **out)
 {
     const struct rule_tensor *tensor = &guard->st->flow->place.rule->inputs[i];
     tsr_value *x = local_input(guard, (size_t)i);
@@ -299,13 +304,13 @@ static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
     tsr_dtype type = guard->st->inputs[i]->item->dtype;
     tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
     sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
-    *out = acceptable(guard, i, filled(guard->part, sizes, tensor->rank, type, 0));
+    *out = accepted_value(guard, i, filled(guard->part, sizes, tensor->rank, type, 0));
     return status_of_alloc(*out);
 }
 
-// The factor by which the size of dimension `axis` of a result for stand-ins must be multiplied: 0
-// if the dimension is empty here, else 1.
-static tsr_value *share_here(struct guard *guard, const struct rule_tensor *tensor, int axis)
+// Returns the number by which dimension `axis` of the placeholder result must be multiplied: 0 if
+// the dimension is empty on this rank, else 1.
+static tsr_value *size_multiplier(struct guard *guard, const struct rule_tensor *tensor, int axis)
 {
     const struct str any = {0};
     int64_t one = 1;
@@ -313,16 +318,16 @@ static tsr_value *share_here(struct guard *guard, const struct rule_tensor *tens
     for (int i = 0; i < guard->n_open; i++) {
         if (!dim_has(&tensor->dims[axis], guard->open[i].factor))
             continue;
-        tsr_value *here = size_here(guard, &guard->open[i]);
+        tsr_value *here = local_size(guard, &guard->open[i]);
         here = tsr__part_smallest(guard->part, any, here, tsr__part_ints(guard->part, &one, 1));
         share = tsr__part_node(guard->part, "Mul", any, 2, share, here);
     }
     return share;
 }
 
-// The sizes of `made`, with 0 for empty dimensions.
-static tsr_value *true_sizes(struct guard *guard, const struct rule_tensor *tensor, tsr_value *made,
-                             tsr_dtype type)
+// Returns the sizes of `made` with 0 for empty dimensions.
+static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tensor *tensor,
+                                     tsr_value *made, tsr_dtype type)
 {
     struct part *part = guard->part;
     tsr_value *shares[RULE_MAX_RANK];
@@ -330,23 +335,23 @@ static tsr_value *true_sizes(struct guard *guard, const struct rule_tensor *tens
     if (tensor->rank == 0)
         return sizes;
     for (int axis = 0; axis < tensor->rank; axis++)
-        shares[axis] = share_here(guard, tensor, axis);
+        shares[axis] = size_multiplier(guard, tensor, axis);
     tsr_value *all = tsr__part_concat(part, shares, (size_t)tensor->rank, 0, (struct str){0});
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, all);
 }
 
-// Output i, given the result `made` for stand-ins: `made` itself if it does not depend on them, an
-// empty or neutral tensor, or a slice of `made`.
-static tsr_value *result_here(struct guard *guard, size_t i, tsr_value *made)
+// Returns output i, computed from the placeholder result `made`: `made` itself if it has no open
+// factor, a slice of it if it has some, else an empty or neutral tensor.
+static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
 {
     const struct str any = {0};
     const struct step *st = guard->st;
     tsr_dtype type = st->outputs[i]->item->dtype;
     const struct rule_tensor *tensor = &st->flow->place.rule->outputs[i];
-    int open = open_in(guard, i);
+    int open = count_open(guard, i);
     if (open == 0)
         return made;
-    tsr_value *sizes = true_sizes(guard, tensor, made, type);
+    tsr_value *sizes = local_result_sizes(guard, tensor, made, type);
     if (!sizes)
         return NULL;
     if (open == guard->n_open)
@@ -356,8 +361,8 @@ static tsr_value *result_here(struct guard *guard, size_t i, tsr_value *made)
                           tsr__part_ints(guard->part, starts, tensor->rank), sizes);
 }
 
-// Replaces empty inputs by zeros of the least size. own: the inputs, to be restored.
-static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
+// Replaces empty inputs by placeholders. `own` gets the original inputs.
+static tsr_status use_placeholders(struct guard *guard, tsr_value **own)
 {
     struct step *st = guard->st;
     const struct rule *rule = st->flow->place.rule;
@@ -365,7 +370,7 @@ static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
     if (!made)
         return TSR_NOMEM;
     for (int i = 0; i < rule->n_inputs; i++) {
-        tsr_status status = stand_in(guard, i, &made[i]);
+        tsr_status status = make_placeholder(guard, i, &made[i]);
         if (status != TSR_OK)
             return status;
     }
@@ -379,17 +384,17 @@ static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
     return TSR_OK;
 }
 
-// Restores replaced inputs.
-static void own_inputs(const struct guard *guard, tsr_value *const *own)
+// Restores the inputs that were replaced.
+static void restore_inputs(const struct guard *guard, tsr_value *const *own)
 {
     const struct step *st = guard->st;
-    for (size_t i = st->n_node_inputs; i > 0; i--) // backwards: one value may be read twice
+    for (size_t i = st->n_node_inputs; i > 0; i--) // backwards, because one value may be two inputs
         if (own[i - 1])
             form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
 }
 
-// Adds the node under new names: names in a branch must differ from those outside. For now its
-// results are the local values of the step's outputs.
+// Adds the node with new output names: names in a branch must differ from those outside. Its
+// results are temporarily the local values of the step's outputs.
 static tsr_status add_node(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -407,7 +412,7 @@ static tsr_status add_output(struct guard *guard, size_t i, bool empty)
     struct form *form = guard->st->outputs[i];
     tsr_value *value = form->local[guard->part->rank];
     if (empty)
-        value = result_here(guard, i, value);
+        value = local_result(guard, i, value);
     if (!value)
         return TSR_NOMEM;
     tsr_status status = tsr_graph_add_output(guard->part->graph, value);
@@ -416,20 +421,20 @@ static tsr_status add_output(struct guard *guard, size_t i, bool empty)
     return tsr__part_rank_known(guard->part, value, form);
 }
 
-// A branch with the node. empty: the node runs on stand-ins, and of each result the local part is
-// kept.
+// Adds a branch with the node. If `empty` is set, the node runs on placeholders and its results are
+// reduced to the empty shard.
 static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
 {
     struct step *st = guard->st;
     tsr_value **own = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
-    guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
+    guard->part->graph = tsr__node_add_graph(guard->if_node, name, name);
     if (!own || !guard->part->graph)
         return TSR_NOMEM;
-    tsr_status status = empty ? put_stand_ins(guard, own) : TSR_OK;
+    tsr_status status = empty ? use_placeholders(guard, own) : TSR_OK;
     if (status != TSR_OK)
         return status;
     status = add_node(guard);
-    own_inputs(guard, own);
+    restore_inputs(guard, own);
     for (size_t i = 0; i < st->n_outputs && status == TSR_OK; i++)
         if (st->outputs[i])
             status = add_output(guard, i, empty);
@@ -438,10 +443,10 @@ static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
 
 // ---- the If -------------------------------------------------------------------------------------
 
-// The branches read the node's inputs as captures. Engines mishandle some of those, so the branches
-// read copies; own_inputs undoes it, since others may read the inputs too. ONNX Runtime moves a
-// QuantizeLinear back through a Transpose to the value before both, and overlooks that a branch
-// reads that value (quirk quantize_moved_through_transpose).
+// The branches read the node's inputs as outer values. Engines mishandle some of these, so the
+// branches read copies. restore_inputs undoes this, because other nodes may read the inputs too.
+// ONNX Runtime moves a QuantizeLinear back through a Transpose to the value before both, and
+// overlooks that a branch reads that value (quirk quantize_moved_through_transpose).
 static tsr_status shield_inputs(struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -464,7 +469,7 @@ static tsr_status shield_inputs(struct guard *guard)
     return TSR_OK;
 }
 
-static tsr_status add_choice(struct guard *guard)
+static tsr_status add_if(struct guard *guard)
 {
     struct step *st = guard->st;
     const char **names = ARENA_ARRAY(guard->part->draft->arena, const char *, st->n_outputs + 1);
@@ -475,17 +480,17 @@ static tsr_status add_choice(struct guard *guard)
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
             names[n++] = tsr__form_name(guard->part, st->outputs[i]).p;
-    guard->choice = tsr_graph_add_node(guard->part->graph, "", "If", tsr_node_name(st->flow->node),
-                                       &some, 1, names, n);
-    return status_of_alloc(guard->choice);
+    guard->if_node = tsr_graph_add_node(guard->part->graph, "", "If", tsr_node_name(st->flow->node),
+                                        &some, 1, names, n);
+    return status_of_alloc(guard->if_node);
 }
 
-static tsr_status make_choice(struct guard *guard)
+static tsr_status build_if(struct guard *guard)
 {
     tsr_status status = shield_inputs(guard);
     if (status != TSR_OK)
         return status;
-    status = add_choice(guard);
+    status = add_if(guard);
     if (status != TSR_OK)
         return status;
     status = add_branch(guard, "then_branch", false);
@@ -500,17 +505,18 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
     *guarded = find_open(&guard);
     if (!*guarded)
         return TSR_OK;
-    tsr_status status = make_choice(&guard);
+    tsr_status status = build_if(&guard);
     part->graph = guard.outer;
     if (status != TSR_OK)
         return status;
-    own_inputs(&guard, guard.own);
+    restore_inputs(&guard, guard.own);
     size_t n = 0;
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
-            st->outputs[i]->local[part->rank] = tsr_node_output(guard.choice, n++);
+            st->outputs[i]->local[part->rank] = tsr_node_output(guard.if_node, n++);
     status = tsr__part_keep_declared(part, st);
     if (status != TSR_OK)
         return status;
-    return tsr_node_move_before(guard.choice, NULL); // behind the sizes that its branches read
+    // after the nodes for sizes that its branches read
+    return tsr_node_move_before(guard.if_node, NULL);
 }

@@ -5,11 +5,11 @@
 //     sender:    Loop(length) { SequenceAt(list, i) -> Broadcast }
 //     receiver:  Loop(length) { Broadcast -> SequenceInsert(list) }
 //
-// Both loops have the same name and carry the token, so they are checked like any body that
+// Both loops have the same name and carry the token, so prove.c checks them like any body that
 // communicates. An optional is one tensor and needs no loop.
 #include "internal.h"
 
-// The sender passes x; receivers pass an empty tensor and get x.
+// Adds the communication: the sender passes x; receivers pass an empty tensor and get x.
 static tsr_value *exchange(struct part *part, const struct step *st, size_t group, tsr_value *x)
 {
     if (!x)
@@ -40,7 +40,7 @@ static tsr_status emit_optional(struct part *part, struct step *st, size_t group
     return status_of_alloc(to->local[part->rank]);
 }
 
-// A scalar input of a loop body: the iteration number or the condition.
+// Adds a scalar input to a loop body: the iteration number or the condition.
 static tsr_value *scalar_input(struct part *part, tsr_dtype type)
 {
     struct str name = tsr__part_new_name(part);
@@ -52,8 +52,8 @@ static tsr_value *scalar_input(struct part *part, tsr_dtype type)
     return NULL;
 }
 
-// A constant true as the condition of a Loop. ONNX makes the condition optional, but some tools
-// require it.
+// Returns a constant true as the condition of a Loop. ONNX makes the condition optional, but some
+// tools require it.
 static tsr_value *always(struct part *part)
 {
     static const unsigned char yes = 1;
@@ -63,8 +63,8 @@ static tsr_value *always(struct part *part)
     return NULL;
 }
 
-// grows: the loop of a receiver, whose first loop-carried state is the list that it builds. The
-// loop of the sender carries the token alone.
+// Adds the Loop. `grows` is set on receivers: the first state of their loop is the list that they
+// build. The loop of the sender carries only the token.
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
     struct str any = {0},
@@ -88,7 +88,7 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
                               n_states);
 }
 
-// One iteration. source_list: the list on the sender, else NULL.
+// Writes one iteration. `source_list` is the list on the sender, NULL on receivers.
 static tsr_status fill_body(struct part *part, const struct step *st, size_t group,
                             tsr_value *source_list)
 {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_lookup.c - nodes that are addressed by indices, with the rows of the table sharded.
+// emit_lookup.c - writes nodes that visitor up or update rows by index if the rows of the table are
+// sharded.
 //
-// An index of another rank's row looks up row 0, and the result is set to 0. The sum over the ranks
-// then has every row, exactly, in every type. For updates, indices of other ranks' rows change a
-// spare row behind the local ones, which is removed again.
+// An index of a row that another rank has looks up row 0, and the result is set to 0. The sum over
+// the ranks then has every row, exactly and in every type. For updates, such an index changes a
+// spare row after the local rows, which is removed again.
 //
 //     Gather(table [8,4], ids), rows 0..3 on rank 0 and 4..7 on rank 1, ids = [5 1]:
 //         rank 0   local ids [0 1], here [no yes]    rows 0 and 1 -> [0, row 1]
@@ -17,8 +18,8 @@ static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrit
            nf->place.cuts[rewrite->factor] > 1;
 }
 
-// The kind of the first rewrite whose factor is sharded.
-static enum rewrite_kind addressed(const struct node_flow *nf)
+// Returns the kind of the first rewrite whose factor is sharded.
+static enum rewrite_kind lookup_kind(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
     for (int i = 0; i < rule->n_rewrites; i++)
@@ -27,11 +28,11 @@ static enum rewrite_kind addressed(const struct node_flow *nf)
     return REWRITE_SHAPE;
 }
 
-// A scalar constant in the main graph, visible to bodies.
+// Returns a scalar constant of the main graph, which bodies can read too.
 static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
 {
     struct str name = tsr__part_new_name(part);
-    size_t bytes = (size_t)tsr_dtype_bits(type) / 8; // v is 0 unless the type is int64
+    size_t bytes = (size_t)tsr_dtype_bits(type) / 8; // the value is 0 unless the type is int64
     if (name.p)
         return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL, &v,
                                          bytes);
@@ -44,7 +45,7 @@ static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t 
     return tsr__with_int(tsr__part_node(part, "Concat", any, 2, a, b), "axis", axis);
 }
 
-// Axes are an input from opset 13, an attribute before.
+// Adds a node with axes: an input from opset 13, an attribute before.
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
                             int n)
 {
@@ -56,12 +57,12 @@ static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, con
 
 // ---- indices -----------------------------------------------------------------------------------
 
-// A sharded factor that is addressed by indices.
+// A sharded factor whose elements (rows) are looked up or updated by index.
 struct table {
     struct part *part;
     int64_t size;              // rows of the full table
-    struct tile_interval rows; // rows of this rank
-    int64_t elsewhere;         // the row for indices of other ranks
+    struct tile_interval rows; // rows that this rank has
+    int64_t elsewhere;         // local row that stands for all rows of other ranks
     tsr_value *here;           // mask of the indices of this rank, set by local_index
 };
 
@@ -72,8 +73,8 @@ static struct tile_interval rows_here(const struct part *part, const struct node
     return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
 }
 
-// Local indices, `elsewhere` for other ranks' rows. Example: of 8 rows the rank has 4..7; [5 -1 2]
-// becomes [1 3 elsewhere], and table->here is [true true false].
+// Converts indices to local rows. Indices of other ranks' rows become `elsewhere`. Example: of 8
+// rows the rank has 4..7; [5 -1 2] becomes [1 3 elsewhere], and table->here is [true true false].
 static tsr_value *local_index(struct table *table, tsr_value *value)
 {
     const struct str any = {0};
@@ -93,7 +94,7 @@ static tsr_value *local_index(struct table *table, tsr_value *value)
                           scalar(part, TSR_INT64, table->elsewhere));
 }
 
-// The same for one element of each index vector; the other elements stay.
+// Converts one element of each index vector; the other elements stay.
 static tsr_value *local_element(struct table *table, tsr_value *x, const struct item *it,
                                 int element)
 {
@@ -131,8 +132,8 @@ static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
     return first ? joined(part, x, first, axis) : NULL;
 }
 
-// Makes the indices of one factor local and, for updates, adds the spare row. *here: the mask of
-// this rank's indices for all factors so far.
+// Makes the indices of one factor local and, for updates, adds the spare row. *here is the mask of
+// this rank's indices, combined over all factors so far.
 static tsr_status begin_factor(struct part *part, const struct step *st,
                                const struct rule_rewrite *rewrite, tsr_value **inputs,
                                tsr_value **here)
@@ -143,7 +144,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     if (rewrite->kind == REWRITE_SCATTER)
         table.elsewhere = table.rows.stop - table.rows.start;
     tsr_value **x = &inputs[rewrite->index];
-    if (!*here) // otherwise it is cast already
+    if (!*here) // the masks of later factors are already cast
         *x = as_int64(part, *x, it->dtype);
     if (rewrite->first)
         *x = local_element(&table, *x, it, rewrite->first - 1);
@@ -157,7 +158,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     return TSR_OK;
 }
 
-// With several factors (GatherND), an index is local if it is local in all of them.
+// With several factors (GatherND), an index is local only if it is local in all of them.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {
@@ -175,8 +176,8 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
     return TSR_OK;
 }
 
-// The mask with `behind` more dimensions of size 1.
-static tsr_value *stretched(struct part *part, tsr_value *mask, int rank, int behind)
+// Appends `behind` dimensions of size 1 to the mask.
+static tsr_value *append_dims(struct part *part, tsr_value *mask, int rank, int behind)
 {
     int64_t axes[RULE_MAX_RANK];
     for (int i = 0; i < behind; i++)
@@ -203,13 +204,13 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
     return x;
 }
 
-// Results of other ranks' rows become 0.
+// Sets the results for other ranks' rows to 0.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name)
 {
     const struct rule *rule = st->flow->place.rule;
     tsr_value *y = NULL;
-    if (addressed(st->flow) == REWRITE_SCATTER) {
+    if (lookup_kind(st->flow) == REWRITE_SCATTER) {
         y = without_spares(part, st, found, name);
     } else {
         int i = 0;
@@ -217,7 +218,7 @@ tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, 
             i++;
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         int rank = st->inputs[rewrite->index]->item->rank - (rewrite->first > 0);
-        y = tsr__part_node(part, "Where", name, 3, stretched(part, here, rank, rewrite->last),
+        y = tsr__part_node(part, "Where", name, 3, append_dims(part, here, rank, rewrite->last),
                            found, scalar(part, st->outputs[0]->item->dtype, 0));
     }
     st->outputs[0]->local[part->rank] = y;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_node.c - the node of one rank: a copy of the model's node, changed as its rule says.
+// emit_node.c - writes the node of one rank: a copy of the model's node, changed by its rule.
 //
 // Inputs are rewritten before the node is copied, attributes afterwards. If another node must
-// finish the result (the mask of a lookup, a trim), the copy gets a new name and that node the real
-// one.
+// finish the result (the mask of a lookup, a trim), the copy's output gets a new name and the
+// finishing node's output the real name.
 //
 //     Reshape(x, [8,6]) on rank 1, result sharded {2,1}: input 1 becomes [4,6]   rewrite_inputs
 //     MultiHeadAttention with num_heads = 8, heads sharded in 2: num_heads = 4   rewrite_attributes
@@ -17,12 +17,12 @@ struct local_copy {
     struct part *part;
     struct step *step;
     const struct node_flow *flow;
-    const struct rule *rule; // NULL: no rule, nothing is rewritten
-    int64_t place;           // of the rank in the placement; -1: not in it
-    tsr_value **inputs;      // local inputs, then rewritten
+    const struct rule *rule; // NULL: the operator has no rule, so nothing is rewritten
+    int64_t place;           // index of the rank in the placement; -1 if it is not in it
+    tsr_value **inputs;      // first the local inputs, then the rewritten ones
     size_t n_inputs;
-    struct str *outputs; // names
-    tsr_node *node;      // once it is created
+    struct str *outputs; // names of the outputs
+    tsr_node *node;      // NULL until it is created
 };
 
 // ---- lists of numbers --------------------------------------------------------------------------
@@ -32,7 +32,7 @@ static bool lists_apply(const struct local_copy *copy)
     return copy->rule && copy->place >= 0 && tsr__lists_apply(copy->flow);
 }
 
-// NULL: out of memory.
+// Returns NULL if out of memory.
 static int64_t *list_numbers(const struct local_copy *copy, const struct rule_list *list)
 {
     int64_t *numbers = NULL;
@@ -42,7 +42,7 @@ static int64_t *list_numbers(const struct local_copy *copy, const struct rule_li
     return numbers;
 }
 
-// Lists that are inputs, such as the starts and ends of a Slice.
+// Replaces lists that are inputs, such as the starts and ends of a Slice.
 static tsr_status rewrite_lists(struct local_copy *copy)
 {
     if (!lists_apply(copy))
@@ -63,20 +63,19 @@ static tsr_status rewrite_lists(struct local_copy *copy)
     return TSR_OK;
 }
 
-// A reduction's axes that are an input.
-static tsr_status front_input(const struct local_copy *copy)
+// Replaces the axes of a reduction if they are an input.
+static tsr_status rewrite_axes_input(const struct local_copy *copy)
 {
     int64_t axes[RULE_MAX_RANK];
     const char *name = NULL;
-    int n = tsr__front_axes(copy->part->draft, copy->flow, &name, axes);
+    int n = tsr__reduction_axes(copy->part->draft, copy->flow, &name, axes);
     if (n == 0 || name)
         return TSR_OK;
     copy->inputs[1] = tsr__part_ints(copy->part, axes, n);
     return status_of_alloc(copy->inputs[1]);
 }
 
-// An attribute whose list is empty in the rule is removed: ceil_mode, say, which the new pads
-// replace.
+// Removes the attribute if its list is empty in the rule. Example: explicit pads replace ceil_mode.
 static tsr_status rewrite_list_attribute(const struct local_copy *copy,
                                          const struct rule_list *list)
 {
@@ -112,8 +111,8 @@ static struct tile_units part_of(const struct local_copy *copy, int factor)
     return placement_units(&copy->flow->place, copy->place, factor);
 }
 
-// The Range of shard [a, b) of n, with n' = max(limit - start, 0) numbers: from floor(a n' / n) to
-// floor(b n' / n).
+// Rewrites start and limit of a Range for part [a, b) of n. A Range of m = max(limit - start, 0)
+// numbers becomes the numbers floor(a m / n) to floor(b m / n) - 1 of it.
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     const struct str any = {0};
@@ -168,8 +167,9 @@ static tsr_status rewrite_input(struct local_copy *copy, const struct rule_rewri
     }
 }
 
-// Inputs that describe the full tensor. Examples: Reshape to [8,6] with result {2,1} gets [4,6]; a
-// bias that another rank adds is left out; the bounds of a Range become those of the shard.
+// Rewrites inputs that describe the full tensor. Examples: Reshape to [8,6] with result {2,1} gets
+// [4,6]; a bias that another rank adds is left out; the bounds of a Range become those of the
+// shard.
 static tsr_status rewrite_inputs(struct local_copy *copy)
 {
     if (!copy->rule)
@@ -186,8 +186,8 @@ static tsr_status rewrite_inputs(struct local_copy *copy)
 }
 
 // Copies inputs that the kernel overwrites (quirk written_statistics): they belong to the caller,
-// and ranks that are threads share them. ONNX Runtime removes Identity but not Max of one tensor.
-// Max and Min alternate because equal nodes are merged.
+// and ranks that are threads share them. The copy is a Max of one tensor, because ONNX Runtime
+// removes Identity. Max and Min alternate because equal nodes are merged.
 static tsr_status copy_written(struct local_copy *copy)
 {
     for (size_t i = 0; i < copy->step->n_node_inputs; i++) {
@@ -201,8 +201,8 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
-// ONNX Runtime merges some different Splits of one value (quirk merged_splits). So each reads
-// another copy: a chain of copies, because equal nodes are merged too.
+// Gives each Split its own copy of the input. ONNX Runtime merges some different Splits of one
+// value (quirk merged_splits). The copies form a chain, because equal nodes are merged too.
 static tsr_status copy_split(struct local_copy *copy)
 {
     for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
@@ -215,7 +215,8 @@ static tsr_status copy_split(struct local_copy *copy)
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// full / size * local. If an attribute counts several factors, the rule has one rewrite for each.
+// Returns full / size * local. If an attribute counts several factors, the rule has one rewrite for
+// each.
 static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {
@@ -226,7 +227,7 @@ static int64_t local_count(const struct rule_factor *factor, const struct local_
 
 #define MAX_COUNTS 8
 
-// One number or a short list, each counting the factor.
+// Rewrites one number or a short list of numbers that count elements of the factor.
 static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const char *name,
                                  const struct rule_factor *factor, const struct local_size *part)
 {
@@ -234,7 +235,7 @@ static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const cha
     int64_t local[MAX_COUNTS];
     size_t n = tsr_attr_ints(attr, &whole);
     if (n > MAX_COUNTS)
-        return TSR_BUG; // too many for any operator
+        return TSR_BUG; // no operator has that many
     if (!n)
         return tsr_node_set_int(node, name, local_count(factor, part, tsr_attr_int(attr, 0)));
     for (size_t i = 0; i < n; i++)
@@ -242,7 +243,7 @@ static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const cha
     return tsr_node_set_ints(node, name, local, n);
 }
 
-// Word number `at` of words separated by one space; empty if there are fewer.
+// Returns word number `at` of words separated by one space; empty if there are fewer.
 static struct str word_at(struct str words, int64_t at)
 {
     while (at > 0 && words.n) {
@@ -255,8 +256,9 @@ static struct str word_at(struct str words, int64_t at)
     return (struct str){words.p, n};
 }
 
-// Attributes with one entry per element of a factor keep the local entries. Of the directions
-// "forward" and "reverse" of a recurrent layer, the second of two devices has the second.
+// Some attributes have one entry per element of a factor; the local node gets the local entries. Of
+// the directions "forward" and "reverse" of a recurrent layer, the second of two devices gets the
+// second.
 static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
                                 tsr_attr *attr, const struct local_size *part)
 {
@@ -274,8 +276,8 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
     return text.p ? tsr_node_set_string(copy->node, rewrite->name, text.p) : TSR_NOMEM;
 }
 
-// [1 3 4] as [0 -1], sharded in two: the first device reshapes an empty shard to [0 12], and 0 must
-// mean 0.
+// Example: [1 3 4] is reshaped to [0 -1], sharded in two. The first device reshapes an empty shard
+// to [0 12], so its Reshape needs allowzero = 1, which makes 0 a size.
 static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = copy->part->draft;
@@ -305,7 +307,7 @@ static tsr_status rewrite_attribute(const struct local_copy *copy,
     return rewrite_counts(copy->node, attr, rewrite->name, factor, &part);
 }
 
-// num_heads = 8 becomes 4 if the heads are sharded in 2.
+// Example: num_heads = 8 becomes 4 if the heads are sharded in 2.
 static tsr_status rewrite_attributes(const struct local_copy *copy)
 {
     if (!copy->rule || copy->place < 0)
@@ -324,12 +326,12 @@ static tsr_status rewrite_attributes(const struct local_copy *copy)
     return TSR_OK;
 }
 
-// A reduction's axes that are an attribute.
-static tsr_status front_attribute(const struct local_copy *copy)
+// Replaces the axes of a reduction if they are an attribute.
+static tsr_status rewrite_axes_attribute(const struct local_copy *copy)
 {
     int64_t axes[RULE_MAX_RANK];
     const char *name = NULL;
-    int n = tsr__front_axes(copy->part->draft, copy->flow, &name, axes);
+    int n = tsr__reduction_axes(copy->part->draft, copy->flow, &name, axes);
     if (n == 0 || !name)
         return TSR_OK;
     if (tsr_attr_kind_of(tsr_node_find_attr(copy->node, name)) == TSR_ATTR_INT)
@@ -345,7 +347,7 @@ struct captured {
     int64_t rank;
 };
 
-// The local value of an outer value that a subgraph reads.
+// Returns the local value of an outer value that a subgraph reads.
 static tsr_value *find_captured(void *data, tsr_value *outer)
 {
     const struct captured *captured = data;
@@ -355,7 +357,7 @@ static tsr_value *find_captured(void *data, tsr_value *outer)
     return NULL;
 }
 
-// Declares the ranks of a node's inputs: engines refuse to Scan a value of unknown rank, such as
+// Declares the ranks of a node's inputs. Engines reject a Scan of a value of unknown rank, such as
 // the result of an operator that ONNX defines by a function (quirk scan_without_rank).
 static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
 {
@@ -373,14 +375,15 @@ static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
     return TSR_OK;
 }
 
-// True if the model itself leaves out this input.
+// True if the input is left out in the model itself.
 static bool written_empty(const tsr_node *node, size_t input)
 {
     return input < tsr_node_input_count(node) && !tsr_node_input(node, input);
 }
 
-// Trailing inputs that only this rank lacks are dropped. Those that the model left out are written:
-// ONNX Runtime refuses a Loop(3, "") without its second input (quirk loop_of_one_input).
+// Drops trailing inputs that only this rank lacks. Trailing inputs that the model leaves out are
+// kept as empty names: ONNX Runtime rejects a Loop(3, "") without its second input (quirk
+// loop_of_one_input).
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;
@@ -398,7 +401,7 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
                                find_captured, &captured);
 }
 
-// A sum without the inputs that another device adds. NULL: out of memory.
+// Adds a sum without the inputs that another device adds. Returns NULL if out of memory.
 static tsr_node *sum_parts(const struct local_copy *copy)
 {
     size_t n = 0, all = copy->step->n_node_inputs;
@@ -414,7 +417,7 @@ static tsr_node *sum_parts(const struct local_copy *copy)
 static tsr_status make_node(struct local_copy *copy)
 {
     struct step *st = copy->step;
-    if (!copy->part->draft->look) {
+    if (!copy->part->draft->visitor) {
         tsr_status loaded = tsr__node_load_constants(st->flow->node);
         if (loaded != TSR_OK)
             return loaded;
@@ -431,10 +434,11 @@ static tsr_status make_node(struct local_copy *copy)
     status = rewrite_attributes(copy);
     if (status != TSR_OK)
         return status;
-    return front_attribute(copy);
+    return rewrite_axes_attribute(copy);
 }
 
-// *here: of a lookup, the mask of local rows (emit_lookup.c); else NULL.
+// Fills and rewrites the inputs. For a lookup, *here is the mask of local rows (emit_lookup.c),
+// else NULL.
 static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
 {
     const struct step *st = copy->step;
@@ -458,14 +462,15 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     status = rewrite_lists(copy);
     if (status != TSR_OK)
         return status;
-    status = front_input(copy);
+    status = rewrite_axes_input(copy);
     if (status != TSR_OK)
         return status;
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);
 }
 
-// Keeps the kernel from reusing the memory of input 0 for the result (quirk moe_over_its_input): a
-// Where that always selects the result reads both. Needs opset 9.
+// Adds a Where that reads both input 0 and the result, and always selects the result. It keeps the
+// kernel from reusing the memory of input 0 for the result (quirk moe_over_its_input). Needs opset
+// 9.
 static tsr_status keep_first_input(const struct local_copy *copy, struct str name)
 {
     static const unsigned char no = 0;

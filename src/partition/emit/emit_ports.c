@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_ports.c - types of a rank file's inputs and outputs: the model's names with local sizes. If
-// x [batch,8] is kept sharded {1,2}, a rank's input is x [-1,4].
+// emit_ports.c - declares types of a rank file's inputs and outputs: the model's names with local
+// sizes. If x [batch,8] is kept sharded {1,2}, a rank's input is x [-1,4].
 #include "internal.h"
 
-// The declared dimension, or a known size if none is declared: engines do not infer shapes through
-// communication, and some nodes behind it need sizes.
+// Returns the declared dimension, or the inferred size if none is declared. Engines do not infer
+// shapes through communication, and some nodes after it need sizes.
 static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
 {
     tsr_dim dim = {-1, ""};
@@ -16,7 +16,8 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
-// Sharded dimensions get local sizes or none: a symbol would have two values.
+// Sharded dimensions get a local number or no size. With its symbol, the dimension would have
+// another value than elsewhere in the file.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a
-// dimension; an expression ("batch*seq", "past + 1") becomes a few nodes; a shape is a Concat.
-// Shapes are those of the full tensors, except in local_shape.c.
+// emit_shape.c - computes sizes at run time. A symbol is read from the model input that has it as a
+// dimension. An expression ("batch*seq", "past + 1") becomes a few nodes. A shape is a Concat of
+// sizes. All are sizes of full tensors; local_shape.c computes local ones.
 //
 //     x [batch,seq] is an input; a Reshard needs the shape [batch*seq,6]:
 //         b = Gather(Shape(x), [0]);  s = Gather(Shape(x), [1]);  Concat(Mul(b, s), [6])
@@ -10,7 +10,8 @@
 
 // ---- one size ----------------------------------------------------------------------------------
 
-// The full shape of the input: summed over the ranks if each has a shard, else Shape of the input.
+// Returns the full shape of the input: if the ranks have shards, the sum over the ranks, else Shape
+// of the input.
 static tsr_value *source_shape(struct part *part, const struct size_source *from)
 {
     tsr_value *counted = local_of(part, from->count);
@@ -22,7 +23,7 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
 }
 
-// Added once per symbol.
+// Returns the value of a symbol. Its nodes are added once per symbol.
 static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
 {
     struct part *part = data;
@@ -31,7 +32,7 @@ static tsr_value *symbol_value(void *data, struct str symbol, const struct size_
         return known;
     int64_t axis = from->axis;
     tsr_graph *here = part->graph;
-    part->graph = tsr_model_graph(part->model); // visible to all bodies
+    part->graph = tsr_model_graph(part->model); // where all bodies can read it
     tsr_value *shape = source_shape(part, from);
     tsr_value *size =
         tsr__part_node(part, "Gather", (struct str){0}, 2, shape, tsr__part_ints(part, &axis, 1));
@@ -49,7 +50,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
-// [5 2] and [3 3] give [1 0].
+// Example: [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -58,7 +59,7 @@ tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value
     return tsr__part_cast(part, larger, TSR_INT64, (struct str){0});
 }
 
-// max(a - b, 0). Before opset 12, Max and Min take only floats.
+// Returns max(a - b, 0). Before opset 12, Max and Min take only floats.
 static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
 {
     const struct str any = {0};
@@ -80,7 +81,7 @@ tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, 
     return tsr__part_node(part, "Sub", name, 2, a, excess(part, a, b));
 }
 
-// Mod exists from opset 10.
+// Returns a modulo b. Mod exists from opset 10.
 static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
 {
     struct str any = {0};
@@ -113,7 +114,7 @@ tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
     return tsr__size_make(part->draft, &maker, dim);
 }
 
-// A constant if all sizes are known, else a Concat: [n,6] is Concat(n, 6).
+// Returns a constant if all sizes are known, else a Concat: [n,6] is Concat(n, 6).
 tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 {
     if (it->fixed)
@@ -128,7 +129,7 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 
 // ---- Shape and Size -----------------------------------------------------------------------------
 
-// Entries first .. last - 1 of the shape.
+// Returns entries first .. last - 1 of the shape.
 static tsr_value *some_sizes(struct part *part, const struct item *it, int first, int last)
 {
     int64_t at[TILE_MAX_RANK];
@@ -145,7 +146,7 @@ static tsr_value *some_sizes(struct part *part, const struct item *it, int first
                           tsr__part_ints(part, at, last - first));
 }
 
-// A scalar.
+// Returns the product of all sizes, a scalar.
 static tsr_value *product_of(struct part *part, const struct item *it)
 {
     if (it->fixed) {
@@ -164,8 +165,8 @@ static tsr_value *product_of(struct part *part, const struct item *it)
     return tsr__with_int(value, "keepdims", 0);
 }
 
-// Shape(x) with x [n,6] sharded becomes a Concat of n and 6; x itself is not read. Size(x) is the
-// product.
+// Replaces Shape and Size. Shape(x) with x [n,6] sharded becomes a Concat of n and 6, and x itself
+// is not read. Size(x) becomes the product.
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = part->draft;
@@ -190,7 +191,8 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
 
 // ---- summing sizes over ranks -------------------------------------------------------------------
 
-// Sets mask[axis] to 1 for each dimension that this device's shard counts in. True: all of them.
+// Sets mask[axis] to 1 for each dimension whose size this device's shard adds to the sum. Returns
+// true if that is all of them.
 static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
 {
     const int64_t *owners;
@@ -209,7 +211,7 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
-// [4,6] with the mask [1,0] counts as [4,0].
+// Example: [4,6] with the mask [1,0] contributes [4,0].
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};

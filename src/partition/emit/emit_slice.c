@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_slice.c - slices from one form to another, windows, and trims of what a local node returned
-// beyond its shard. Bounds are constants if sizes are known, else computed at run time.
+// emit_slice.c - writes slices: from one form to another, of windows, and to trim results that are
+// larger than the shard. Bounds are constants if sizes are known, else nodes compute them.
 //
 //     [8,6] unsharded -> {2,1} on rank 1: Slice rows 4..7. [n,6]: rows from n / 2 on.
 //     [8,6] unsharded -> strided, rank 1 has rows 2 3 6 7: Gather of these rows.
 #include "internal.h"
 
-// One entry per sliced axis. Known sizes use starts and stops; unknown ones use the other arrays
-// (slice_dynamic).
+// Bounds with one entry per sliced axis. Axes of known size use `starts` and `stops`; the others
+// use the other arrays (slice_dynamic).
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
@@ -15,7 +15,7 @@ struct bounds {
     int64_t n;
 };
 
-// Before opset 10 the bounds are attributes.
+// Adds a Slice before opset 10, whose bounds are attributes.
 static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds *bounds,
                             struct str out)
 {
@@ -25,7 +25,7 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
     return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
 }
 
-// From opset 10 the bounds are inputs.
+// Adds a Slice from opset 10 on, whose bounds are inputs.
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
                                struct str out)
 {
@@ -43,8 +43,8 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
     return slice_static(part, x, &bounds, out);
 }
 
-// Shard j of n of F = ceil(D / unit) units starts at floor(j F / n) * unit. Slice stops at the end
-// by itself.
+// Adds a Slice with computed bounds. A dimension of size D has F = ceil(D / unit) units; shard j of
+// n starts at floor(j F / n) * unit. Slice clamps the stop to the size.
 //     Example: D = 10 rows in units of 4, shard 1 of 2: F = (10 + 3) / 4 = 3;
 //     from 1 * 3 / 2 * 4 = 4 to 2 * 3 / 2 * 4 = 12, so rows 4..9
 static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
@@ -78,7 +78,7 @@ static int64_t elements_of(const struct dim_slice *cut)
     return count;
 }
 
-// Several intervals of one dimension, by index.
+// Picks several intervals of one dimension by Gather.
 static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
                                const struct dim_slice *cut, struct str out)
 {
@@ -93,7 +93,8 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
     return tsr__with_int(y, "axis", axis);
 }
 
-// Before opset 9 strings can only be sliced: slices each interval and concatenates them.
+// Slices each interval and concatenates the slices. Before opset 9 this is the only way for
+// strings.
 static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                             struct str out)
 {
@@ -114,9 +115,9 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
     return joined;
 }
 
-// ONNX Runtime's Gather copies only the first string of each row (quirk string_gather_rows), so
-// strings use Compress. Example: of 5 rows, intervals [0, 1) and [2, 4) are the mask {1, 0, 1, 1}.
-// Rows behind the last interval need no entry.
+// Picks intervals of strings by Compress, because ONNX Runtime's Gather copies only the first
+// string of each row (quirk string_gather_rows). Example: of 5 rows, intervals [0, 1) and [2, 4)
+// are the mask {1, 0, 1, 1}. Rows after the last interval need no entry.
 static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                              struct str out)
 {
@@ -159,8 +160,8 @@ static void add_dynamic(struct bounds *bounds, int axis, const struct dim_slice 
     bounds->parts[bounds->n++] = cut->part.of;
 }
 
-// How the rank gets its shard, by axis: several intervals are picked, one is sliced, unknown sizes
-// are sliced by computed bounds.
+// How the rank gets its shard along each axis: several intervals are picked, one interval is
+// sliced, unknown sizes are sliced at computed bounds.
 struct slice_plan {
     struct dim_slice cuts[TILE_MAX_RANK];
     struct bounds fixed, dynamic;
@@ -188,12 +189,12 @@ static void sort_axes(const struct part *part, const struct step *st, struct sli
     }
 }
 
-// Adds the nodes; the last one gets the name.
+// Adds the nodes. The output of the last one gets the name.
 static tsr_value *add_slices(struct part *part, const struct form *to,
                              const struct slice_plan *plan, tsr_value *x, struct str last)
 {
     struct row_names names = {.last = last, .left = plan->n_picks};
-    // One name per node.
+    // count the nodes that will be added
     names.left += (plan->fixed.n > 0) + (plan->dynamic.n > 0);
     for (int axis = 0; axis < to->layout->rank && plan->n_picks; axis++) {
         const struct dim_slice *cut = &plan->cuts[axis];
@@ -207,7 +208,8 @@ static tsr_value *add_slices(struct part *part, const struct form *to,
     return x;
 }
 
-// Types without a Slice kernel are cast and cast back (quirks slice_of_float8, identity_of_4_bits).
+// Types without a Slice kernel are cast before and after (quirks slice_of_float8,
+// identity_of_4_bits).
 tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
@@ -225,12 +227,12 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     }
     if (!*local)
         return TSR_NOMEM;
-    if (*local == x) // nothing was sliced: keep the declaration of the producer
+    if (*local == x) // nothing was sliced: the producer already declared the type
         return TSR_OK;
     return tsr__part_sizes_known(part, *local, to);
 }
 
-// Slices the windows out of a tensor that is unsharded along their axes.
+// Slices windows from a tensor that is unsharded along their axes.
 tsr_status tsr__emit_crop(struct part *part, struct step *st)
 {
     static const struct tile_interval none = {0, 0};
@@ -258,8 +260,8 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st)
     return status_of_alloc(x);
 }
 
-// Example: 8 channels sharded in 2; an LRN over 3 neighbours reads 3..7 on rank 1 and returns 3..7,
-// of which 4..7 are its shard.
+// Removes elements that do not belong to the shard. Example: 8 channels sharded in 2. On rank 1, an
+// LRN over 3 neighbours reads and returns channels 3..7, but its shard is 4..7.
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
     const struct rule *rule = st->flow->place.rule;

@@ -22,7 +22,7 @@ static tsr_status emit_node(struct part *part, struct step *st)
     bool guarded;
     if (!is_needed(st, part->rank))
         return TSR_OK;
-    const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
+    const struct rule_rewrite *sizes = tsr__sizes_rewrite(st->flow);
     if (sizes)
         return tsr__emit_sizes(part, st, sizes);
     tsr_status status = tsr__emit_guarded(part, st, &guarded);
@@ -40,7 +40,7 @@ static tsr_status emit_node(struct part *part, struct step *st)
     return tsr__part_keep_declared(part, st);
 }
 
-// The shape of the local tensor, or the length of a list.
+// Writes the shape of the local tensor, or the length of a list.
 static tsr_status emit_shape(struct part *part, struct step *st)
 {
     struct str name = tsr__form_name(part, st->outputs[0]);
@@ -57,7 +57,7 @@ static tsr_status emit_shape(struct part *part, struct step *st)
     return status_of_alloc(y);
 }
 
-// See tsr__part_shielded.
+// Makes the local value safe to be read by a body, see tsr__part_shielded.
 static tsr_status shield(struct part *part, struct form *form)
 {
     tsr_value **local = &form->local[part->rank];
@@ -66,7 +66,7 @@ static tsr_status shield(struct part *part, struct form *form)
     return status_of_alloc(*local);
 }
 
-static tsr_status emit_taken(struct part *part, struct step *st)
+static tsr_status emit_slice_step(struct part *part, struct step *st)
 {
     tsr_status status;
     status = st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
@@ -75,7 +75,7 @@ static tsr_status emit_taken(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
-// Concatenates every `parts` adjacent values. False: out of memory.
+// Concatenates each run of `parts` adjacent values. Returns false if out of memory.
 static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t parts, int axis,
                         struct str last)
 {
@@ -149,7 +149,7 @@ static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct st
         ARENA_ARRAY(draft->arena, struct control_node, (size_t)draft->n_ranks);
     if (!made)
         return TSR_NOMEM;
-    if (!is_needed(st, place->devices[0])) // all of its devices run it, or none
+    if (!is_needed(st, place->devices[0])) // either all devices of the node run it, or none
         return TSR_OK;
     for (size_t device = 0; device < place->n_devices; device++) {
         int64_t rank = place->devices[device];
@@ -171,7 +171,7 @@ static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct st
     return TSR_OK;
 }
 
-// A step that does not involve other ranks.
+// Writes a step that involves only this rank.
 static tsr_status emit_on(struct part *part, struct step *st)
 {
     if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, part->rank) < 0)
@@ -182,14 +182,15 @@ static tsr_status emit_on(struct part *part, struct step *st)
         return TSR_OK;
     if (st->kind == STEP_SHAPE)
         return emit_shape(part, st);
-    return st->kind == STEP_JOIN ? emit_join(part, st) : emit_taken(part, st);
+    return st->kind == STEP_JOIN ? emit_join(part, st) : emit_slice_step(part, st);
 }
 
-// Goes step by step over all ranks, so that communications have the same order on all of them.
+// Writes each step on all ranks before the next step, so that communications have the same order on
+// all ranks.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)
-        return TSR_OK; // not needed
+        return TSR_OK; // no rank needs it
     if (st->n_groups)
         return tsr__emit_comm(parts, st);
     if (st->bodies)

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
-// ai.tessera.0, ai.tessera.1 ..., without names that the model uses.
+// Returns ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
 struct str tsr__part_new_name(struct part *part)
 {
     struct str name;
@@ -18,8 +18,8 @@ struct str tsr__part_new_name(struct part *part)
     return name;
 }
 
-// The form that has the value's own name on this rank: an input or output of the graph, else the
-// first form that is present and not a partial sum.
+// Returns the form that gets the value's own name on this rank: the form that is an input or output
+// of the graph, else the first form that the rank has and that is not a partial sum.
 static struct form *plain_form(struct part *part, const struct item *it)
 {
     struct form *plain = NULL;
@@ -36,7 +36,7 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// Other forms get a number: y/2 is form 2 of y. If the model has a y/2, y/1002.
+// Other forms get a number: y/2 is form 2 of y. If the model has a y/2, it is y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -48,12 +48,12 @@ struct str tsr__form_name(struct part *part, struct form *form)
     int k = form->index;
     do {
         name = tsr__arena_printf(part->draft->arena, STR_FMT "/%d", STR_ARG(it->name), k);
-        k += 1000; // other forms keep their numbers
+        k += 1000; // a step of 1000 does not collide with other forms
     } while (name.p && tsr__map_get(&part->draft->names, name));
     return name;
 }
 
-// A constant in the main graph, visible to all bodies.
+// Adds a constant to the main graph, where all bodies can read it.
 static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
 {
     struct str name = tsr__part_new_name(part);
@@ -74,7 +74,8 @@ tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
     return slot ? *slot : NULL;
 }
 
-// [0], for a rank that contributes nothing to a collective. Added to the current graph.
+// Returns a tensor of shape [0], added to the current graph. Ranks that contribute nothing to a
+// collective pass it.
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
 {
     static const int64_t none[1] = {0};
@@ -82,7 +83,7 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
     return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
 }
 
-// No node if an input is NULL.
+// Adds no node if an input is NULL.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
 {
     tsr_value *inputs[8];
@@ -131,20 +132,22 @@ tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *num
 
 tsr_dtype tsr__sliced_as(tsr_dtype type)
 {
-    return tsr__is_float8(type) ? TSR_FLOAT16 : tsr__carried(type);
+    return tsr__is_float8(type) ? TSR_FLOAT16 : tsr__transfer_type(type);
 }
 
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
     tsr_value *y = tsr__with_int(tsr__part_node(part, "Cast", out, 1, x), "to", to);
     if (tsr__is_float8(to))
-        return tsr__with_int(y, "saturate", 0); // infinity stays infinity
+        // keeps infinity instead of the largest finite value
+        return tsr__with_int(y, "saturate", 0);
     return y;
 }
 
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
-    if (tsr__carried(type) != type || tsr__is_float8(type)) { // float8: before opset 21
+    // float8: engines cannot copy it before opset 21
+    if (tsr__transfer_type(type) != type || tsr__is_float8(type)) {
         // Max of one tensor keeps the Cast before the Shape (quirk cast_before_shape).
         x = tsr__part_cast(part, x, tsr__is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
         x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
@@ -154,9 +157,9 @@ tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, stru
 
 tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
-    if (tsr__carried(type) == type)
+    if (tsr__transfer_type(type) == type)
         return tsr__part_node(part, "Identity", out, 1, x);
-    x = tsr__part_cast(part, x, tsr__carried(type), (struct str){0});
+    x = tsr__part_cast(part, x, tsr__transfer_type(type), (struct str){0});
     return tsr__part_cast(part, x, type, out);
 }
 
@@ -179,8 +182,8 @@ tsr_value *tsr__part_shielded(struct part *part, tsr_value *x)
 
 // ---- declared types and shapes ------------------------------------------------------------------
 
-// Sizes are left unknown: they may differ in each iteration of a body. Types other than tensors are
-// copied.
+// Leaves sizes unknown, because they may differ in each iteration of a body. Types that are not
+// tensors are copied from the model.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
@@ -189,19 +192,19 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
         return tsr__value_copy_type(value, it->value);
     if (it->dtype == TSR_UNDEFINED)
         return TSR_OK;
-    tsr_dim *dims = ARENA_ARRAY(part->draft->arena, tsr_dim, room_for(it->rank));
+    tsr_dim *dims = ARENA_ARRAY(part->draft->arena, tsr_dim, dims_capacity(it->rank));
     if (!dims)
         return TSR_NOMEM;
     for (int axis = 0; axis < it->rank; axis++)
         dims[axis] = (tsr_dim){-1, ""};
-    if (it->dtype == TSR_UNDEFINED) // engines infer what is not declared, and refuse type 0
+    if (it->dtype == TSR_UNDEFINED) // engines infer a missing type, but reject type 0
         return TSR_OK;
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
-// Names the shard of a named dimension, so that engines know that two tensors have the same number
-// of rows. Otherwise ONNX Runtime's NchwcTransformer adds a Reshape between convolutions, which
-// fails with 0 rows (quirk nchwc_of_empty).
+// Returns a symbol for the shard of a named dimension, so that engines know that two tensors have
+// the same number of rows. Otherwise ONNX Runtime's NchwcTransformer adds a Reshape between
+// convolutions, which fails with 0 rows (quirk nchwc_of_empty).
 static tsr_dim named_part(struct part *part, const char *whole, const struct local_size *size)
 {
     const struct tile_units *units = &size->part;
@@ -212,7 +215,7 @@ static tsr_dim named_part(struct part *part, const char *whole, const struct loc
     return name.p ? (tsr_dim){-1, name.p} : (tsr_dim){-1, ""};
 }
 
-// The local size of an axis: a number, a name, or unknown.
+// Returns the local size of an axis: a number, a symbol, or unknown.
 static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
 {
     int64_t coords[TILE_MAX_FACTORS];
@@ -252,7 +255,8 @@ tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const stru
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Engines know nothing about the tensors of a list that a custom operator returned.
+// True if the step reads a list. Engines do not know the types of tensors in a list that a custom
+// operator returned.
 static bool reads_list(const struct step *st)
 {
     for (size_t i = 0; i < st->n_inputs; i++)
@@ -278,7 +282,7 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Engines do not infer the rank of, for example, an Expand to computed sizes, and refuse to Scan
+// Example: engines do not infer the rank of an Expand to computed sizes, and then reject a Scan of
 // it.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
@@ -301,7 +305,7 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 
 // ---- bodies ------------------------------------------------------------------------------------
 
-// An output of a body must be produced in it, and only once.
+// An output of a body must be produced in the body, and only once. Other values are copied.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
 {
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
@@ -311,7 +315,7 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
-// Bodies pass the token like any carried state.
+// A body gets and returns the token like any loop state.
 tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};

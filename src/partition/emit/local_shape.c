@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// local_shape.c - the local shape for nodes that get the shape of their sharded result as an input
-// (Reshape, Expand, ConstantOfShape).
+// local_shape.c - computes the local shape for nodes that get the shape of their sharded result as
+// an input (Reshape, Expand, ConstantOfShape).
 //
 //     [8,6] for a result {2,1} is [4,6] on each rank
 //     [n,6] becomes nodes that compute the rank's share of n
-//     [0,-1]: the meant sizes are written instead if a shard may be empty (0 elements leave -1
-//         undetermined), or if 0 ("copy") would copy the size of a shard. Example: [4 3] as
-//         [1 0 -1] with the rows sharded; 0 means the 3, which is not sharded.
+//     [0,-1] of a Reshape: 0 means "copy the size", -1 means "the remaining size". Both are
+//         replaced by sizes if a shard may be empty, because -1 cannot be derived from 0 elements.
+//         0 is also replaced if it would copy the size of a shard (see resolve_copies).
 #include "internal.h"
 
 struct local_columns {
-    struct local_size size[TILE_MAX_RANK]; // and the same as lists, for nodes:
+    // one per entry; the following arrays have the same numbers as lists, for constants
+    struct local_size size[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
         next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
 };
 
-// Entries of `host` that are larger than `least` become those of `local`. Before opset 9 there is
-// no Where for integers: of [5 0] and [3 7], with least 0, host + [1 0] * (local - host) is [3 0].
-static tsr_value *larger_replaced(struct part *part, tsr_value *host, int64_t least,
-                                  tsr_value *local)
+// Replaces entries of `host` that are larger than `least` by those of `local`. Before opset 9 there
+// is no Where for integers: for [5 0] and [3 7] with least 0, host + [1 0] * (local - host) is [3
+// 0].
+static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t least,
+                                 tsr_value *local)
 {
     const struct str any = {0};
     tsr_value *limit = tsr__part_ints(part, &least, 1);
@@ -32,9 +34,10 @@ static tsr_value *larger_replaced(struct part *part, tsr_value *host, int64_t le
     return tsr__part_node(part, "Add", any, 2, host, change);
 }
 
-// local = (b - a) * scale - last * (F * unit - S) with F = (S + unit - 1) / unit, entry by entry.
-// Entries up to `least` stay: 1 (0: copy, -1: the rest, 1: perhaps broadcast), or 0 if all entries
-// are sizes.
+// Adds nodes that compute the local size of each entry S of `host`: (b - a) * scale - last * (F *
+// unit - S), where F = (S + unit - 1) / unit; see struct local_size. Entries up to `least` stay as
+// they are. `least` is 0 if all entries are sizes. Otherwise it is 1, because 0 means copy, -1 the
+// remaining size, and 1 may be broadcast.
 static tsr_value *local_nodes(struct part *part, tsr_value *host,
                               const struct local_columns *columns, int64_t n, int64_t least)
 {
@@ -56,10 +59,10 @@ static tsr_value *local_nodes(struct part *part, tsr_value *host,
     missing = tsr__part_node(part, "Sub", any, 2, missing, host);
     missing = tsr__part_node(part, "Mul", any, 2, missing, tsr__part_ints(part, columns->last, n));
     local = tsr__part_node(part, "Sub", any, 2, local, missing);
-    return larger_replaced(part, host, least, local);
+    return replace_larger(part, host, least, local);
 }
 
-// The number of entries; they stand for the last dimensions of the tensor.
+// Returns the number of entries of a shape input. They describe the last dimensions of the tensor.
 static int64_t host_entries(struct part *part, const tsr_value *source,
                             const struct tile_layout *layout)
 {
@@ -69,10 +72,11 @@ static int64_t host_entries(struct part *part, const tsr_value *source,
     return shape.dims[0].value;
 }
 
-// Replaces 0 ("copy") by the size that it means, since the local node would copy the size of a
-// shard. Example: [4 0 2] of [2 4 4], sharded in two along axis 1, is [2 4 2] on each device, not
-// [2 0 2]. False: some of these sizes are unknown.
-static bool sizes_meant(const struct item *made, int64_t *known, int64_t n)
+// Replaces 0 ("copy") by the size that it means, because the local node would copy the size of a
+// shard. Example: [1 4 6] with axis 1 sharded in 2 is reshaped by [2 0 3]. The result [2 4 3] is
+// sharded along axis 0. Each device needs the shape [1 4 3], but 0 would copy its local size 2.
+// Returns false if one of these sizes is unknown.
+static bool resolve_copies(const struct item *made, int64_t *known, int64_t n)
 {
     bool all = true;
     for (int64_t i = 0; i < n; i++) {
@@ -99,7 +103,8 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->last[i] = size.part.stop == size.part.of;
 }
 
-// How each entry becomes the local size of its dimension. False: the device has no shard.
+// Computes how each entry becomes the local size of its dimension. *any is set if a dimension is
+// sharded. Returns false if the device has no shard.
 static bool columns_of(struct part *part, const struct tile_layout *layout, int64_t n,
                        struct local_columns *columns, bool *any)
 {
@@ -130,7 +135,7 @@ static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim siz
            (size.value + local_size.unit - 1) / local_size.unit < local_size.part.of;
 }
 
-// ---- meaning of the entries ---------------------------------------------------------------------
+// ---- what the entries mean ----------------------------------------------------------------------
 
 bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite, struct shape_input *shape_in)
@@ -147,7 +152,8 @@ bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
     return shape_in->made != NULL;
 }
 
-// Dimensions of the same factors in the same order, without windows, have equal local sizes.
+// Two dimensions with the same factors in the same order, and without windows, have equal local
+// sizes.
 static bool same_factors(const struct rule_dim *a, const struct rule_dim *b)
 {
     if (a->n == 0 || a->n != b->n || a->window || b->window)
@@ -155,8 +161,8 @@ static bool same_factors(const struct rule_dim *a, const struct rule_dim *b)
     return memcmp(a->factors, b->factors, (size_t)a->n * sizeof(*a->factors)) == 0;
 }
 
-// The axis of input 0 with the same factors as this axis of the result, and so the same local size;
-// or -1.
+// Returns the axis of input 0 with the same factors, and so the same local size, as this axis of
+// the result. Returns -1 if there is none.
 static int same_axis(const struct shape_input *shape_in, int axis)
 {
     const struct rule *rule = shape_in->nf->place.rule;
@@ -170,13 +176,15 @@ static int same_axis(const struct shape_input *shape_in, int axis)
     return -1;
 }
 
-// The entry that is -1 and follows from the others; -1: no such entry.
+// Returns the index of the entry -1, whose size follows from the others; -1 if there is no such
+// entry.
 static int open_axis(struct draft *draft, const struct shape_input *shape_in)
 {
     return (int)tsr__shapes_rest(draft->flow->shapes, shape_in->source);
 }
 
-// True if every entry can be computed: a known size, the local size of an input axis, or the rest.
+// True if every entry can be computed: from a known size, as the local size of an input axis, or as
+// the remaining size.
 static bool all_computable(struct draft *draft, const struct shape_input *shape_in)
 {
     const struct item *made = shape_in->made;
@@ -226,10 +234,11 @@ static tsr_value *size_here(struct part *part, tsr_value *shape, int64_t axis)
                           tsr__part_ints(part, &axis, 1));
 }
 
-// The size that remains for the open entry. Axes that both sides share are left out of both
-// products, so that it is right for empty shards: of a local [0 12] as [0 4 -1] it is 12 / 4.
-static tsr_value *rest_here(struct part *part, const struct shape_input *shape_in, tsr_value *shape,
-                            tsr_value *const *entries, int open)
+// Returns the size of the entry -1: the product of the input sizes divided by the other entries.
+// Axes that input and result have in common are left out of both products, so that the division is
+// right for empty shards. Example: a local [0 12] with the shape [0 4 -1] gives 12 / 4.
+static tsr_value *remaining_size(struct part *part, const struct shape_input *shape_in,
+                                 tsr_value *shape, tsr_value *const *entries, int open)
 {
     const struct rule_tensor *input = &shape_in->nf->place.rule->inputs[0];
     tsr_value *here[RULE_MAX_RANK], *taken[TILE_MAX_RANK];
@@ -253,9 +262,9 @@ static tsr_value *rest_here(struct part *part, const struct shape_input *shape_i
     return tsr__part_node(part, "Div", (struct str){0}, 2, product_of(part, here, n_here), divisor);
 }
 
-// The share of a known size, else the local size of the input's axis.
-static tsr_value *entry_here(struct part *part, const struct shape_input *shape_in,
-                             tsr_value *shape, int axis)
+// Returns the share of a known size, else the local size of the input's axis.
+static tsr_value *local_entry(struct part *part, const struct shape_input *shape_in,
+                              tsr_value *shape, int axis)
 {
     const tsr_dim *dim = &shape_in->made->dims[axis];
     int64_t coords[TILE_MAX_FACTORS];
@@ -275,10 +284,10 @@ static tsr_value *entry_here(struct part *part, const struct shape_input *shape_
     return local_nodes(part, tsr__part_size(part, dim), &columns, 1, 0);
 }
 
-// For shapes that are not fully known. An open entry stays -1 if every rank has elements: engines
-// infer more from that.
-static tsr_value *entries_here(struct part *part, const struct shape_input *shape_in,
-                               tsr_value *data)
+// Builds a shape that is not fully known, entry by entry. An entry -1 stays if every rank has
+// elements, because engines infer more from it.
+static tsr_value *local_entries(struct part *part, const struct shape_input *shape_in,
+                                tsr_value *data)
 {
     int rank = shape_in->made->rank, open = open_axis(part->draft, shape_in);
     int64_t minus = -1;
@@ -292,32 +301,33 @@ static tsr_value *entries_here(struct part *part, const struct shape_input *shap
         return NULL;
     for (int axis = 0; axis < rank; axis++)
         if (axis != open)
-            entries[axis] = entry_here(part, shape_in, shape, axis);
+            entries[axis] = local_entry(part, shape_in, shape, axis);
     if (open >= 0 && any_empty(shape_in))
-        entries[open] = rest_here(part, shape_in, shape, entries, open);
+        entries[open] = remaining_size(part, shape_in, shape, entries, open);
     else if (open >= 0)
         entries[open] = tsr__part_ints(part, &minus, 1);
     return tsr__part_concat(part, entries, (size_t)rank, 0, name);
 }
 
-// Writes -1 instead of 0 in the open entry, and the size otherwise: 2 r - max(r, 1). A -1 beside a
-// 0 would be refused.
-static tsr_value *rest_left_open(struct part *part, tsr_value *sizes, int rest, int64_t rank)
+// Writes -1 in entry `rest` if it is 0, and keeps it otherwise: 2 r - max(r, 1). A shape with 0
+// ("copy") in other entries needs this, since engines reject a size 0 there.
+static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int rest, int64_t rank)
 {
     int64_t one = 1, at[TILE_MAX_RANK] = {0};
     struct str any = {0};
     at[rest] = 1;
     tsr_value *largest = tsr__part_largest(part, any, sizes, tsr__part_ints(part, &one, 1));
-    tsr_value *lacks = tsr__part_node(part, "Sub", any, 2, largest, sizes); // 1 where it is 0
+    tsr_value *lacks = tsr__part_node(part, "Sub", any, 2, largest, sizes); // 1 where the size is 0
     lacks = tsr__part_node(part, "Mul", any, 2, lacks, tsr__part_ints(part, at, rank));
     return tsr__part_node(part, "Sub", any, 2, sizes, lacks);
 }
 
-// The shape for nodes where 0 means "copy". If copying gives the right size, 0 is written, which
-// also holds for empty shards. Else one size that may be 0 is written as -1: a local [1 1 3 0 4]
-// becomes [1 3 0 4] by [1 3 -1 4], which is [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
-static tsr_value *zero_left_open(struct part *part, const struct shape_input *shape_in,
-                                 tsr_value *sizes)
+// Adapts sizes for nodes where 0 means "copy". An entry that may be 0 is written as 0 if copying
+// gives the right size, also for an empty shard. Otherwise one such entry is written as -1.
+// Example: a local [1 1 3 0 4] becomes [1 3 0 4] by the shape [1 3 -1 4], computed as [1 3 0 4] *
+// [1 1 0 1] - [0 0 1 0].
+static tsr_value *replace_zeros(struct part *part, const struct shape_input *shape_in,
+                                tsr_value *sizes)
 {
     int64_t kept[TILE_MAX_RANK], left[TILE_MAX_RANK] = {0}, rank = shape_in->made->rank;
     int n_left = 0, n_copied = 0, last = -1, rest = open_axis(part->draft, shape_in);
@@ -336,7 +346,7 @@ static tsr_value *zero_left_open(struct part *part, const struct shape_input *sh
             last = axis;
     }
     if (n_left == 0 && rest >= 0 && any_empty(shape_in))
-        sizes = rest_left_open(part, sizes, rest, rank);
+        sizes = replace_zero_rest(part, sizes, rest, rank);
     if (n_left == 1)
         kept[last] = 0;
     if (n_left == 1 || n_copied > 0)
@@ -347,25 +357,27 @@ static tsr_value *zero_left_open(struct part *part, const struct shape_input *sh
     return tsr__part_node(part, "Sub", any, 2, sizes, tsr__part_ints(part, left, rank));
 }
 
-static tsr_value *sizes_here(struct part *part, const struct shape_input *shape_in, tsr_value *data,
-                             const struct local_columns *columns)
+static tsr_value *local_sizes(struct part *part, const struct shape_input *shape_in,
+                              tsr_value *data, const struct local_columns *columns)
 {
     const struct item *made = shape_in->made;
     if (!tsr__shape_known(part->draft, made))
-        return zero_left_open(part, shape_in, entries_here(part, shape_in, data));
+        return replace_zeros(part, shape_in, local_entries(part, shape_in, data));
     tsr_value *whole = tsr__part_shape(part, made);
-    return zero_left_open(part, shape_in, local_nodes(part, whole, columns, made->rank, 0));
+    return replace_zeros(part, shape_in, local_nodes(part, whole, columns, made->rank, 0));
 }
 
-// Local sizes computed from the full shape, for shapes that are not fully known; 0 and -1 keep
-// their meaning. If the input has the same shard at the same axis, 0 ("copy") is written, which
-// also holds for empty shards: Shape(y) = [1 8 9 18] for a local [0 8 162] becomes [0 8 9 18].
-static tsr_value *host_here(struct part *part, const struct shape_input *shape_in, tsr_value *host,
-                            const struct local_columns *columns, int64_t n)
+// Computes local sizes from the full shape, for shapes that are not fully known. Entries 0 and -1
+// keep their meaning. If the input has the same shard at the same axis, the entry becomes 0
+// ("copy"), which is right for empty shards too. Example: Shape(y) = [1 8 9 18] for a local input
+// [0 8 162] becomes [0 8 9 18].
+static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_input *shape_in,
+                                        tsr_value *host, const struct local_columns *columns,
+                                        int64_t n)
 {
     int64_t kept[TILE_MAX_RANK];
     bool any = false;
-    // ConstantOfShape has no other input: nothing is copied or broadcast, and 1 is a size.
+    // ConstantOfShape has no other input: nothing is copied or broadcast, so 1 is a size.
     int64_t least = tsr_node_input_count(shape_in->nf->node) > 1;
     tsr_value *sizes = local_nodes(part, host, columns, n, least);
     if (!shape_in->copies || n != shape_in->made->rank)
@@ -381,8 +393,8 @@ static tsr_value *host_here(struct part *part, const struct shape_input *shape_i
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, n));
 }
 
-// Constant [8,6] for a result {2,1} becomes [4,6]. Entries 0, 1 and -1 stay: copy, broadcast, rest.
-// A shape that is not constant is computed by nodes, from the sizes of the result if known, else
+// Example: a constant [8,6] for a result {2,1} becomes [4,6]. Entries 0, 1 and -1 stay. If the
+// shape is not constant, nodes compute it: from the sizes of the result if these are known, else
 // from the full shape.
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
                                  tsr_value *host, tsr_value *data)
@@ -399,16 +411,16 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *sh
     if (!any)
         return host;
     if (tsr__shape_input_is_sizes(part->draft, shape_in))
-        return sizes_here(part, shape_in, data, &columns);
+        return local_sizes(part, shape_in, data, &columns);
     bool meant;
     if (constant)
-        meant = sizes_meant(shape_in->made, known, n);
+        meant = resolve_copies(shape_in->made, known, n);
     else
         meant = !tsr__shapes_may_copy(shapes, shape_in->source);
     if (!meant && all_computable(part->draft, shape_in))
-        return sizes_here(part, shape_in, data, &columns);
+        return local_sizes(part, shape_in, data, &columns);
     if (!constant)
-        return host_here(part, shape_in, host, &columns, n);
+        return sizes_from_full_shape(part, shape_in, host, &columns, n);
     for (int64_t i = 0; i < n; i++)
         if (known[i] > 1)
             known[i] = tsr__local_size_of(&columns.size[i], known[i]);

@@ -1,49 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// facts.h - functions about layouts, sizes and nodes that planning and emission both use. The
-// lowest folder of the module: nothing here plans or builds.
+// facts.h - helper functions about layouts, sizes and nodes. Planning (steps/) and emission (emit/)
+// both use them. This is the lowest folder of the module: nothing here plans steps or builds
+// graphs.
 #ifndef TSR_PARTITION_FACTS_H
 #define TSR_PARTITION_FACTS_H
 
 #include "partition/facts/forms.h"
 
-// ---- geometry.c: layouts seen from one device --------------------------------------------------
+// ---- geometry.c: the shards of one device -------------------------------------------------------
 
 bool tsr__dim_is_sharded(const struct tile_dim *dim);
-// Coordinates of the device along the axis, one per factor. False: it has no shard.
+// Stores the coordinates of the device's shard along the axis, one per factor of the dimension.
+// Returns false if the device has no shard.
 bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis,
                         int64_t *coords);
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
 bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
 bool tsr__owns_all(const struct tile_layout *layout);  // every shard has an owner
-// The devices of the layout, ascending, without duplicates.
+// Stores the devices of the layout in *out, ascending and without duplicates; returns their number.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
-// Sorts the members of a group by device number, as communications list them. (The flow lists them
-// by coordinate.) False: out of memory.
+// Copies a group with its members sorted by device number, the order that communication nodes use.
+// The flow lists members by coordinate. Returns false if out of memory.
 bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
                        struct device_group *to);
 
-// How a device gets its shard of one dimension from what it stores.
+// How a device gets its shard of one dimension of a new layout from the shard that it stores now.
+// DIM_SAME: nothing to do. DIM_STATIC: it slices at constant bounds. DIM_DYNAMIC: it slices at
+// bounds that nodes compute at run time. DIM_NO: it does not store all elements of the new shard.
 enum dim_source { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };
 struct dim_slice {
     enum dim_source source;
-    struct tile_interval *at; // DIM_STATIC: in local indices
+    struct tile_interval *at; // DIM_STATIC: the slices, as indices of the local tensor
     int64_t n;
-    // DIM_DYNAMIC: the shard in units of `unit` elements.
+    // DIM_DYNAMIC: the new shard is `part`, in units of `unit` elements.
     int64_t unit;
     struct tile_units part;
 };
 struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
                                  const struct tile_layout *from, const struct tile_layout *to,
                                  int64_t device, int axis);
-// True if every device of `to` stores what it needs in `from`. *identity: and nothing else.
-bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile_layout *from,
-                   const struct tile_layout *to, bool *identity);
-// The layout after gathering that loop of `from`, and the groups that gather. NULL: cannot be
-// gathered.
-const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
-                                        int loop, struct device_group **groups, size_t *n_groups);
-// A local size as a function of the full size D: (b - a) * scale - last * (F * unit - D), where F =
-// ceil(D / unit), a = first * F / of, b = stop * F / of. `last` is 1 for the last shard, else 0.
+// True if every device of `to` can get its shard of `to` from its own shard of `from`. *identity is
+// set if the two shards are equal on every device.
+bool tsr__can_convert_locally(struct draft *draft, const struct item *it,
+                              const struct tile_layout *from, const struct tile_layout *to,
+                              bool *identity);
+// Returns the layout after an AllGather along that loop of `from`, and the groups of the AllGather.
+// Returns NULL if the loop cannot be gathered.
+const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
+                                               int loop, struct device_group **groups,
+                                               size_t *n_groups);
+// The size of a shard as a function of the full size D:
+//     (b - a) * scale - last * (F * unit - D)
+// where F = ceil(D / unit), a = first * F / of, b = stop * F / of. `last` is 1 for the last shard,
+// else 0.
 struct local_size {
     int64_t unit, scale;
     struct tile_units part;
@@ -51,51 +60,57 @@ struct local_size {
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords);
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
 
-// ---- size_text.c: sizes as the model writes them -----------------------------------------------
+// ---- size_text.c: size expressions of the model -------------------------------------------------
 
-// True if every rank can compute the size; all sizes of the item.
+// True if every rank can compute the size. tsr__shape_known asks this for all sizes of the item.
 bool tsr__size_known(struct draft *draft, const tsr_dim *dim);
 bool tsr__shape_known(struct draft *draft, const struct item *it);
 enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
-// Builds an int64[1] for each part of a size expression. All functions return NULL on failure.
+// Callbacks that build an int64[1] for each part of a size expression. Each returns NULL on
+// failure.
 struct size_maker {
     void *data;
     tsr_value *(*symbol)(void *data, struct str symbol, const struct size_source *from);
     tsr_value *(*number)(void *data, int64_t number);
     tsr_value *(*combine)(void *data, enum arith op, tsr_value *a, tsr_value *b);
 };
-// The value that the maker builds for the size. NULL: the size is not known, or the maker failed.
+// Builds the size with the callbacks of `maker`. Returns NULL if the size is not known or a
+// callback failed.
 tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim);
 
 // ---- local_node.c: how the node of one device differs from the model's ------------------------
 
 int64_t tsr__place_index(const struct placement *place, int64_t device); // -1: not in the placement
-// True if the device leaves out input `input` because another device adds it to the sum.
+// True if the device leaves out this input of a sum because another device adds it.
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input);
-// True if the device does not read the model's value at this input: it has its own value, or none.
+// True if the device does not read the model's value at this input: the input is removed, or the
+// device has its own value for it.
 bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device,
                          int input);
-// The rewrite of a node that returns sizes of a sharded input (Shape, Size), else NULL. The full
-// sizes are computed instead and the input is not read.
-const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
+// For a node that returns sizes of a sharded input (Shape, Size): returns its rewrite, which
+// computes the full sizes without reading the input. Returns NULL for other nodes.
+const struct rule_rewrite *tsr__sizes_rewrite(const struct node_flow *nf);
 
-// The elements that each rank has along some axes of a form, in indices of the full tensor.
+// Windows: along some axes of a form, the elements that each rank stores, as indices of the full
+// tensor.
 struct windows {
     int n_axes, axes[TILE_MAX_RANK]; // ascending
     struct dim_slice *parts;         // n_ranks x n_axes; only `at` and `n` are used
 };
-int64_t tsr__windows_size(const struct windows *windows, int64_t rank); // along one axis
-// True if a factor is sharded of which the input (-1: any input) needs a window.
-bool tsr__window_cut(const struct node_flow *nf, int input);
-// The window that the device at this index of the placement needs.
+// number of elements of the rank; for windows along a single axis
+int64_t tsr__windows_size(const struct windows *windows, int64_t rank);
+// True if the input (-1: any input) needs a window along a sharded factor.
+bool tsr__needs_windows(const struct node_flow *nf, int input);
+// Returns the window number `window` of the device with index `place` in the placement.
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window);
-bool tsr__trims(const struct node_flow *nf); // local nodes return more than their shards
-// True if the rule's lists of numbers replace those of the node.
+bool tsr__trims(const struct node_flow *nf); // a local node returns more elements than its shard
+// True if the local node gets lists of numbers (pads, split sizes) from the rule, not from the
+// model.
 bool tsr__lists_apply(const struct node_flow *nf);
-// Axes of a reduction as the local node needs them, and the attribute that holds them (NULL: the
-// second input). Returns 0 if they stay as they are.
-int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
-                    int64_t *axes);
+// Returns the number of axes that a local reduction gets in `axes`, or 0 if the model's axes stay.
+// *name is the attribute that holds the axes, or NULL if the second input does.
+int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
+                        int64_t *axes);
 tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out) TSR_MUST_USE;
 

@@ -15,7 +15,8 @@
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-// Searches from the current scope outwards; the main scope has the rest.
+// Searches the current scope, then the scopes around it. Values that are in none of these graphs
+// belong to the main scope.
 struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);
@@ -25,8 +26,8 @@ struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
     return scope;
 }
 
-// Steps are always added to draft->steps, so the lists are swapped.
-void tsr__scope_go(struct draft *draft, struct scope *to)
+// New steps always go to draft->steps. Changing the scope therefore swaps the lists of steps.
+void tsr__scope_enter(struct draft *draft, struct scope *to)
 {
     if (draft->scope == to)
         return;
@@ -37,7 +38,8 @@ void tsr__scope_go(struct draft *draft, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-// As requested by the user; else inputs are on all ranks and outputs on rank 0.
+// Returns the layout that the user asked for. By default inputs are on all ranks and outputs on
+// rank 0.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {
@@ -49,7 +51,7 @@ const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value 
     return tsr__layout_whole(draft->arena, rank, draft->all_devices, n);
 }
 
-// `shape` is set only if all sizes are numbers.
+// Sets it->fixed and it->shape if all sizes are numbers.
 static void item_sizes(struct draft *draft, struct item *it)
 {
     it->fixed = it->rank >= 0;
@@ -64,7 +66,7 @@ static void item_sizes(struct draft *draft, struct item *it)
         it->shape[axis] = it->dims[axis].value;
 }
 
-// A constant's type and shape come from its tensor.
+// Sets type and shape. Those of a constant come from its tensor.
 static void item_type(struct draft *draft, struct item *it)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
@@ -82,7 +84,7 @@ static void item_type(struct draft *draft, struct item *it)
         it->rank = tsr_tensor_rank(tensor);
     }
     if (it->rank > TILE_MAX_RANK)
-        it->rank = -1; // such tensors are never sharded: treat the rank as unknown
+        it->rank = -1; // tensors of these types are never sharded: treat the rank as unknown
     it->dims = shape.dims;
     if (!tensor || it->rank < 0)
         return;
@@ -94,10 +96,11 @@ static void item_type(struct draft *draft, struct item *it)
         dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
 }
 
-// In a loop, a symbol may have another value in each iteration.
+// Removes the symbols from the dimensions. In a loop, a symbol may have another value in each
+// iteration.
 static void forget_symbols(struct draft *draft, struct item *it)
 {
-    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(it->rank));
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, dims_capacity(it->rank));
     const tsr_dim *named = it->dims;
     it->dims = dims;
     if (!dims)
@@ -106,8 +109,8 @@ static void forget_symbols(struct draft *draft, struct item *it)
         dims[axis] = (tsr_dim){named[axis].value, ""};
 }
 
-// Constants of bodies are moved to the main graph, where their names must be unique. The result is
-// NUL-terminated.
+// Returns a NUL-terminated name. Constants of bodies are moved to the main graph, where their names
+// must be unique.
 static struct str item_name(struct draft *draft, const struct item *it)
 {
     struct str name = str_of(tsr_value_name(it->value));
@@ -125,8 +128,8 @@ static struct str item_name(struct draft *draft, const struct item *it)
     return name;
 }
 
-struct tile_layout *tsr__whole_on(struct draft *draft, const struct item *it,
-                                  const int64_t *devices, size_t n)
+struct tile_layout *tsr__unsharded_layout(struct draft *draft, const struct item *it,
+                                          const int64_t *devices, size_t n)
 {
     int rank = 0;
     if (it->rank > 0)
@@ -134,13 +137,14 @@ struct tile_layout *tsr__whole_on(struct draft *draft, const struct item *it,
     return tsr__layout_whole(draft->arena, rank, devices, n);
 }
 
-// Constants start unsharded and are stored in any form on request. Inputs start in the layout of
-// the port. Other values get forms when their node is planned. False: out of memory.
+// Creates the first form of an item. A constant starts unsharded and can be stored in any layout
+// later. A model input starts in the layout of its port. Other values get forms when their node is
+// planned. Returns false if out of memory.
 static bool first_form(struct draft *draft, struct item *it)
 {
     if (tsr_value_initializer(it->value)) {
         struct tile_layout *whole =
-            tsr__whole_on(draft, it, draft->all_devices, (size_t)draft->n_ranks);
+            tsr__unsharded_layout(draft, it, draft->all_devices, (size_t)draft->n_ranks);
         return tsr__form_new(draft, it, whole, FORM_CONST) != NULL;
     }
     if (!tsr_value_is_input(it->value) || it->scope != &draft->main)
@@ -170,7 +174,7 @@ struct item *tsr__item_of(struct draft *draft, const tsr_value *value)
 
 // ---- forms and steps ---------------------------------------------------------------------------
 
-// The index of a form is the number in its name (y/1, y/2).
+// Appends the form and sets its index, the number in the names of its tensors (y/1, y/2).
 static void append_form(struct item *it, struct form *form)
 {
     if (it->last) {
@@ -199,8 +203,8 @@ const struct tile_layout *tsr__item_layout(struct draft *draft, const struct ite
     return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
-// Forms are kept in creation order, so each is derived from an earlier one. Constants are also
-// listed for the writer of weights.
+// Forms are kept in creation order, so each form is derived from an earlier one. Constants are also
+// added to a list for the weight writer.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
@@ -280,8 +284,9 @@ struct step *tsr__step_between(struct draft *draft, int kind, struct form *from,
     return st;
 }
 
-// The 8-bit type that holds all values of a 4-bit type: only whole bytes can be transferred.
-tsr_dtype tsr__carried(tsr_dtype type)
+// 4-bit types are transferred as the 8-bit type that holds all their values, because messages
+// consist of full bytes.
+tsr_dtype tsr__transfer_type(tsr_dtype type)
 {
     switch (type) {
     case TSR_INT4:
@@ -295,23 +300,24 @@ tsr_dtype tsr__carried(tsr_dtype type)
 
 // ---- reading the steps -------------------------------------------------------------------------
 
-// A group of one device has no node. Of devices 0 to 3, if 0 and 1 reduce a sum and 2 and 3 already
-// have theirs, 2 and 3 do nothing. A Reshard may copy within a device, so it always has its node.
-bool tsr__group_alone(const struct step *st, size_t group)
+// True if the group needs no communication node because it has one device. Example: devices 0 and 1
+// reduce a partial sum; 2 and 3 each already have the full sum, so their groups have one device. A
+// Reshard may copy within a device and always needs its node.
+bool tsr__group_is_single(const struct step *st, size_t group)
 {
     return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
 }
 
-bool tsr__comms_on(const struct step *st, int64_t rank)
+bool tsr__step_communicates_on(const struct step *st, int64_t rank)
 {
     for (int k = 0; k < st->n_bodies; k++)
         for (size_t i = 0; i < st->bodies[k].steps.n; i++)
-            if (tsr__comms_on(st->bodies[k].steps.at[i], rank))
+            if (tsr__step_communicates_on(st->bodies[k].steps.at[i], rank))
                 return true;
     if (st->id < 0)
         return false;
     for (size_t group = 0; group < st->n_groups; group++) {
-        if (!st->group_live[group] || tsr__group_alone(st, group))
+        if (!st->group_live[group] || tsr__group_is_single(st, group))
             continue;
         for (size_t i = 0; i < st->groups[group].n; i++)
             if (st->groups[group].devices[i] == rank)
@@ -341,7 +347,7 @@ const char *tsr__step_op(const struct step *st)
     return tsr__collective((int)tsr__step_collective(st))->op;
 }
 
-// The tensors of a list are transferred one by one.
+// The tensors of a list are transferred one by one, so its type is the type of the tensors.
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;

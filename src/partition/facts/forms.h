@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forms.h - the data that planning produces and all later passes read: items, forms, steps and
-// scopes, in one `struct draft`.
+// scopes. `struct draft` holds all of them.
 #ifndef TSR_PARTITION_FORMS_H
 #define TSR_PARTITION_FORMS_H
 
@@ -19,86 +19,89 @@ struct step;
 typedef VEC(struct step *) step_list;
 
 // A graph that is being planned: the main graph or a body. If a body needs an outer value in
-// another layout, the conversion is planned in the outer scope, before the node with the body.
+// another layout, the conversion is planned in the outer scope, before the node that has the body.
 struct scope {
     struct scope *outer;
     const tsr_graph *graph;
-    step_list steps; // while it is not the current scope
-    // the scope or one around it is a loop: a symbol may have another value in each iteration
+    step_list steps; // the steps of this scope; unused while it is the current scope
+    // this graph or a graph around it is the body of a loop
     bool loops;
 };
 
-// An output that becomes the input of the next run.
+// A state: the output `present` of a run is the input `past` of the next run.
 struct draft_state {
     const tsr_value *past, *present;
 };
 
-// The layout in which all readers need a value. NULL: no reader was seen yet. `differ`: there is no
-// common layout.
+// The layout in which all readers need a value. `layout` is NULL until a reader is seen. `differ`
+// is set if two readers need different layouts.
 struct want {
     const struct tile_layout *layout;
     bool differ;
-    int64_t readers, windowed; // number of readers, and of those that need windows
+    int64_t readers, windowed; // number of all readers, and of those that need windows
 };
 
 enum form_kind { FORM_MADE, FORM_INPUT, FORM_CONST };
-// One layout of one value: what each device stores of it.
+// One layout of one value: it says which elements each device stores.
 struct form {
     struct item *item;
     const struct tile_layout *layout;
     enum form_kind kind;
-    // A pending sum or a window: no other form can be derived from it.
+    // A partial sum or windows. No other form can be derived from it.
     bool partial;
-    // Has only some shards of the value; the others are in other forms of the item (turns.c).
+    // It has only some shards of the value. Other forms of the item have the rest (turns.c).
     bool of_turn;
-    // A body within its scope reads it.
+    // A body inside the scope of the item reads it.
     bool captured;
-    // Not NULL: along some axes it has these elements instead of the shard.
+    // If not NULL: along some axes each device stores these elements instead of its shard.
     struct windows *windows;
-    // Not NULL: the same tensors as this other form (see form_root).
+    // If not NULL: this form uses the tensors of that other form (see form_root).
     struct form *same;
     struct form *next; // next form of the item, in creation order
-    int index;         // position in that list
+    int index;         // position in the list of forms
 
-    // By rank: whether the rank needs the form (live.c), and its tensor once the graph is built.
+    // Arrays indexed by rank. `live`: the rank needs the form (live.c). `local`: the tensor of the
+    // rank, once its graph is built.
     unsigned char *live;
     tsr_value **local;
 
-    // Only for constants outside of the rank files: stored in the common file or per rank; the
-    // offset by rank (one entry if common); which ranks store it.
+    // Only for constants in data files. `common`: stored in the common file, otherwise in a file
+    // per rank. `offset`: position in the file, indexed by rank (one entry if common). `stored`:
+    // indexed by rank, whether the rank stores it.
     bool common;
     uint64_t *offset;
     unsigned char *stored;
     struct form *next_const;
 };
 
-// A value of the model, or the shape of a value.
+// A value of the model, or a value that planning adds: the shape of a value, or the length of a
+// list.
 struct item {
-    const tsr_value *value; // NULL: a shape, or the length of a list
+    const tsr_value *value; // NULL: added by planning
     struct str name;
     tsr_dtype dtype;
     int rank; // -1: unknown
     const tsr_dim *dims;
-    bool fixed;        // all sizes are numbers and are stored in `shape`
-    bool list;         // an ONNX sequence or optional of such tensors; it is never resharded
+    bool fixed;        // all sizes are known; `shape` has them
+    bool list;         // an ONNX sequence or optional of tensors; it is never sharded
     enum list_way way; // for lists: how they are transferred
     tsr_dtype element; // for lists: the type of the tensors
     int64_t *shape;    // `rank` entries
     struct form *first, *last;
     struct form *output;     // the form that is an output of the model, or NULL
-    struct item *shape_item; // its shape or length as an item, once it is needed
+    struct item *shape_item; // its shape or length as an item; NULL until it is needed
     struct scope *scope;
 };
 
-// A body of a control-flow node during planning.
+// A body of a control-flow node.
 struct body {
     const struct body_flow *flow;
     step_list steps;
-    struct form **inputs, **outputs; // inputs and outputs of the graph
+    struct form **inputs, **outputs; // by index of the graph's inputs and outputs
 };
 
-// What a step does: a collective (enum comm_kind; a Send/Recv pair is one step with groups of two),
-// or one of these.
+// Kinds of steps besides the collectives (enum comm_kind). A Send and its Recv are one step whose
+// groups have two devices.
 enum step_kind {
     STEP_NODE = COMM_KIND_COUNT,
     STEP_SLICE,
@@ -109,103 +112,110 @@ enum step_kind {
 };
 struct step {
     int kind; // enum comm_kind or enum step_kind
-    // STEP_NODE and reductions: the node whose results these are.
+    // For STEP_NODE: the node. For reductions: the node that produced the partial sums.
     const struct node_flow *flow;
-    // NULL entries: absent. For a node: its inputs, then the captures of its subgraphs.
+    // Missing inputs are NULL. A node has its inputs first, then the outer values that its
+    // subgraphs read.
     struct form **inputs;
     size_t n_inputs, n_node_inputs;
     struct form **outputs;
     size_t n_outputs;
 
-    // For a node with sharded bodies, else NULL.
+    // Set for a node with sharded bodies.
     struct body *bodies;
     int n_bodies;
-    // For a node, not NULL: it produces these windows of this factor (relayout.c).
+    // If not NULL, the node computes these windows along `made_factor` instead of its shard
+    // (relayout.c).
     const struct windows *made;
     int made_factor;
-    // For STEP_JOIN: the sharding whose shards, in order, are the inputs.
+    // For STEP_JOIN: the inputs are the shards of this layout, in order.
     const struct tile_layout *joined;
 
-    // For communication: the groups, and which of them any rank needs.
+    // For communication: the groups, and for each group whether a rank needs its result.
     struct device_group *groups;
     unsigned char *group_live;
     size_t n_groups;
-    // The axis that is gathered or reduce-scattered; the axis that an all-to-all splits, in units
-    // of `unit` elements.
+    // `axis`: the axis that is gathered or reduce-scattered. `split_axis`: the axis that an
+    // all-to-all divides, in units of `unit` elements.
     int axis, split_axis;
     int64_t unit;
-    // By group: each member's share of the split axis. NULL: equal shares.
+    // For each group, the shares of its members of the axis that is divided. NULL: equal shares.
     const int64_t **shares;
-    int64_t *roots; // by group: the root or sender
-    int64_t id;     // number of the communication; -1: not needed
+    int64_t *roots; // for each group: the root or sender
+    int64_t id;     // number of the communication; -1 if no rank needs it
 };
 
-// The state of one partitioning. Each pass writes its own part and reads those before it.
+// All state of one partitioning. Each pass fills its own fields and reads the fields of earlier
+// passes.
 struct draft {
     tsr_session *session;
     struct arena *arena;
     tsr_status status; // the first failure
 
     // Options (partition.c).
-    bool undigested;                   // benchmarks: data files without digests
-    bool as_safetensors;               // data files are also safetensors files
-    const struct partition_look *look; // not NULL: the parts are passed to a callback, not written
-    // not NULL: rank files changed by others are checked (reseal.c)
+    bool undigested;     // benchmarks: data files without digests
+    bool as_safetensors; // data files are also safetensors files
+    // if not NULL, the rank graphs go to this callback and nothing is written
+    const struct partition_visitor *visitor;
+    // if not NULL, rank files that another program changed are checked against it (reseal.c)
     const struct manifest *resealing;
     bool wrapped;   // also write model.onnx, which runs the partition
-    bool processes; // for model.onnx: ranks are processes
+    bool processes; // for model.onnx: each rank is a process
 
-    // The model (or a copy with expanded nodes: `expanded`, else NULL) and its flow.
+    // The model and its flow. `expanded` is the copy in which nodes were expanded, or NULL; then
+    // `model` is that copy.
     tsr_model *model, *expanded;
     const struct flow *flow;
     int64_t n_ranks;
     const int64_t *all_devices;
     int64_t opset;  // version of ai.onnx
-    uint64_t types; // bit k: some value in the model has element type k (opsets.c)
+    uint64_t types; // bit k: the model has a value of element type k (opsets.c)
 
-    // Ports (ports.c). By value id: inputs and outputs that stay sharded.
+    // Ports (ports.c). The layouts of inputs and outputs that stay sharded, indexed by value id.
     const struct tile_layout **kept;
     VEC(struct draft_state) states;
     struct map sizes; // symbol -> struct size_source
 
-    // Steps. By value id; `flows` by node id, only for nodes that were planned.
+    // Items and wants are indexed by value id. `flows` is indexed by node id and has only planned
+    // nodes.
     struct item **items;
     struct want *wants;
     const struct node_flow **flows;
-    step_list steps;            // of the current scope; at the end, of the main graph
+    step_list steps;            // of the current scope; after planning, of the main graph
     struct scope *scope, main;  // the current scope
     VEC(struct form *) outputs; // of the model, in order
     struct form *consts, *last_const;
     struct map names; // all names in the model
     int64_t n_comms;
 
-    // Emission and weights.
+    // Results of emission and of the weight writer.
     char model_sha256[65], fingerprint[17];
     uint64_t common_bytes; // of the common file
     uint64_t safetensors;  // size of the safetensors header of each data file; 0: none
 };
 
-// Where the value of a symbol is read: a dimension of a model input.
+// The dimension of a model input from which a symbol's value is read at run time.
 struct size_source {
     const tsr_value *input;
     int axis;
-    // not NULL: the full shape is computed by a collective, since no rank sees all of the input
+    // if not NULL, a collective computes the full shape, because no rank has the full input
     struct form *count;
 };
 
-// The first failure of the draft, or out of memory.
+// Returns the first failure of the draft. Without one, an arena that failed counts as out of
+// memory.
 static inline tsr_status draft_status(const struct draft *draft)
 {
     if (draft->status != TSR_OK)
         return draft->status;
     return draft->arena->failed ? TSR_NOMEM : TSR_OK;
 }
-// Array length for a rank (-1: unknown); one more than needed, so that it is never 0.
-static inline size_t room_for(int rank)
+// Array length for a rank (-1: unknown). It is one more than needed, so it is never 0.
+static inline size_t dims_capacity(int rank)
 {
     return rank < 0 ? 1 : (size_t)rank + 1;
 }
-// The inputs or the outputs of a graph.
+// Selects the inputs or the outputs of a graph.
 enum side { SIDE_INPUTS, SIDE_OUTPUTS };
 static inline size_t side_count(const tsr_graph *graph, enum side side)
 {
@@ -215,7 +225,7 @@ static inline tsr_value *side_at(const tsr_graph *graph, enum side side, size_t 
 {
     return side == SIDE_OUTPUTS ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
 }
-// TSR_NOMEM if a constructor returned NULL.
+// Returns TSR_NOMEM if the pointer that a constructor returned is NULL.
 static inline tsr_status status_of_alloc(const void *something)
 {
     return something ? TSR_OK : TSR_NOMEM;
@@ -224,60 +234,65 @@ static inline tsr_status status_of_alloc(const void *something)
 // ---- forms.c: scopes, items, forms, steps ------------------------------------------------------
 
 struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value);
-void tsr__scope_go(struct draft *draft, struct scope *to); // makes it the current scope
-// The item of a value. It is created on first use, with a first form if it is a constant or an
-// input. NULL: out of memory.
+void tsr__scope_enter(struct draft *draft, struct scope *to); // makes it the current scope
+// Returns the item of a value, creating it on first use. A constant or model input also gets its
+// first form. Returns NULL if out of memory.
 struct item *tsr__item_of(struct draft *draft, const tsr_value *value);
-// The layout of an input or output of the model. NULL: out of memory.
+// Returns the layout of an input or output of the model, or NULL if out of memory.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side);
-// Adapts an unsharded layout to the item's rank. The flow may not know the rank of a value (the
-// state of a Scan, say) that the body or an output declares. NULL: out of memory.
+// Adapts an unsharded layout to the rank of the item. The flow may not know the rank of a value,
+// such as the state of a Scan, while the body or an output declares it. Returns NULL if out of
+// memory.
 const struct tile_layout *tsr__item_layout(struct draft *draft, const struct item *it,
                                            const struct tile_layout *layout);
-// Adds a form to the item. NULL: an argument is NULL, or out of memory.
+// Adds a form to the item. Returns NULL if an argument is NULL or if out of memory.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind);
-// The form whose tensors this one shares.
+// Follows `same` to the form that has the tensors.
 static inline struct form *form_root(struct form *form)
 {
     while (form->same)
         form = form->same;
     return form;
 }
-// The node that produces the value, or NULL.
-static inline const tsr_node *item_maker(const struct item *it)
+// Returns the node that produces the value, or NULL.
+static inline const tsr_node *item_producer(const struct item *it)
 {
     return it->value ? tsr_value_producer(it->value) : NULL;
 }
-// Notes that the current scope reads the form of that item.
+// Records that the current scope reads the form: it is captured if the item belongs to an outer
+// scope.
 static inline void form_read(const struct draft *draft, const struct item *it, struct form *form)
 {
     if (form && it->scope != draft->scope)
         form_root(form)->captured = true;
 }
-// Creates a step; appends a step to the current scope; does both.
+// tsr__step_make creates a step, tsr__step_push appends it to the current scope, tsr__step_new does
+// both.
 struct step *tsr__step_make(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs);
 bool tsr__step_push(struct draft *draft, struct step *st);
 struct step *tsr__step_new(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs);
-// Adds a step from one form to another, with space for a second input. NULL: an argument is NULL,
-// or out of memory.
+// Adds a step from one form to another, with space for a second input. Returns NULL if an argument
+// is NULL or if out of memory.
 struct step *tsr__step_between(struct draft *draft, int kind, struct form *from, struct form *to);
-// Sets the groups of a communication and returns its output. NULL: `st` is NULL, or out of memory.
+// Sets the groups of a communication and returns its output form. Returns NULL if `st` is NULL or
+// if out of memory.
 struct form *tsr__step_set_groups(struct draft *draft, struct step *st, struct device_group *groups,
                                   size_t n);
-// An unsharded layout of the item on these devices; rank 0 if the rank is unknown. NULL: out of
-// memory.
-struct tile_layout *tsr__whole_on(struct draft *draft, const struct item *it,
-                                  const int64_t *devices, size_t n);
-tsr_dtype tsr__carried(tsr_dtype type); // type in which values are transferred
-// Calls `call` for each step; steps of bodies come before their node.
+// Returns an unsharded layout of the item on these devices. If the rank of the item is unknown, the
+// layout has rank 0. Returns NULL if out of memory.
+struct tile_layout *tsr__unsharded_layout(struct draft *draft, const struct item *it,
+                                          const int64_t *devices, size_t n);
+tsr_dtype tsr__transfer_type(tsr_dtype type); // the type in which values of `type` are transferred
+// Calls `call` for each step. The steps of a node's bodies come before the node.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
                       void *data);
-bool tsr__comms_on(const struct step *st, int64_t rank);    // in its bodies, or itself
-bool tsr__group_alone(const struct step *st, size_t group); // one device, no communication
-// For communication: the collective in the rank file, its operator without the type suffix, and the
-// element type.
+// the step or a step in its bodies communicates on that rank
+bool tsr__step_communicates_on(const struct step *st, int64_t rank);
+bool tsr__group_is_single(const struct step *st, size_t group); // one device, no communication
+// For a communication step: the collective that the rank file has, its operator name without the
+// type suffix, and its element type.
 enum comm_kind tsr__step_collective(const struct step *st);
 const char *tsr__step_op(const struct step *st);
 tsr_dtype tsr__step_type(const struct step *st);
@@ -290,12 +305,12 @@ static inline bool node_has_graphs(const tsr_node *node)
     return false;
 }
 // Marks that the rank needs the form.
-static inline void form_want(struct form *form, int64_t rank)
+static inline void form_mark_live(struct form *form, int64_t rank)
 {
     if (form)
         form_root(form)->live[rank] = 1;
 }
-static inline bool form_wanted(struct form *form, int64_t rank)
+static inline bool form_is_live(struct form *form, int64_t rank)
 {
     return form && form_root(form)->live[rank];
 }

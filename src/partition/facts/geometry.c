@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// geometry.c - layouts as seen from one device: what it stores, whether that suffices for another
-// layout, what a gather returns. Pure index arithmetic.
+// geometry.c - computes which elements of a tensor one device stores, whether they suffice for
+// another layout, and which layout a gather returns. It is index arithmetic only.
 //
 //     Example: [8,6] {2,1} on ranks 0 and 1. Rank 1 has coordinate 1 of dimension 0: rows 4..7.
 //     For {2,2:0,2,1,3} rank 1 needs columns 0..2 of rows 4..7. It has them and slices.
-//     For {1,2} rank 1 also needs rows 0..3. They must be sent.
+//     For {1,2} rank 1 also needs rows 0..3. Rank 0 must send them.
 #include "partition/facts/facts.h"
 
 #include <stdlib.h>
@@ -38,7 +38,8 @@ static bool same_owners(const struct tile_layout *a, const struct tile_layout *b
     return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
 }
 
-// Unsharded layouts of any rank are equal, because the rank of a value may be unknown.
+// All unsharded layouts are equal here, whatever their rank, because the rank of a value may be
+// unknown.
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
@@ -52,7 +53,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// All owners of all shards, with duplicates.
+// Stores the owners of all shards, sorted, with duplicates.
 static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     size_t n = (size_t)layout->first[layout->n_shards];
@@ -110,8 +111,9 @@ bool tsr__owns_all(const struct tile_layout *layout)
 
 // ---- one dimension on one device ---------------------------------------------------------------
 
-// Same sharding and same coordinates. With a single factor its size is not compared: it is that of
-// the dimension.
+// True if the dimension is sharded the same and both coordinates are equal. If there is only one
+// factor its size is not compared: it is the size of the dimension, which may be unknown on one
+// side.
 static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
                           const int64_t *y)
 {
@@ -126,7 +128,8 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
     return true;
 }
 
-// The elements at these coordinates. NULL: too many intervals, or out of memory.
+// Returns the elements of the shard at these coordinates. Returns NULL if there are too many
+// intervals or if out of memory.
 static struct tile_interval *intervals(struct draft *draft, const struct tile_dim *dim,
                                        int64_t size, const int64_t *coords, int64_t *n)
 {
@@ -139,7 +142,8 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
     return at;
 }
 
-// `b` in indices relative to `a`, if every interval of `b` is within one of `a`. Both ascend.
+// Converts the intervals of `b` to indices of a tensor that stores the intervals of `a`, if each is
+// inside an interval of `a`. Both lists ascend.
 static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
                                          int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {
@@ -166,33 +170,37 @@ static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_
     return cut;
 }
 
-// A shard of an unsharded dimension of unknown size. Only the outermost factor may be sharded, in
-// units of a known size.
-static struct dim_slice dynamic_cut(const struct draft *draft, const struct tile_dim *from,
-                                    const struct tile_dim *to, const int64_t *coords)
+// Slices a dimension of unknown size. `from` must be unsharded. In `to` only the outermost factor
+// may be sharded, and the sizes of the inner factors must be known.
+static struct dim_slice dynamic_slice(const struct draft *draft, const struct tile_dim *from,
+                                      const struct tile_dim *to, const int64_t *coords)
 {
     struct dim_slice cut = {.source = DIM_NO};
-    if (tsr__dim_is_sharded(from) || draft->opset < 10) // older Slice has no computed bounds
+    // before opset 10 the bounds of Slice are constants
+    if (tsr__dim_is_sharded(from) || draft->opset < 10)
         return cut;
     int64_t unit = 1;
     for (int factor = 1; factor < to->n; factor++)
         if (to->factors[factor].cuts > 1 || to->factors[factor].size <= 0 ||
             !mul_ok(unit, to->factors[factor].size, &unit))
-            return cut; // strided, or the unit depends on the size
+            return cut; // the shard is strided, or the unit is unknown
     struct tile_units part =
         tsr__share_units(to->factors[0].cuts, to->factors[0].shares, coords[0]);
     return (struct dim_slice){.source = DIM_DYNAMIC, .unit = unit, .part = part};
 }
 
-// An unsharded layout may have fewer dimensions than the other one.
+// An unsharded layout may have fewer dimensions than the layout it is compared with.
 static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
 {
     static const struct tile_dim whole = {NULL, 0};
     return axis < layout->rank ? &layout->dims[axis] : &whole;
 }
 
-// Four cases. [8] {2} -> {2}: the same on each device. {2} -> unsharded: elements are missing.
-// Unknown size: nodes compute the bounds (dynamic). Unsharded -> {4}: device 1 takes elements 2..3.
+// Examples, one per result:
+//     [8] {2} -> {2}          DIM_SAME: each device keeps its shard
+//     [8] {2} -> unsharded    DIM_NO: each device lacks 4 elements
+//     [n] unsharded -> {4}    DIM_DYNAMIC: nodes compute the bounds
+//     [8] unsharded -> {4}    DIM_STATIC: device 1 takes elements 2..3
 struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
                                  const struct tile_layout *from, const struct tile_layout *to,
                                  int64_t device, int axis)
@@ -206,7 +214,7 @@ struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
     if (!tsr__dim_is_sharded(b))
         return (struct dim_slice){.source = DIM_NO};
     if (axis >= it->rank || it->dims[axis].value < 0)
-        return dynamic_cut(draft, a, b, y);
+        return dynamic_slice(draft, a, b, y);
     int64_t size = it->dims[axis].value;
     int64_t n_a, n_b;
     struct tile_interval *held = intervals(draft, a, size, x, &n_a),
@@ -216,8 +224,9 @@ struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
     return rebase_intervals(draft, held, n_a, need, n_b);
 }
 
-bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile_layout *from,
-                   const struct tile_layout *to, bool *identity)
+bool tsr__can_convert_locally(struct draft *draft, const struct item *it,
+                              const struct tile_layout *from, const struct tile_layout *to,
+                              bool *identity)
 {
     int rank = from->rank;
     if (rank < to->rank)
@@ -239,8 +248,9 @@ bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile
 
 // ---- gathering ----------------------------------------------------------------------------------
 
-// `from` with dimension `dim` unsharded; the caller sets the owners.
-static struct tile_layout *uncut(struct arena *arena, const struct tile_layout *from, int dim)
+// Copies `from` with dimension `dim` unsharded. The caller sets the owners.
+static struct tile_layout *unsharded_along(struct arena *arena, const struct tile_layout *from,
+                                           int dim)
 {
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
     memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
@@ -248,7 +258,8 @@ static struct tile_layout *uncut(struct arena *arena, const struct tile_layout *
     return tsr__layout_cut(arena, from->rank, dims);
 }
 
-// The shard of `layout` at these loop coordinates of `from`. `layout` has no loop `gone`.
+// Returns the number of the shard of `layout` that has the loop coordinates `coords` of `from`.
+// `layout` lacks the loop `gone` of `from`.
 static int64_t shard_at(const struct tile_layout *layout, const struct tile_layout *from,
                         const int64_t *coords, int gone)
 {
@@ -264,7 +275,7 @@ static int64_t shard_at(const struct tile_layout *layout, const struct tile_layo
     return at;
 }
 
-// The difference between shard numbers that are adjacent along the loop.
+// Returns the difference between the numbers of two shards that are adjacent along the loop.
 static int64_t loop_stride(const struct tile_layout *from, int loop)
 {
     int64_t stride = 1;
@@ -273,7 +284,7 @@ static int64_t loop_stride(const struct tile_layout *from, int loop)
     return stride;
 }
 
-// A loop that is gathered: `parts` shards whose numbers differ by `stride`.
+// The groups that gather along one loop: `parts` shards whose numbers differ by `stride`.
 struct gather_groups {
     const struct tile_layout *from;
     int64_t stride, parts;
@@ -281,9 +292,9 @@ struct gather_groups {
     size_t n_groups;
 };
 
-// Adds the groups for shards k, k + stride, ...: group l has the l-th owner of each. False: the
-// numbers of owners differ, or the ranks do not ascend (a gather concatenates in the order of
-// ranks).
+// Adds the groups that gather the shards k, k + stride, ... Group l has the l-th owner of each
+// shard. Returns false if the shards have different numbers of owners, or if the ranks do not
+// ascend: a gather concatenates in the order of ranks.
 static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64_t k)
 {
     const struct tile_layout *from = gather->from;
@@ -306,23 +317,25 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
     return n > 0;
 }
 
-// Example: [8,6] {2,2} on ranks 0 1 2 3, gathered along its first dimension, is {1,2} with columns
-// 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}. Not
-// possible if the dimension has two sharded factors or an outer factor: the order would be wrong.
-const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
-                                        int loop, struct device_group **groups, size_t *n_groups)
+// Example: [8,6] {2,2} on ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2}
+// with columns 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and
+// {1,3}. A dimension with two sharded factors or an outer factor cannot be gathered: the elements
+// would be in the wrong order.
+const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
+                                               int loop, struct device_group **groups,
+                                               size_t *n_groups)
 {
     int dim = from->loops[loop].dim;
     for (int i = 0; i < from->n_loops; i++)
         if (i != loop && from->loops[i].dim == dim)
-            return NULL; // two sharded factors: strided
+            return NULL; // two sharded factors
     for (int factor = 0; factor < from->loops[loop].factor; factor++)
         if (from->dims[dim].factors[factor].size != 1)
             return NULL;
     if (!tsr__owns_once(from))
         return NULL;
     size_t n_owners = (size_t)from->first[from->n_shards];
-    struct tile_layout *to = uncut(arena, from, dim);
+    struct tile_layout *to = unsharded_along(arena, from, dim);
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
     struct gather_groups gather = {.from = from, .stride = loop_stride(from, loop)};
     gather.parts = from->dims[dim].factors[from->loops[loop].factor].cuts;
@@ -346,7 +359,8 @@ const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_l
 
 // ---- local sizes -------------------------------------------------------------------------------
 
-// The factor without a size takes the rest; only its shards may differ in size.
+// The factor without a size gets the elements that the other factors leave. Only its shards may
+// differ in size.
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
     struct local_size size = {1, 1, {0, 1, 1}};
@@ -366,8 +380,8 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
     return size;
 }
 
-// Example: 10 elements in units of 4 are 3 units, sharded in 2. Shard 0 has 1 unit, 4 elements.
-// Shard 1 has 2 units, the last one short: 8 - 2 = 6.
+// Example: 10 elements in units of 4 are 3 units, split into 2 shards. Shard 0 has 1 unit, 4
+// elements. Shard 1 has 2 units, the last of which is short: 8 - 2 = 6 elements.
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
     int64_t units = (whole + size->unit - 1) / size->unit;

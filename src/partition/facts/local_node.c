@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// local_node.c - how the node of one device differs from the model's: inputs it does not read,
-// windows it needs, numbers that replace its own. Planning uses this to transfer nothing in vain,
-// emission to write the node.
+// local_node.c - computes how the node of one device differs from the model's node: inputs that it
+// does not read, windows that it needs, attributes that change. Planning uses this to avoid
+// transfers of inputs that no device reads; emission uses it to write the node.
 //
-//     Gemm(A, B, C), K sharded in 2: a partial sum on each device. The last shard adds C,
+//     Gemm(A, B, C), K sharded in 2: each device computes a partial sum. The last shard adds C,
 //         so device 0 reads only A and B.
 //     Reshape(X, [8,6]) with a result {2,1}: each device has its own constant [4,6].
 //     Shape(X), X sharded: replaced by the sizes of the full tensor; no device reads X.
@@ -21,7 +21,8 @@ int64_t tsr__place_index(const struct placement *place, int64_t device)
 
 // ---- partial sums -------------------------------------------------------------------------------
 
-// In each group the first device adds an input that is not a partial sum.
+// A delayed reduction adds partial sums to inputs that are not partial. Only the first device of
+// each group may add such an input. True if this device must leave it out.
 static bool is_added_by_first(const struct node_flow *nf, int64_t device, int input)
 {
     if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
@@ -33,9 +34,9 @@ static bool is_added_by_first(const struct node_flow *nf, int64_t device, int in
     return false;
 }
 
-// In a sharded sum the last shard adds the input. Shard i of k starts at i * n / k, so the last one
-// has elements whenever there are any: of n = 1 and k = 3 the shards are empty, empty, [0]. An
-// empty Gemm would be wrong: ONNX Runtime leaves out beta * C (quirk gemm_of_empty).
+// If a node shards its own sum, the last shard adds the input. Shard i of k starts at i * n / k, so
+// the last shard is empty only if n is 0: for n = 1 and k = 3 the shards are empty, empty, [0]. An
+// empty Gemm must not add C, because ONNX Runtime leaves out beta * C then (quirk gemm_of_empty).
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
     if (is_added_by_first(nf, device, input))
@@ -58,7 +59,7 @@ bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input
 
 // ---- windows -----------------------------------------------------------------------------------
 
-bool tsr__window_cut(const struct node_flow *nf, int input)
+bool tsr__needs_windows(const struct node_flow *nf, int input)
 {
     const struct rule *rule = nf->place.rule;
     if (!rule)
@@ -86,7 +87,7 @@ int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
     return n;
 }
 
-// All rules with trims have one result.
+// A rule with trims has exactly one result.
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -100,10 +101,10 @@ bool tsr__trims(const struct node_flow *nf)
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
-// A pooling with ceil_mode gets explicit pads even if it is not sharded, and then rounds down.
-// Before opset 22, ONNX shape inference counts one window too many if the last one would start in
-// the padding. (9 elements, kernel 2, stride 2, one pad at each end: 5, not 6.) Engines compare
-// with that shape and plan memory by it.
+// A pooling with ceil_mode gets explicit pads and rounds down, even if it is not sharded. Before
+// opset 22, ONNX shape inference counts one output too many if the last window would start in the
+// padding (9 elements, kernel 2, stride 2, one pad at each end: 6 instead of 5). Engines compare
+// results with that shape and plan memory by it.
 static bool rounds_up(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -117,7 +118,8 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
-// The numbers differ only if one of their factors, or a window, is sharded.
+// The lists of a local node differ from the model's only if one of their factors, or a window, is
+// sharded.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -130,10 +132,11 @@ bool tsr__lists_apply(const struct node_flow *nf)
             if (rule->lists[i].puts[k].factor >= 0 &&
                 nf->place.cuts[rule->lists[i].puts[k].factor] > 1)
                 return true;
-    return tsr__window_cut(nf, -1);
+    return tsr__needs_windows(nf, -1);
 }
 
-// The local value of a number that counts a factor: 8 heads on 2 devices are 4.
+// Returns the local value of a number that counts elements of a factor: 8 heads on 2 devices become
+// 4.
 static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, int64_t whole)
 {
     const struct rule *rule = nf->place.rule;
@@ -158,7 +161,7 @@ static int64_t patched(const struct rule_patch *put, const struct window_part *p
     }
 }
 
-// The rule's numbers for this shard: of pads {1,1}, rank 0 of 2 gets {1,0}.
+// Returns a list of the rule for this shard: of the pads {1,1}, rank 0 of 2 gets {1,0}.
 tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out)
 {
@@ -183,7 +186,7 @@ tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, 
 
 // ---- replaced inputs ----------------------------------------------------------------------------
 
-const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
+const struct rule_rewrite *tsr__sizes_rewrite(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
     if (!rule)
@@ -198,7 +201,8 @@ const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
     return NULL;
 }
 
-// True if every device of the layout has its own constant (local_shape.c).
+// True if `source` is a known shape and `layout` shards one of its dimensions. Every device then
+// has its own constant (local_shape.c).
 static bool is_shape_constant(struct draft *draft, const tsr_value *source,
                               const struct tile_layout *layout)
 {
@@ -212,7 +216,7 @@ static bool is_shape_constant(struct draft *draft, const tsr_value *source,
     return false;
 }
 
-// True if a rewrite replaces that input.
+// True if a rewrite of the rule replaces that input.
 static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite)
 {
@@ -222,13 +226,13 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     if (rewrite->kind == REWRITE_SHAPE && nf->outputs[rewrite->output] &&
         is_shape_constant(draft, value, nf->outputs[rewrite->output]))
         return true;
-    return rewrite == tsr__gives_sizes(nf);
+    return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// Where a shard may be empty, a reduction gets non-negative axes: engines misread negative axes of
-// an empty tensor.
-int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
-                    int64_t *axes)
+// If a shard may be empty, a reduction gets non-negative axes. Engines misread negative axes of an
+// empty tensor.
+int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
+                        int64_t *axes)
 {
     if (tsr_node_input_count(nf->node) == 0 || !nf->inputs[0] ||
         tsr__layout_is_whole(nf->inputs[0]))
@@ -236,12 +240,12 @@ int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const
     return tsr__rule_front_axes(nf->node, draft->flow->shapes, name, axes);
 }
 
-// True for the second input if it holds such axes.
-static bool fronts_input(const struct draft *draft, const struct node_flow *nf, int input)
+// True for the second input if it holds the axes of a reduction that tsr__reduction_axes replaces.
+static bool replaces_axes_input(const struct draft *draft, const struct node_flow *nf, int input)
 {
     int64_t axes[RULE_MAX_RANK];
     const char *name = NULL;
-    return input == 1 && tsr__front_axes(draft, nf, &name, axes) > 0 && !name;
+    return input == 1 && tsr__reduction_axes(draft, nf, &name, axes) > 0 && !name;
 }
 
 bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device, int input)
@@ -255,7 +259,7 @@ bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_
     for (int i = 0; i < rule->n_lists; i++)
         if (rule->lists[i].input == input && tsr__lists_apply(nf))
             return true;
-    if (fronts_input(draft, nf, input))
+    if (replaces_axes_input(draft, nf, input))
         return true;
     return tsr__input_is_skipped(nf, device, input);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// size_text.c - parses sizes as the model writes them: a number, a symbol ("batch") or an
-// expression ("batch*seq", "past + 1"). A symbol is known if a dimension of a model input has that
-// name; an expression is known if all its symbols are.
+// size_text.c - parses the sizes of a model: a number, a symbol ("batch") or an expression
+// ("batch*seq", "past + 1"). A symbol is known if a dimension of a model input has that name. An
+// expression is known if all its symbols are.
 //
 // One parser serves two callers. Planning asks whether every rank can compute a size. Emission
-// passes a maker that turns symbols and arithmetic into nodes (emit_shape.c).
+// passes callbacks that turn symbols and arithmetic into nodes (emit_shape.c).
 //
 //     Example: an input x has the dimensions [batch, seq]; "batch*(seq + 2)" calls
 //         symbol(batch), symbol(seq), combine(+, seq, number(2)), combine(*, batch, that)
@@ -24,7 +24,8 @@ struct expr {
     const char *at, *end;
     int depth;
 };
-// Result of an expression: not known (ok is false), a number (value is NULL), or an int64[1].
+// The result of an expression. If `ok` is false the size is not known. If `value` is NULL it is a
+// number, otherwise the int64[1] that was built.
 struct size_result {
     bool ok;
     int64_t number;
@@ -41,7 +42,7 @@ static void skip_space(struct expr *expr)
         expr->at++;
 }
 
-// Skips spaces and the text, if it is next.
+// Skips spaces. If `text` follows, skips it too and returns true.
 static bool take(struct expr *expr, const char *text)
 {
     skip_space(expr);
@@ -63,8 +64,9 @@ static struct size_result read_symbol(struct expr *expr, struct str symbol)
     return (struct size_result){.ok = value != NULL, .value = value, .symbolic = true};
 }
 
-// Computes what the nodes would compute. False: overflow, or a division of negative numbers, which
-// C and the nodes may round differently. The size is then not known.
+// Computes on numbers what the nodes would compute on tensors. Returns false on overflow and for a
+// division of negative numbers, which C and the nodes may round differently. The size is then not
+// known.
 static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
     bool divides = a >= 0 && b > 0;
@@ -114,13 +116,13 @@ static struct size_result combine(struct expr *expr, enum arith op, struct size_
     return out;
 }
 
-// Expects the closing parenthesis.
+// Reads the closing parenthesis after `inner`.
 static struct size_result closed(struct expr *expr, struct size_result inner)
 {
     return take(expr, ")") ? inner : not_known;
 }
 
-// max(a, b), FloorDiv(a, b) ...: the opening parenthesis was read.
+// Reads the arguments of max(a, b), FloorDiv(a, b) and others. The opening parenthesis was read.
 static struct size_result read_call(struct expr *expr, struct str name)
 {
     static const struct {
@@ -160,7 +162,7 @@ static struct size_result read_atom(struct expr *expr)
     return word.n ? read_symbol(expr, word) : not_known;
 }
 
-// From left to right: "a*b/2" is (a*b)/2.
+// Operators apply from left to right: "a*b/2" is (a*b)/2.
 static struct size_result read_product(struct expr *expr)
 {
     struct size_result left = read_atom(expr);
@@ -187,7 +189,7 @@ static struct size_result read_first(struct expr *expr)
     return read_product(expr);
 }
 
-// The depth is limited because the text comes from the file.
+// The nesting depth is limited because the text comes from an untrusted file.
 static struct size_result read_sum(struct expr *expr)
 {
     struct size_result left = {0};
@@ -205,8 +207,8 @@ static struct size_result read_sum(struct expr *expr)
     return left;
 }
 
-// A symbol that an input has literally comes before parsing. A text such as "10" or "-1" is a name:
-// ONNX stores numbers as numbers.
+// The text is first looked up as a symbol, before it is parsed. A text such as "10" or "-1" is a
+// symbol too: ONNX stores numbers as numbers.
 static struct size_result size_of(struct draft *draft, const struct size_maker *maker,
                                   const tsr_dim *dim)
 {

@@ -2,13 +2,15 @@
 // body.c - plans nodes with sharded bodies: If, Loop, Scan.
 //
 // A body has its own list of steps. Outer values that it needs in another layout are converted
-// outside, before the node. Its outputs are converted at its end. All devices of the node run the
-// body, because they communicate inside it. So all must run the same number of iterations and take
-// the same branch. The values that control this come from one device, unless they are computed from
-// integers only, which gives the same result everywhere.
+// outside, before the node. Its outputs are converted at the end of the body.
+//
+// All devices of the node run the body, because they communicate inside it. So all must run the
+// same number of iterations and take the same branch. One device broadcasts the values that control
+// this. Values that are computed from integers only are not broadcast: every device computes the
+// same bits.
 //
 //     Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1}, w [8,8]:
-//         outside   w is needed unsharded on both ranks: a constant, which both have
+//         outside   w is needed unsharded on both ranks: a constant that both store
 //         outside   10 and true are integers: both ranks compute the same number of iterations
 //         inside    one step, the MatMul: [2,8] times [8,8] on each rank
 //     With the condition h[0,0] > 0, a float, rank 0 would broadcast it after each iteration.
@@ -16,9 +18,9 @@
 
 // ---- control values -----------------------------------------------------------------------------
 
-#define MAX_EXACT 64 // nodes that are examined
+#define MAX_EXACT 64 // limit of nodes that is_exact examines
 
-// Types without rounding.
+// True for types whose arithmetic does not round.
 static bool is_exact_type(tsr_dtype t)
 {
     switch (t) {
@@ -37,7 +39,8 @@ static bool is_exact_type(tsr_dtype t)
     }
 }
 
-// An input of the model, the iteration number or the condition. States are not known.
+// True for an input of the model, and for the iteration number and condition of a loop. Loop states
+// may differ between devices.
 static bool is_exact_input(const struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *graph = tsr_value_graph(value);
@@ -52,7 +55,8 @@ static bool is_exact_input(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// True if all devices compute the same bits: from inputs, constants and integer arithmetic only.
+// True if all devices compute the same bits because the value depends only on inputs, constants and
+// integer arithmetic.
 static bool is_exact(const struct draft *draft, const tsr_value *value, int *budget)
 {
     const tsr_node *node = tsr_value_producer(value);
@@ -69,14 +73,14 @@ static bool is_exact(const struct draft *draft, const tsr_value *value, int *bud
     return true;
 }
 
-// A value that controls iterations or branches, the same on all devices.
+// Plans a value that controls iterations or branches, with the same bits on all devices.
 static struct form *draft_decision(struct draft *draft, const struct step *st, struct item *it,
                                    const struct tile_layout *layout)
 {
     int budget = MAX_EXACT;
     if (is_exact(draft, it->value, &budget))
         return tsr__draft_convert(draft, it, layout, st->flow->node);
-    return tsr__draft_equal(draft, it, layout, st->flow->node);
+    return tsr__draft_same_bits(draft, it, layout, st->flow->node);
 }
 
 // ---- planning ----------------------------------------------------------------------------------
@@ -98,7 +102,8 @@ static bool start_body(struct draft *draft, struct body *body)
     return !draft->arena->failed;
 }
 
-// The condition has no wanted layout: every device has it.
+// The first output of a loop body is the condition. No layout is recorded for it: every device gets
+// it.
 unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -117,7 +122,7 @@ unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct
     }
     *inner = (struct scope){.outer = outer, .graph = graph};
     inner->loops = outer->loops || st->flow->control->loops;
-    tsr__scope_go(draft, inner);
+    tsr__scope_enter(draft, inner);
     return start_body(draft, body) ? needed : NULL;
 }
 
@@ -140,8 +145,8 @@ bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *
     return true;
 }
 
-// The trip count and the first condition; for an If, the condition.
-bool tsr__body_steer(struct draft *draft, struct step *st)
+// Plans the trip count and the first condition of a loop, or the condition of an If.
+bool tsr__body_plan_control(struct draft *draft, struct step *st)
 {
     for (int i = 0; i < st->flow->control->n_steer; i++) {
         const tsr_value *value = tsr_node_input(st->flow->node, (size_t)i);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// convert.c - converts a value from its existing forms to the layout that a reader needs. The first
-// of these that is possible is taken:
-//     1. a form in that layout exists
-//     2. the value is a constant: store it in that layout
-//     3. every device stores what it needs: slice
-//     4. a node without inputs produces it: run that node where the value is needed
+// convert.c - converts a value from one of its forms to the layout that a reader needs. It takes
+// the first of these conversions that is possible:
+//     1. use a form that already has the layout
+//     2. if the value is a constant, store it in the layout
+//     3. slice, if every device stores all elements that it needs
+//     4. if a node without inputs produces the value, run that node on the reader's devices too
 //     5. AllGather along one axis
 //     6. collectives that give exactly the target (lower.c)
 //     7. Reshard, from any layout to any other
 // If the producer ran in turns, its shards are joined first (turns.c), and (3) follows. A Reshard
-// needs the full shape at run time. If no rank can compute it, the ranks gather the value first (a
-// gather needs no shape) and send the shape along.
+// needs the full shape at run time. If no rank can compute the shape, the ranks gather the value
+// instead (a gather needs no shape) and send the shape with it.
 //
 //     Y [8,6] is produced {2,1} on ranks 0 and 1. Its readers, in planning order:
 //         reader 1 needs {2,1}        (1) the existing form
@@ -21,8 +21,8 @@
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
-// Reports a conversion that is not possible, at the node that reads the value. The first one sets
-// the status of the draft.
+// Reports a conversion that is not possible, at the node that reads the value. The first failure
+// sets the status of the draft.
 static struct form *fail(struct draft *draft, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
@@ -42,7 +42,7 @@ static struct step *step_to(struct draft *draft, int kind, struct form *from,
     return tsr__step_between(draft, kind, from, tsr__form_new(draft, from->item, to, FORM_MADE));
 }
 
-// A form that shares the tensors of another one.
+// Returns a form that uses the tensors of `from`.
 static struct form *same_form(struct draft *draft, struct form *from,
                               const struct tile_layout *want)
 {
@@ -54,7 +54,7 @@ static struct form *same_form(struct draft *draft, struct form *from,
 
 // ---- without communication ---------------------------------------------------------------------
 
-// Partial sums and windows are not forms of the value, whatever their layout.
+// Skips partial sums and windows: they do not hold the shards that their layout describes.
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
     for (struct form *form = it->first; form; form = form->next)
@@ -63,23 +63,23 @@ static struct form *find_form(struct item *it, const struct tile_layout *want)
     return NULL;
 }
 
-// Strings and unknown types can only be stored unsharded.
+// Stores a constant in the wanted layout. Strings and unknown types can only be stored unsharded.
 static struct form *const_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
     if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
         return NULL;
-    if (whole) // stored once
+    if (whole) // the data is stored once for all devices
         return same_form(draft, it->first, want);
     return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
-// A form from which each device can slice, or which it can use as it is.
+// Finds a form from which every device can slice its shard, or which has exactly that shard.
 static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
         bool identity;
-        if (from->partial || !tsr__local_ok(draft, it, from->layout, want, &identity))
+        if (from->partial || !tsr__can_convert_locally(draft, it, from->layout, want, &identity))
             continue;
         if (identity)
             return same_form(draft, from, want);
@@ -89,7 +89,7 @@ static struct form *local_form(struct draft *draft, struct item *it, const struc
     return NULL;
 }
 
-// A copy of the Constant node on these devices.
+// Copies a Constant node to these devices.
 static struct form *repeat_node(struct draft *draft, struct item *it, const struct tile_layout *on)
 {
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
@@ -109,17 +109,17 @@ static struct form *repeat_node(struct draft *draft, struct item *it, const stru
     return form;
 }
 
-// A Constant node of another stage or device is copied, not sent: engines need shapes and axes when
-// they load the model.
+// A Constant node of another stage or device is copied, not sent: engines need shapes and axes as
+// constants when they load the model.
 static struct form *repeated_form(struct draft *draft, struct item *it,
                                   const struct tile_layout *want)
 {
-    const tsr_node *maker = item_maker(it);
+    const tsr_node *maker = item_producer(it);
     if (!maker || !tsr__node_is_constant(maker))
         return NULL;
     int64_t *devices;
     size_t n = tsr__layout_devices(draft->arena, want, &devices);
-    struct tile_layout *whole = tsr__whole_on(draft, it, devices, n);
+    struct tile_layout *whole = tsr__unsharded_layout(draft, it, devices, n);
     if (!whole || !repeat_node(draft, it, whole))
         return NULL;
     return tsr__draft_convert_local(draft, it, want);
@@ -127,14 +127,14 @@ static struct form *repeated_form(struct draft *draft, struct item *it,
 
 // ---- with communication ------------------------------------------------------------------------
 
-// Gathers one loop of `from`; want NULL: any result will do.
+// Gathers one loop of `from`. `want` is the layout that must result, or NULL for any.
 static struct form *gather_loop(struct draft *draft, struct form *from, int loop,
                                 const struct tile_layout *want)
 {
     struct device_group *groups;
     size_t n_groups;
     const struct tile_layout *to =
-        tsr__gathered(draft->arena, from->layout, loop, &groups, &n_groups);
+        tsr__gathered_layout(draft->arena, from->layout, loop, &groups, &n_groups);
     if (!to || (want && !tsr__layout_same(to, want)))
         return NULL;
     struct step *st = step_to(draft, COMM_ALL_GATHER, from, to);
@@ -158,7 +158,7 @@ static struct form *gather_form(struct draft *draft, struct item *it,
 static struct form *lowered_form(struct draft *draft, struct item *it,
                                  const struct tile_layout *want)
 {
-    struct form *last = it->last; // forms created below are not tried
+    struct form *last = it->last; // forms that the loop creates are not tried
     for (struct form *from = it->first; from; from = from->next) {
         struct form *form = from->partial ? NULL : tsr__draft_lower(draft, from, NULL, want);
         if (form || from == last)
@@ -167,7 +167,7 @@ static struct form *lowered_form(struct draft *draft, struct item *it,
     return NULL;
 }
 
-// Gathers until the value is unsharded; NULL: not possible.
+// Gathers until the value is unsharded. Returns NULL if that is not possible.
 static struct form *gather_all(struct draft *draft, struct form *from)
 {
     while (from && from->layout->n_loops) {
@@ -179,12 +179,12 @@ static struct form *gather_all(struct draft *draft, struct form *from)
     return from;
 }
 
-// An unsharded layout on the devices of both, ascending: {0,2} and {1,2} give 0, 1, 2. *out: these
-// devices as a group.
-static const struct tile_layout *whole_on_both(struct draft *draft, int rank,
-                                               const struct tile_layout *a,
-                                               const struct tile_layout *b,
-                                               struct device_group *out)
+// Returns an unsharded layout on the devices of both layouts, ascending: {0,2} and {1,2} give 0, 1,
+// 2. *out has these devices as a group.
+static const struct tile_layout *unsharded_on_both(struct draft *draft, int rank,
+                                                   const struct tile_layout *a,
+                                                   const struct tile_layout *b,
+                                                   struct device_group *out)
 {
     int64_t *x, *y, n = 0;
     size_t n_x = tsr__layout_devices(draft->arena, a, &x),
@@ -202,19 +202,20 @@ static const struct tile_layout *whole_on_both(struct draft *draft, int rank,
     return tsr__layout_whole(draft->arena, rank, both, (size_t)n);
 }
 
-// One call on all devices that have or need a shard. shape NULL: every rank can compute it.
+// Plans one Reshard on all devices that have or need a shard. `shape` is NULL if every rank can
+// compute the shape.
 static struct form *reshard(struct draft *draft, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
     struct step *st = step_to(draft, COMM_RESHARD, from, want);
     struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
-    if (!st || !group || !whole_on_both(draft, 0, from->layout, want, group))
+    if (!st || !group || !unsharded_on_both(draft, 0, from->layout, want, group))
         return NULL;
     st->inputs[1] = shape;
     return tsr__step_set_groups(draft, st, group, 1);
 }
 
-// The shape of an unsharded value as a separate item.
+// Returns the shape of an unsharded value as a separate item.
 static struct form *shape_form(struct draft *draft, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {
@@ -231,27 +232,28 @@ static struct form *shape_form(struct draft *draft, struct form *whole,
     return tsr__draft_convert(draft, it->shape_item, want, reader);
 }
 
-// It cannot be gathered either: sums up its sizes.
+// Reshards a value that cannot be gathered and whose shape no rank can compute: the ranks add up
+// the sizes of their shards first.
 static struct form *count_and_reshard(struct draft *draft, struct form *from,
                                       const struct tile_layout *want)
 {
     struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
     if (!group)
         return NULL;
-    const struct tile_layout *both = whole_on_both(draft, 1, from->layout, want, group);
+    const struct tile_layout *both = unsharded_on_both(draft, 1, from->layout, want, group);
     struct form *shape = tsr__draft_count(draft, from, both, group);
     return shape ? reshard(draft, from, want, shape) : NULL;
 }
 
-// Sends an unsharded value from its first device, with its shape, to those that need it.
-static struct step *hand_over(struct draft *draft, struct form *from,
-                              const struct tile_layout *want, int kind)
+// Sends an unsharded value, with its shape, from its first device to the devices that need it.
+static struct step *send_with_shape(struct draft *draft, struct form *from,
+                                    const struct tile_layout *want, int kind)
 {
     struct step *st = step_to(draft, kind, from, want);
     struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
     int64_t *root = ARENA_ARRAY(draft->arena, int64_t, 1);
     struct tile_layout *first = tsr__layout_whole(draft->arena, 0, from->layout->owners, 1);
-    if (!st || !group || !root || !first || !whole_on_both(draft, 0, first, want, group) ||
+    if (!st || !group || !root || !first || !unsharded_on_both(draft, 0, first, want, group) ||
         !tsr__step_set_groups(draft, st, group, 1))
         return NULL;
     *root = from->layout->owners[0];
@@ -259,7 +261,7 @@ static struct step *hand_over(struct draft *draft, struct form *from,
     return st;
 }
 
-// For a tensor of unknown rank: only unsharded to unsharded.
+// Broadcasts a tensor of unknown rank. Both layouts must be unsharded.
 static struct form *broadcast_unknown(struct draft *draft, struct form *from,
                                       const struct tile_layout *want, const tsr_node *reader)
 {
@@ -267,11 +269,12 @@ static struct form *broadcast_unknown(struct draft *draft, struct form *from,
         return fail(draft, DIAG_partition_no_tensor, from->item, reader,
                     "give it the same sharding at both ends, or do not shard it",
                     "its sharding must change here, but its rank is unknown");
-    struct step *st = hand_over(draft, from, want, COMM_BROADCAST);
+    struct step *st = send_with_shape(draft, from, want, COMM_BROADCAST);
     return st ? st->outputs[0] : NULL;
 }
 
-// No rank can compute the full shape: gathers, then slices or sends the shape along.
+// Reshards a value whose full shape no rank can compute. The ranks gather it, then slice it or send
+// it with its shape.
 static struct form *reshard_unknown(struct draft *draft, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
 {
@@ -286,7 +289,7 @@ static struct form *reshard_unknown(struct draft *draft, struct item *it, struct
     if (form)
         return form;
     struct device_group group;
-    const struct tile_layout *both = whole_on_both(draft, 1, whole->layout, want, &group);
+    const struct tile_layout *both = unsharded_on_both(draft, 1, whole->layout, want, &group);
     if (!both)
         return NULL;
     struct form *shape = shape_form(draft, whole, both, reader);
@@ -311,8 +314,8 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
 }
 
 // Broadcasts from the first device, so that all have the same bits.
-struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct tile_layout *on,
-                              const tsr_node *reader)
+struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
+                                  const struct tile_layout *on, const tsr_node *reader)
 {
     on = tsr__item_layout(draft, it, on);
     if (!on)
@@ -325,9 +328,9 @@ struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct
         return from;
     struct scope *here = draft->scope;
     struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
-    tsr__scope_go(draft, it->scope);
+    tsr__scope_enter(draft, it->scope);
     struct step *st = step_to(draft, COMM_BROADCAST, from, on);
-    tsr__scope_go(draft, here);
+    tsr__scope_enter(draft, here);
     if (!st || !group)
         return NULL;
     *group = (struct device_group){on->owners, (size_t)on->first[1]};
@@ -346,7 +349,7 @@ struct form *tsr__draft_convert_local(struct draft *draft, struct item *it,
     return local_form(draft, it, want);
 }
 
-// The number of tensors in a list. NULL: out of memory.
+// Returns the item for the number of tensors in a list, or NULL if out of memory.
 static struct item *length_item(struct draft *draft, struct form *list)
 {
     struct item *it = list->item, *length = ARENA_NEW(draft->arena, struct item);
@@ -363,7 +366,7 @@ static struct item *length_item(struct draft *draft, struct form *list)
     return length;
 }
 
-// The length of a list on the devices of `want` and on the list's first device.
+// Returns the length of a list, on the devices of `want` and on the first device of the list.
 static struct form *length_form(struct draft *draft, struct form *list,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
@@ -374,11 +377,11 @@ static struct form *length_form(struct draft *draft, struct form *list,
     struct tile_layout *first = tsr__layout_whole(draft->arena, 0, list->layout->owners, 1);
     if (!it->shape_item || !first)
         return NULL;
-    const struct tile_layout *both = whole_on_both(draft, 0, first, want, &group);
+    const struct tile_layout *both = unsharded_on_both(draft, 0, first, want, &group);
     return both ? tsr__draft_convert(draft, it->shape_item, both, reader) : NULL;
 }
 
-// Sends the tensors of a list. For a sequence all devices need its length.
+// Sends the tensors of a list. If it is a sequence, all devices need its length first.
 static struct form *move_list(struct draft *draft, struct form *from,
                               const struct tile_layout *want, const tsr_node *reader)
 {
@@ -388,14 +391,14 @@ static struct form *move_list(struct draft *draft, struct form *from,
         if (!length)
             return NULL;
     }
-    struct step *st = hand_over(draft, from, want, STEP_LIST);
+    struct step *st = send_with_shape(draft, from, want, STEP_LIST);
     if (!st)
         return NULL;
     st->inputs[1] = length;
     return st->outputs[0];
 }
 
-// Lists are only transferred unsharded.
+// Converts a list. Lists are only transferred unsharded.
 static struct form *list_form(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
@@ -408,7 +411,7 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
             continue;
         if (!whole)
             whole = from;
-        if (tsr__local_ok(draft, it, from->layout, want, &identity) && identity)
+        if (tsr__can_convert_locally(draft, it, from->layout, want, &identity) && identity)
             return same_form(draft, from, want);
     }
     if (whole && it->way != LIST_STAYS)
@@ -420,11 +423,11 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
 
 static bool can_travel(const struct item *it)
 {
-    return FIXED_BITS(tsr__carried(it->dtype)) || it->dtype == TSR_STRING;
+    return FIXED_BITS(tsr__transfer_type(it->dtype)) || it->dtype == TSR_STRING;
 }
 
-// Converts every shard that the turns produced to these devices and joins them to the full tensor.
-// NULL: failed, diagnostic added.
+// Sends every shard that the turns produced to these devices and joins the shards to the full
+// tensor. Returns NULL after a failure, with a diagnostic.
 static struct form *join_shards(struct draft *draft, struct item *it, const int64_t *devices,
                                 size_t n, const tsr_node *reader)
 {
@@ -436,12 +439,13 @@ static struct form *join_shards(struct draft *draft, struct item *it, const int6
     if (!st)
         return NULL;
     for (size_t k = 0; k < st->n_inputs; k++) {
-        const struct tile_layout *whole = tsr__whole_on(draft, shards[k], devices, n);
+        const struct tile_layout *whole = tsr__unsharded_layout(draft, shards[k], devices, n);
         st->inputs[k] = tsr__draft_convert(draft, shards[k], whole, reader);
         if (!st->inputs[k])
             return NULL;
     }
-    struct form *full = tsr__form_new(draft, it, tsr__whole_on(draft, it, devices, n), FORM_MADE);
+    struct form *full =
+        tsr__form_new(draft, it, tsr__unsharded_layout(draft, it, devices, n), FORM_MADE);
     if (!full || !tsr__step_push(draft, st))
         return NULL;
     st->joined = sharding;
@@ -449,7 +453,7 @@ static struct form *join_shards(struct draft *draft, struct item *it, const int6
     return full;
 }
 
-// If only turns produced the value, joins its shards.
+// Joins the shards if the value was produced in turns only.
 static struct form *joined_form(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
@@ -466,7 +470,7 @@ static struct form *joined_form(struct draft *draft, struct item *it,
     return tsr__draft_convert_local(draft, it, want);
 }
 
-static bool is_settled(const struct draft *draft, const struct form *form)
+static bool is_done(const struct draft *draft, const struct form *form)
 {
     return form || draft_status(draft) != TSR_OK;
 }
@@ -478,12 +482,12 @@ static struct form *convert_cheapest(struct draft *draft, struct item *it,
     if (it->list)
         return list_form(draft, it, want, reader);
     struct form *form = tsr__draft_convert_local(draft, it, want);
-    if (is_settled(draft, form))
+    if (is_done(draft, form))
         return form;
     form = repeated_form(draft, it, want);
-    if (!is_settled(draft, form))
+    if (!is_done(draft, form))
         form = joined_form(draft, it, want, reader);
-    if (is_settled(draft, form))
+    if (is_done(draft, form))
         return form;
     if (!can_travel(it))
         return fail(
@@ -492,10 +496,10 @@ static struct form *convert_cheapest(struct draft *draft, struct item *it,
             "this value must be transferred between devices, but it is not a tensor of numbers or "
             "its type is unknown");
     form = gather_form(draft, it, want);
-    if (is_settled(draft, form))
+    if (is_done(draft, form))
         return form;
     form = lowered_form(draft, it, want);
-    return is_settled(draft, form) ? form : reshard_form(draft, it, want, reader);
+    return is_done(draft, form) ? form : reshard_form(draft, it, want, reader);
 }
 
 static struct form *convert(struct draft *draft, struct item *it, const struct tile_layout *want,
@@ -505,12 +509,12 @@ static struct form *convert(struct draft *draft, struct item *it, const struct t
     return draft_status(draft) == TSR_OK ? form : NULL;
 }
 
-// Steps are added to the scope of the value, which may be outside of the body that reads it.
+// Adds the steps to the scope of the value, which may be outside the body that reads it.
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
     struct scope *here = draft->scope;
-    if (!want) { // a bug: the flow gives every present input a layout
+    if (!want) { // cannot happen: the flow gives every present input a layout
         if (draft->status == TSR_OK)
             draft->status = TSR_BUG;
         return NULL;
@@ -518,9 +522,9 @@ struct form *tsr__draft_convert(struct draft *draft, struct item *it,
     want = tsr__item_layout(draft, it, want);
     if (!want)
         return NULL;
-    tsr__scope_go(draft, it->scope);
+    tsr__scope_enter(draft, it->scope);
     struct form *form = convert(draft, it, want, reader);
-    tsr__scope_go(draft, here);
+    tsr__scope_enter(draft, here);
     form_read(draft, it, form);
     return form;
 }

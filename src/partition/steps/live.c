@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// live.c - marks what each rank needs, backwards from the outputs. If one member of a group needs
-// the result of a communication, all members take part. Communications that are needed get their
-// numbers here, in draft order.
+// live.c - marks the forms that each rank needs, backwards from the outputs. If one member of a
+// group needs the result of a communication, all members take part. Needed communications are then
+// numbered in planning order.
 //
 //     Partial sums Y on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 has the output:
 //         step 1  AllReduce Y/0 -> Y/1, group {0,1}   Y/1 is needed on rank 0, so Y/0 on both
 //         step 0  MatMul -> Y/0                       its inputs are needed on both ranks
 //     Rank 1 multiplies, sends and drops the result. If Y were not needed at all, the AllReduce
-//     would get no number and no node.
+//     would get no number_communication and no node.
 #include "internal.h"
 
 static void live_steps(struct draft *draft, step_list *steps);
 static void number_steps(struct draft *draft, step_list *steps);
 
-// A device that needs a result needs the node's inputs, except those that are replaced
-// (local_node.c).
+// A device that needs a result of the node needs the node's inputs, except inputs that it does not
+// read (local_node.c).
 static void live_node(struct draft *draft, struct step *st)
 {
     const struct node_flow *nf = st->flow;
@@ -22,26 +22,26 @@ static void live_node(struct draft *draft, struct step *st)
         int64_t rank = nf->place.devices[device];
         bool any = false;
         for (size_t i = 0; i < st->n_outputs; i++)
-            any |= form_wanted(st->outputs[i], rank);
+            any |= form_is_live(st->outputs[i], rank);
         for (size_t i = 0; i < st->n_inputs && any; i++)
             if (i >= st->n_node_inputs || !tsr__input_replaced(draft, nf, rank, (int)i))
-                form_want(st->inputs[i], rank);
+                form_mark_live(st->inputs[i], rank);
     }
 }
 
-// The second input is the shape, which all members need.
+// The second input of a communication is the shape, which all members need.
 static void live_groups(struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {
         const struct device_group *group = &st->groups[g];
         for (size_t i = 0; i < group->n; i++)
-            st->group_live[g] |= form_wanted(st->outputs[0], group->devices[i]);
+            st->group_live[g] |= form_is_live(st->outputs[0], group->devices[i]);
         for (size_t i = 0; i < group->n && st->group_live[g]; i++) {
             int64_t rank = group->devices[i];
             if (tsr__layout_has_device(st->inputs[0]->layout, rank))
-                form_want(st->inputs[0], rank);
+                form_mark_live(st->inputs[0], rank);
             if (st->n_inputs > 1)
-                form_want(st->inputs[1], rank);
+                form_mark_live(st->inputs[1], rank);
         }
     }
 }
@@ -51,9 +51,9 @@ static void live_local(struct draft *draft, struct step *st)
     size_t n = st->kind == STEP_JOIN ? st->n_inputs : 1;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         for (size_t i = 0; i < n; i++)
-            if (form_wanted(st->outputs[0], rank) &&
+            if (form_is_live(st->outputs[0], rank) &&
                 tsr__layout_has_device(st->inputs[i]->layout, rank))
-                form_want(st->inputs[i], rank);
+                form_mark_live(st->inputs[i], rank);
 }
 
 // All devices of the node run the body together, so all need its outputs.
@@ -62,7 +62,7 @@ static void live_body(struct draft *draft, struct step *st, struct body *body)
     const struct placement *place = &st->flow->place;
     for (size_t device = 0; device < place->n_devices; device++)
         for (size_t i = 0; i < tsr_graph_output_count(body->flow->graph); i++)
-            form_want(body->outputs[i], place->devices[device]);
+            form_mark_live(body->outputs[i], place->devices[device]);
     live_steps(draft, &body->steps);
 }
 
@@ -73,21 +73,22 @@ static void live_bodies(struct draft *draft, struct step *st)
     bool any = false;
     for (size_t device = 0; device < place->n_devices; device++)
         for (size_t i = 0; i < st->n_outputs; i++)
-            any |= form_wanted(st->outputs[i], place->devices[device]);
+            any |= form_is_live(st->outputs[i], place->devices[device]);
     if (!any)
         return;
     for (int k = 0; k < st->n_bodies; k++)
         live_body(draft, st, &st->bodies[k]);
     for (size_t device = 0; device < place->n_devices; device++) {
         for (size_t i = 0; i < st->n_outputs; i++)
-            form_want(st->outputs[i], place->devices[device]);
+            form_mark_live(st->outputs[i], place->devices[device]);
         for (size_t i = 0; i < st->n_inputs; i++)
-            form_want(st->inputs[i], place->devices[device]);
+            form_mark_live(st->inputs[i], place->devices[device]);
     }
 }
 
-// Bodies before their node, in the order of execution.
-static void number(struct draft *draft, struct step *st)
+// Numbers communications in the order of execution: those in the bodies of a node come before the
+// node's own.
+static void number_communication(struct draft *draft, struct step *st)
 {
     bool live = false;
     for (int k = 0; k < st->n_bodies; k++)
@@ -101,10 +102,10 @@ static void number(struct draft *draft, struct step *st)
 static void number_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = 0; i < steps->n; i++)
-        number(draft, steps->at[i]);
+        number_communication(draft, steps->at[i]);
 }
 
-// Backwards: all readers of a step come before it.
+// Runs backwards, so all readers of a step are marked before it.
 static void live_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {
@@ -120,20 +121,20 @@ static void live_steps(struct draft *draft, step_list *steps)
     }
 }
 
-static void want_all(struct form *form)
+static void mark_on_all(struct form *form)
 {
     for (int64_t i = 0; i < form->layout->first[form->layout->n_shards]; i++)
-        form_want(form, form->layout->owners[i]);
+        form_mark_live(form, form->layout->owners[i]);
 }
 
 void tsr__draft_live(struct draft *draft)
 {
     for (size_t i = 0; i < draft->outputs.n; i++)
-        want_all(draft->outputs.at[i]);
-    for (size_t i = 0; i < draft->states.n; i++) { // a state is kept even without a reader
+        mark_on_all(draft->outputs.at[i]);
+    for (size_t i = 0; i < draft->states.n; i++) { // keep a state even if no node reads it
         struct item *it = tsr__item_of(draft, draft->states.at[i].past);
         if (it)
-            want_all(it->first);
+            mark_on_all(it->first);
     }
     live_steps(draft, &draft->steps);
     number_steps(draft, &draft->steps);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// ports.c - inputs and outputs of the model that stay sharded.
+// ports.c - decides which inputs and outputs of the model stay sharded.
 //
-// A kept input has the layout of its readers, a kept output that of its producer. With stages, an
-// output is on the first rank of its stage, so that rank 0 is free for the next run. A state is an
-// output that is the input of the next run: both have the layout of the input, so that nothing is
-// moved between runs. Names come from the options and the model's metadata; one `*` matches any
-// text.
+// A kept input has the layout of its readers, a kept output the layout of its producer. With
+// stages, an output is on the first rank of its stage, so that rank 0 is free for the next run.
+//
+// A state is an output that becomes an input of the next run. Both have the layout of the input, so
+// that nothing is moved between runs. Names come from the options and the model's metadata; one `*`
+// matches any text.
 //
 //     x [8,16], which a MatMul reads as {2,1} on ranks 0 and 1:
 //         not kept   both ranks have x as an input, and each slices its rows
@@ -17,15 +18,16 @@
 
 struct ports {
     struct draft *draft;
-    // By value id: the layout in which readers need an input. NULL until asked for.
+    // The layout in which readers need an input, indexed by value id. The array is NULL until it is
+    // first used.
     const struct tile_layout **needed;
     struct map outputs; // name -> output of the model
-    size_t n_mapped;    // outputs that are in the map
+    size_t n_mapped;    // number of outputs in the map
 };
 
 // ---- names -------------------------------------------------------------------------------------
 
-// present.* with the rest "0.key" is present.0.key.
+// Replaces the star of a pattern: present.* with "0.key" gives present.0.key.
 static struct str fill_star(struct arena *arena, struct str pattern, struct str rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -46,7 +48,7 @@ static tsr_status refuse(struct draft *draft, struct str name, const char *hint,
     return TSR_INVALID;
 }
 
-// The model's output of that name, or NULL.
+// Returns the model's output of that name, or NULL.
 static tsr_value *find_output(struct ports *ports, struct str name)
 {
     tsr_graph *graph = tsr_model_graph(ports->draft->model);
@@ -61,7 +63,7 @@ static tsr_value *find_output(struct ports *ports, struct str name)
 
 // ---- layouts -----------------------------------------------------------------------------------
 
-// True if each device has one shard, in whole bytes, or the value is unsharded.
+// True if the value is unsharded, or if each device has exactly one shard of full bytes.
 static bool can_keep(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
     struct shape shape = tsr__shapes_of(draft->flow->shapes, value);
@@ -70,7 +72,7 @@ static bool can_keep(struct draft *draft, const tsr_value *value, const struct t
             (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
 }
 
-// Notes the layout of a reader, unless an earlier one needs the input sharded.
+// Records the layout of a reader. The first sharded layout wins over later ones.
 static void note_reader(struct ports *ports, const tsr_value *value,
                         const struct tile_layout *layout)
 {
@@ -81,8 +83,8 @@ static void note_reader(struct ports *ports, const tsr_value *value,
         *needed = layout;
 }
 
-// The layout of the first reader that needs the input sharded, else of the first reader. NULL: no
-// layout can be kept.
+// Returns the layout of the first reader that needs the input sharded, else of the first reader.
+// Returns NULL if none of the layouts can be kept.
 static const struct tile_layout *needed_layout(struct ports *ports, const tsr_value *value)
 {
     const struct draft *draft = ports->draft;
@@ -109,8 +111,8 @@ static void keep(struct draft *draft, const tsr_value *value, const struct tile_
         draft->kept[tsr__value_id(value)] = layout;
 }
 
-// True if the producer of the output has a spec for it. The output then stays on those devices,
-// even unsharded.
+// True if the producer of the output has a sharding spec for it. The output then stays on the
+// devices of the spec, even unsharded.
 static bool has_spec(const struct draft *draft, const tsr_value *value)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -123,7 +125,7 @@ static bool has_spec(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Warns that the value is not kept sharded; the partition works all the same.
+// Warns that the value is not kept sharded. The partition still works.
 static void warn_unsharded(struct draft *draft, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -147,8 +149,8 @@ static void warn_unsharded(struct draft *draft, const tsr_value *value,
 
 // ---- options ------------------------------------------------------------------------------------
 
-static void keep_if_cut(struct draft *draft, const tsr_value *value,
-                        const struct tile_layout *layout)
+static void keep_if_sharded(struct draft *draft, const tsr_value *value,
+                            const struct tile_layout *layout)
 {
     warn_unsharded(draft, value, layout);
     if (can_keep(draft, value, layout) && !tsr__layout_is_whole(layout))
@@ -157,7 +159,7 @@ static void keep_if_cut(struct draft *draft, const tsr_value *value,
 
 // Keeps the matching inputs and outputs sharded. An unsharded output is kept only if its producer
 // has a spec for it.
-static tsr_status keep_cut(struct ports *ports, struct str pattern)
+static tsr_status keep_sharded(struct ports *ports, struct str pattern)
 {
     struct draft *draft = ports->draft;
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -169,7 +171,7 @@ static tsr_status keep_cut(struct ports *ports, struct str pattern)
             !tsr__star_matches(pattern, tsr__value_str(value), &rest))
             continue;
         found++;
-        keep_if_cut(draft, value, needed_layout(ports, value));
+        keep_if_sharded(draft, value, needed_layout(ports, value));
     }
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
@@ -181,7 +183,7 @@ static tsr_status keep_cut(struct ports *ports, struct str pattern)
         if (layout && has_spec(draft, value) && can_keep(draft, value, layout))
             keep(draft, value, layout);
         else
-            keep_if_cut(draft, value, layout);
+            keep_if_sharded(draft, value, layout);
     }
     if (found)
         return TSR_OK;
@@ -202,7 +204,7 @@ static tsr_status give_everywhere(struct ports *ports, struct str name)
     return TSR_OK;
 }
 
-// Both get the layout in which the next run reads the state.
+// Gives both values the layout in which the next run reads the state.
 static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *present)
 {
     struct draft *draft = ports->draft;
@@ -213,7 +215,7 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
                       "name the output that becomes the input of the next run",
                       "the output has another type or rank than the input");
     const struct tile_layout *layout = needed_layout(ports, past);
-    if (!layout) // no reader: where outputs are by default
+    if (!layout) // without a reader: the default layout of outputs
         layout = tsr__layout_whole(draft->arena, a.rank, draft->all_devices, 1);
     struct draft_state *slot = vec_push(draft->arena, &draft->states);
     if (!layout || !slot)
@@ -224,8 +226,8 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
     return TSR_OK;
 }
 
-// All inputs that match `past` and whose output, by `present`, exists: of past.* and present.*,
-// past.0.key and present.0.key.
+// Adds a state for each input that matches `past` if the model has the output that `present` names.
+// For past.* and present.* these are past.0.key and present.0.key and so on.
 static tsr_status keep_states(struct ports *ports, struct str past, struct str present,
                               size_t *found)
 {
@@ -247,8 +249,8 @@ static tsr_status keep_states(struct ports *ports, struct str past, struct str p
     return TSR_OK;
 }
 
-// PAST=PRESENT. Names may contain '=': the first one that splits the text into names of the model
-// counts.
+// Parses PAST=PRESENT. Names may contain '=', so every '=' is tried until both sides are names of
+// the model.
 static tsr_status keep_state(struct ports *ports, struct str text)
 {
     for (size_t at = 0; at < text.n; at++) {
@@ -266,8 +268,8 @@ static tsr_status keep_state(struct ports *ports, struct str text)
 
 // ---- outputs of stages --------------------------------------------------------------------------
 
-// An output that is not kept goes to the first of its producer's ranks.
-static bool give_at_maker(struct draft *draft, const tsr_value *value)
+// Puts an output that is not kept on the first rank of its producer.
+static bool place_at_producer(struct draft *draft, const tsr_value *value)
 {
     const struct tile_layout *made = draft->flow->values[tsr__value_id(value)];
     if (!made || draft->kept[tsr__value_id(value)] || !tsr_value_producer(value))
@@ -282,22 +284,23 @@ static bool give_at_maker(struct draft *draft, const tsr_value *value)
     return layout != NULL;
 }
 
-// Only with stages: outputs of later stages on rank 0 would delay its next run.
-static tsr_status give_outputs(struct draft *draft)
+// Only for models with stages: if outputs of later stages were on rank 0, its next run would be
+// late.
+static tsr_status place_outputs(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
     if (!draft->flow->staged)
         return TSR_OK;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        if (!give_at_maker(draft, tsr_graph_output(graph, i)))
+        if (!place_at_producer(draft, tsr_graph_output(graph, i)))
             return TSR_NOMEM;
     return TSR_OK;
 }
 
 // ---- nodes that only read sizes -----------------------------------------------------------------
 
-// The name of an unknown size: the model's, else INPUT.AXIS (as in the inferred shapes), else
-// empty.
+// Returns the name of an unknown size: the model's name, else INPUT.AXIS (as shape inference does),
+// else empty.
 static struct str size_symbol(const struct draft *draft, const tsr_value *value, int axis)
 {
     struct str symbol = tsr__dim_symbol(value, axis);
@@ -316,7 +319,8 @@ static bool sizes_named(const struct draft *draft, const tsr_value *value)
     return tsr_value_rank(value) >= 0;
 }
 
-// A node that returns sizes of a kept input does not read it; so it needs no conversion.
+// A node that only returns sizes of a kept input does not read its elements. The input needs no
+// conversion for it.
 static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -336,7 +340,7 @@ static void read_as_kept(struct draft *draft, const struct node_flow *nf)
     }
 }
 
-// Each line of a metadata entry.
+// Calls a function for each line of a metadata entry.
 static tsr_status each_line(struct ports *ports, const char *key,
                             tsr_status (*take)(struct ports *, struct str))
 {
@@ -351,7 +355,7 @@ static tsr_status each_line(struct ports *ports, const char *key,
     return TSR_OK;
 }
 
-// Each text of the options.
+// Calls a function for each string of the options.
 static tsr_status each_text(struct ports *ports, const char *const *texts, size_t n,
                             tsr_status (*take)(struct ports *, struct str))
 {
@@ -363,8 +367,8 @@ static tsr_status each_text(struct ports *ports, const char *const *texts, size_
     return TSR_OK;
 }
 
-// The model's metadata comes before the options. Nodes that read sizes come last, when all ports
-// are settled.
+// Reads the model's metadata before the options. Nodes that only read sizes come last, when the
+// layouts of all ports are known.
 tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options)
 {
     draft->kept = ARENA_ARRAY(draft->arena, const struct tile_layout *,
@@ -373,10 +377,10 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
         return TSR_NOMEM;
     struct ports ports = {.draft = draft};
     tsr__map_init(&ports.outputs, draft->arena, 16);
-    tsr_status st = each_line(&ports, META_KEEP_CUT, keep_cut);
+    tsr_status st = each_line(&ports, META_KEEP_CUT, keep_sharded);
     if (st != TSR_OK)
         return st;
-    st = each_text(&ports, options->keep_cut, options->n_keep_cut, keep_cut);
+    st = each_text(&ports, options->keep_cut, options->n_keep_cut, keep_sharded);
     if (st != TSR_OK)
         return st;
     st = each_line(&ports, META_STATE, keep_state);
@@ -388,7 +392,7 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
     st = each_text(&ports, options->everywhere, options->n_everywhere, give_everywhere);
     if (st != TSR_OK)
         return st;
-    st = give_outputs(draft);
+    st = place_outputs(draft);
     if (st != TSR_OK)
         return st;
     for (size_t i = 0; i < draft->flow->n_nodes; i++)
@@ -398,7 +402,7 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// True if every rank has the full size of that axis in its input.
+// True if the input of every rank has the full size of that axis.
 static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
 {
     const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
@@ -410,8 +414,8 @@ static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
     return axis >= layout->rank || !tsr__dim_is_sharded(&layout->dims[axis]);
 }
 
-// The full shape of an input that is kept sharded: summed over all ranks once, at the start of a
-// run.
+// Plans the full shape of an input that is kept sharded: the sizes are summed over all ranks once,
+// at the start of a run.
 static struct form *sum_shape(struct draft *draft, const tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);
@@ -430,18 +434,19 @@ static struct form *sum_shape(struct draft *draft, const tsr_value *value)
     if (!form)
         return NULL;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
-        form_want(form, rank);
+        form_mark_live(form, rank);
     return form;
 }
 
-// counted: the shape must be summed over the ranks first.
+// Records the input dimension as the source of its symbol. `counted`: the shape must be summed over
+// the ranks first.
 static void find_size(struct draft *draft, const tsr_value *value, int axis, bool counted)
 {
     struct str symbol = size_symbol(draft, value, axis);
     if (!symbol.n)
         return;
     void **slot = tsr__map_at(&draft->sizes, symbol);
-    if (!slot || *slot) // the first input with the symbol counts
+    if (!slot || *slot) // the first input with the symbol is used
         return;
     struct size_source *at = ARENA_NEW(draft->arena, struct size_source);
     if (!at)
@@ -452,7 +457,7 @@ static void find_size(struct draft *draft, const tsr_value *value, int axis, boo
     *slot = at;
 }
 
-// Sizes that every rank can read are preferred to those that must be summed.
+// Prefers sizes that every rank can read to sizes that must be summed over ranks.
 void tsr__draft_find_sizes(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);

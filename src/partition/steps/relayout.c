@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// relayout.c - produces windows where the value is produced. A node that needs windows of a value
-// (the queries, keys and values of its own heads, which are adjacent) would have to receive them.
-// If the value comes from constants along that axis (the columns of a projection), the projection
-// can produce just these columns: its weights are stored in that order, and nothing is transferred.
-// This requires that all readers need windows, and that all other inputs of the producer are
-// present.
+// relayout.c - lets the producer of a value compute the windows that a reader needs, so that
+// nothing is transferred.
+//
+// Example of a reader: an attention node needs the queries, keys and values of its heads, which are
+// not adjacent columns. If the columns come from constants (the weights of a projection), each rank
+// stores the weights in the order that it needs, and the projection computes just these columns.
+// This is possible if all readers need windows and each rank already has the other inputs of the
+// producer.
 //
 //     X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns; 2 heads, one per rank
 //         columns of Y:  q0 q0 q1 q1 k0 k0 k1 k1 v0 v0 v1 v1
 //         rank 0 needs   0..1, 4..5, 8..9       rank 1 needs   2..3, 6..7, 10..11
 //     With W {1,2}, rank 0 would have columns 0..5, send 2..3 and receive 8..9. Instead rank 0
 //     stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul produces the windows that Split reads.
-//     The same goes backwards through the Add of a bias, up to MAX_DEPTH nodes.
+//     The same works through the Add of a bias before the Split, and up to MAX_DEPTH such nodes.
 #include "internal.h"
 
 #define MAX_DEPTH 8
 
-// A node that is to produce windows: its flow, the factor, and its distance from the reader.
-struct remake {
+// A producer that is to compute windows: its flow, the factor of the windows, and its distance from
+// the reader in nodes.
+struct window_producer {
     struct draft *draft;
     struct node_flow *flow;
     int factor;
@@ -28,7 +31,7 @@ struct remake {
 static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth);
 
-// True if the node allows any selection of elements of a factor.
+// True if the node can compute any selection of the elements of a factor.
 static bool is_plain(const struct rule *rule)
 {
     bool plain = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists;
@@ -38,7 +41,7 @@ static bool is_plain(const struct rule *rule)
     return plain;
 }
 
-// Windows along one axis, ascending, not empty.
+// True for windows along one axis whose parts ascend and are not empty.
 static bool is_simple(const struct windows *windows, const struct tile_layout *base)
 {
     for (int64_t i = 0; windows->n_axes == 1 && i < base->first[base->n_shards]; i++) {
@@ -52,7 +55,7 @@ static bool is_simple(const struct windows *windows, const struct tile_layout *b
     return windows->n_axes == 1;
 }
 
-// The same windows of a dimension with `unit` elements for each of theirs.
+// Returns the same windows for a dimension that has `unit` elements for each element of `windows`.
 static struct windows *scaled(struct draft *draft, const struct windows *windows, int axis,
                               int64_t unit)
 {
@@ -84,7 +87,7 @@ static bool same_devices(struct draft *draft, const struct placement *place,
            memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
 }
 
-// Shards the factors of the result as the layout does, and no others.
+// Builds a placement that shards the factors of the result as the layout does, and no others.
 static bool place_like(struct draft *draft, const struct rule *rule, const struct tile_layout *base,
                        const int64_t *devices, size_t n_devices, struct placement *out)
 {
@@ -118,8 +121,8 @@ static bool place_like(struct draft *draft, const struct rule *rule, const struc
     return true;
 }
 
-// The axis whose outermost factor this is, with *unit elements each. -1: none; -2: not the
-// outermost.
+// Returns the axis whose outermost factor is `factor`; *unit is the number of elements per index.
+// Returns -1 if no axis has the factor, -2 if it is not the outermost or occurs twice.
 static int find_factor(const struct rule *rule, const struct rule_tensor *tensor, int factor,
                        int64_t *unit)
 {
@@ -143,13 +146,14 @@ static int find_factor(const struct rule *rule, const struct rule_tensor *tensor
 
 // ---- inputs of the producer ---------------------------------------------------------------------
 
-// In the scope of the value.
-static struct form *free_form(struct draft *draft, struct item *it, const struct tile_layout *want)
+// Converts a value in its own scope, without communication.
+static struct form *convert_without_transfer(struct draft *draft, struct item *it,
+                                             const struct tile_layout *want)
 {
     struct scope *here = draft->scope;
-    tsr__scope_go(draft, it->scope);
+    tsr__scope_enter(draft, it->scope);
     struct form *form = tsr__draft_convert_local(draft, it, want);
-    tsr__scope_go(draft, here);
+    tsr__scope_enter(draft, here);
     return form;
 }
 
@@ -161,17 +165,20 @@ static struct form *const_windows(struct draft *draft, struct item *it,
     struct form *form = tsr__form_new(draft, it, layout, FORM_CONST);
     if (form) {
         form->windows = windows;
-        form->partial = true; // not the shard of its layout: no one else may use it
+        // its elements are not those of the layout, so no other node may use it
+        form->partial = true;
     }
     return form;
 }
 
-// An input without the factor must be present in the layout that the node needs; a constant is
-// stored in windows; any other value must be produced in windows itself.
-static struct form *maker_input(const struct remake *remake, int input, const tsr_value *value)
+// Returns the form of one input. An input without the factor must already be on the devices in the
+// layout that the node needs. A constant is stored as windows. Any other value must itself be
+// produced as windows.
+static struct form *producer_input(const struct window_producer *window_producer, int input,
+                                   const tsr_value *value)
 {
-    struct draft *draft = remake->draft;
-    const struct placement *place = &remake->flow->place;
+    struct draft *draft = window_producer->draft;
+    const struct placement *place = &window_producer->flow->place;
     const struct rule_tensor *tensor = &place->rule->inputs[input];
     struct item *it = tsr__item_of(draft, value);
     int64_t unit;
@@ -182,7 +189,7 @@ static struct form *maker_input(const struct remake *remake, int input, const ts
     if (tensor->host) {
         layout = tsr__layout_whole(draft->arena, it->rank, place->devices, place->n_devices);
     } else {
-        axis = find_factor(place->rule, tensor, remake->factor, &unit);
+        axis = find_factor(place->rule, tensor, window_producer->factor, &unit);
         if (axis == -2)
             return NULL;
         layout = tsr__placement_project(draft->arena, place, tensor);
@@ -190,20 +197,20 @@ static struct form *maker_input(const struct remake *remake, int input, const ts
     if (!layout)
         return NULL;
     if (axis < 0)
-        return free_form(draft, it, layout);
-    struct windows *own = scaled(draft, remake->windows, axis, unit);
+        return convert_without_transfer(draft, it, layout);
+    struct windows *own = scaled(draft, window_producer->windows, axis, unit);
     if (!own)
         return NULL;
     if (it->first && it->first->kind == FORM_CONST)
         return const_windows(draft, it, layout, own);
-    return relayout(draft, it, layout, own, remake->depth + 1);
+    return relayout(draft, it, layout, own, window_producer->depth + 1);
 }
 
 // ---- the producer -------------------------------------------------------------------------------
 
-// The flow of the producer if it produced the windows. NULL: not possible.
-static struct node_flow *maker_flow(struct draft *draft, const tsr_node *node,
-                                    const struct tile_layout *base)
+// Returns the flow of the producer when it computes the windows, or NULL if it cannot.
+static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node,
+                                       const struct tile_layout *base)
 {
     const struct node_flow *own = draft->flows[tsr__node_id(node)];
     if (!own || own->bodies || tsr__placement_has_turns(&own->place))
@@ -220,12 +227,13 @@ static struct node_flow *maker_flow(struct draft *draft, const tsr_node *node,
     return draft->arena->failed ? NULL : nf;
 }
 
-static struct form *maker_step(const struct remake *remake, struct item *it,
-                               const struct tile_layout *base, struct form **inputs)
+static struct form *producer_step(const struct window_producer *window_producer, struct item *it,
+                                  const struct tile_layout *base, struct form **inputs)
 {
-    struct draft *draft = remake->draft;
-    size_t n = tsr_node_input_count(remake->flow->node);
-    struct windows *windows = scaled(draft, remake->windows, remake->windows->axes[0], 1);
+    struct draft *draft = window_producer->draft;
+    size_t n = tsr_node_input_count(window_producer->flow->node);
+    struct windows *windows =
+        scaled(draft, window_producer->windows, window_producer->windows->axes[0], 1);
     struct form *form = tsr__form_new(draft, it, base, FORM_MADE);
     if (!form || !windows)
         return NULL;
@@ -237,13 +245,14 @@ static struct form *maker_step(const struct remake *remake, struct item *it,
     memcpy(st->inputs, inputs, n * sizeof(*inputs));
     st->outputs[0] = form;
     st->n_node_inputs = n;
-    st->flow = remake->flow;
+    st->flow = window_producer->flow;
     st->made = windows;
-    st->made_factor = remake->factor;
+    st->made_factor = window_producer->factor;
     return form;
 }
 
-// True if all readers need windows. Values in between have one reader.
+// True if all readers need windows. A value between the producer and the windows must have one
+// reader.
 static bool all_windowed(const struct want *want, int depth)
 {
     return depth ? want->readers == 1 : want->readers == want->windowed;
@@ -252,18 +261,18 @@ static bool all_windowed(const struct want *want, int depth)
 static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth)
 {
-    const tsr_node *node = item_maker(it);
+    const tsr_node *node = item_producer(it);
     if (!node || depth > MAX_DEPTH || !all_windowed(&draft->wants[tsr__value_id(it->value)], depth))
         return NULL;
-    struct remake remake = {.draft = draft, .windows = windows, .depth = depth};
-    remake.flow = maker_flow(draft, node, base);
-    if (!remake.flow)
+    struct window_producer window_producer = {.draft = draft, .windows = windows, .depth = depth};
+    window_producer.flow = producer_flow(draft, node, base);
+    if (!window_producer.flow)
         return NULL;
-    const struct rule *rule = remake.flow->place.rule;
+    const struct rule *rule = window_producer.flow->place.rule;
     const struct rule_dim *dim = &rule->outputs[0].dims[windows->axes[0]];
     if (dim->n != 1 || rule->factors[dim->factors[0]].unit != 1)
         return NULL;
-    remake.factor = dim->factors[0];
+    window_producer.factor = dim->factors[0];
     size_t n_in = tsr_node_input_count(node);
     struct form **inputs = ARENA_ARRAY(draft->arena, struct form *, n_in + 1);
     bool any = false;
@@ -273,12 +282,12 @@ static struct form *relayout(struct draft *draft, struct item *it, const struct 
         const tsr_value *value = tsr_node_input(node, i);
         if (!value)
             continue;
-        inputs[i] = maker_input(&remake, (int)i, value);
+        inputs[i] = producer_input(&window_producer, (int)i, value);
         if (!inputs[i])
             return NULL;
         any |= inputs[i]->windows != NULL;
     }
-    return any ? maker_step(&remake, it, base, inputs) : NULL;
+    return any ? producer_step(&window_producer, it, base, inputs) : NULL;
 }
 
 struct form *tsr__draft_relayout(struct draft *draft, struct item *it,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// sizes.c - the full shape of a sharded value whose sizes no rank can compute: each device counts
-// its own sizes, and the counts are summed. For each dimension, only shards at coordinate 0 of all
-// other dimensions count, each by its first owner.
+// sizes.c - computes the full shape of a sharded value whose sizes no rank knows: each device
+// counts sizes of its shard, and a collective adds the counts. For each dimension only the shards
+// at coordinate 0 of all other dimensions count. If a shard has several owners, only the first
+// counts.
 #include "internal.h"
 
 static const struct node_flow sums = {.combine = COMBINE_SUM};

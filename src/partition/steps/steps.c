@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// steps.c - walks the flow and plans, for each node that matters: its inputs in the layouts that it
-// needs, the node, the reduction of its results. The result is lists of steps between forms. An
-// output spec that differs from what the node produces is not planned here: the readers ask for
-// their layouts, so a reshard happens once, when it is needed, from the best form.
+// steps.c - plans the nodes of the flow. For each node that an output depends on it plans the
+// conversion of the inputs, the node itself, and the reduction of partial sums. The result is a
+// list of steps between forms. The output spec of a node may ask for another layout than the node
+// produces. It is not planned here: each reader asks for the layout that it needs, so a value is
+// resharded only when it is read.
 #include "internal.h"
 
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
@@ -18,18 +19,19 @@ static struct form *draft_input(struct draft *draft, const struct node_flow *nf,
         return NULL;
     if (nf->pending && nf->pending[i])
         return it->first; // the partial sums, as produced
-    if (tsr__window_cut(nf, (int)i))
+    if (tsr__needs_windows(nf, (int)i))
         return tsr__draft_windows(draft, nf, it, (int)i);
     return tsr__draft_convert(draft, it, nf->inputs[i], nf->node);
 }
 
-// The body of an unsharded node reads unsharded values.
+// The body of an unsharded node reads outer values unsharded.
 static struct form *draft_capture(struct draft *draft, const struct node_flow *nf, tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);
     if (!it)
         return NULL;
-    struct tile_layout *want = tsr__whole_on(draft, it, nf->place.devices, nf->place.n_devices);
+    struct tile_layout *want =
+        tsr__unsharded_layout(draft, it, nf->place.devices, nf->place.n_devices);
     return want ? tsr__draft_convert(draft, it, want, nf->node) : NULL;
 }
 
@@ -41,7 +43,7 @@ static bool needs_reduction(const struct node_flow *nf)
     return false;
 }
 
-// True if the groups have no device in common, so that both can communicate in one step.
+// True if the groups have no device in common. Both can then communicate in one step.
 static bool disjoint(const struct device_group *a, const struct device_group *b)
 {
     for (size_t i = 0; i < a->n; i++)
@@ -51,7 +53,8 @@ static bool disjoint(const struct device_group *a, const struct device_group *b)
     return true;
 }
 
-// Moves groups that share no device to `round`. Returns the number that stay in `left`.
+// Moves groups that share no device from `left` to `round`. Returns the number that remain in
+// `left`.
 static size_t take_round(struct device_group *left, size_t n, struct device_group *round,
                          size_t *n_round)
 {
@@ -69,8 +72,9 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
-// The layout that the spec of the output asks for, if it differs from the produced one; else NULL.
-static const struct tile_layout *asked_layout(const struct node_flow *nf, const tsr_value *value)
+// Returns the layout that the spec of the output asks for if it differs from the produced layout,
+// else NULL.
+static const struct tile_layout *spec_layout(const struct node_flow *nf, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(nf->node); i++)
         if (tsr_node_output(nf->node, i) == value)
@@ -78,12 +82,12 @@ static const struct tile_layout *asked_layout(const struct node_flow *nf, const 
     return NULL;
 }
 
-// If all readers need the sum in one layout, reduces it to that layout: a sharded one is a
-// ReduceScatter. If no single collective does that, the sum is reduced to the layout of the node's
-// spec first.
+// If all readers need a sum in one layout, reduces the sum to that layout; for a sharded layout
+// this is a ReduceScatter. If no single collective does that, reduces the sum to the layout of the
+// node's spec first.
 //
-//     Example: a sum on ranks 0 to 3 with the spec {4,1}, read as {2,1:0,2}: ReduceScatter, then a
-//     Reshard of quarters. An AllReduce with a slice would send the full sum to all four.
+//     Example: a sum on ranks 0 to 3 with the spec {4,1}, read as {2,1:0,2}: a ReduceScatter, then
+//     a Reshard of quarters. An AllReduce with a slice would send the full sum to all four.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {
@@ -97,7 +101,7 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
         for (size_t k = 0; k < group; k++)
             if (!disjoint(&nf->groups[group], &nf->groups[k]))
                 return false;
-    const struct tile_layout *asked = asked_layout(nf, value);
+    const struct tile_layout *asked = spec_layout(nf, value);
     bool direct = tsr__draft_lowered_steps(draft, partial, nf, want->layout) == 1;
     if (asked && !direct && tsr__draft_lower(draft, partial, nf, asked))
         return true;
@@ -105,7 +109,8 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
            tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
 }
 
-// Usually one round: a device is in two groups only if shards have different numbers of owners.
+// Plans an AllReduce. It needs more than one round only if a device is in two groups, because
+// shards have different numbers of owners.
 static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
 {
     struct device_group *left = ARENA_ARRAY(draft->arena, struct device_group, nf->n_groups + 1);
@@ -135,7 +140,7 @@ static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct
     return !draft->arena->failed;
 }
 
-// The previous scope is restored, also after a failure.
+// Restores the previous scope, also after a failure.
 static bool draft_body(struct draft *draft, const struct step *st, struct body *body)
 {
     struct scope *here = draft->scope;
@@ -143,12 +148,12 @@ static bool draft_body(struct draft *draft, const struct step *st, struct body *
     bool ok = needed && draft_nodes(draft, body->flow->nodes, body->flow->n_nodes, needed) &&
               tsr__body_outputs(draft, st, body);
     struct scope *inner = draft->scope;
-    tsr__scope_go(draft, here);
+    tsr__scope_enter(draft, here);
     body->steps = inner->steps;
     return ok;
 }
 
-// The bodies first; the values that control them are read outside and come before the node.
+// Plans the bodies first. The values that control them are read outside and come before the node.
 static bool draft_bodies(struct draft *draft, struct step *st)
 {
     st->n_bodies = st->flow->control->n_bodies;
@@ -160,10 +165,11 @@ static bool draft_bodies(struct draft *draft, struct step *st)
         if (!draft_body(draft, st, &st->bodies[k]))
             return false;
     }
-    return tsr__body_steer(draft, st);
+    return tsr__body_plan_control(draft, st);
 }
 
-// The node's inputs, then the captures of its subgraphs if those are not sharded. NULL: failed.
+// Returns the forms of the node's inputs, then of the outer values that its subgraphs read if these
+// are not sharded. Returns NULL after a failure.
 static struct form **draft_inputs(struct draft *draft, const struct node_flow *nf, size_t *n)
 {
     const tsr_node *node = nf->node;
@@ -206,7 +212,7 @@ static bool make_results(struct draft *draft, const struct node_flow *nf, struct
 }
 
 // Reduces partial sums here, unless the flow found that they can be added to others first
-// (sharding/delay.c).
+// (sharding/flow/delay.c).
 //
 //     y = MatMul(x, w) with k sharded in 2, z = y + b, z read unsharded:
 //         not delayed:  y/0 partial -> AllReduce -> y/1, then Add(y/1, b) on both ranks
@@ -226,7 +232,7 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
     return true;
 }
 
-// Conversions of the inputs and the bodies' captures come before the step itself.
+// Plans the conversions of the inputs and of the values that bodies read before the step itself.
 static bool draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;
@@ -247,7 +253,7 @@ static bool draft_turn(struct draft *draft, const struct node_flow *nf)
     return reduce_results(draft, nf, st);
 }
 
-// Usually there is one turn.
+// A node has several turns only if a device has several shards (turns.c).
 static bool draft_node(struct draft *draft, const struct node_flow *nf)
 {
     for (size_t turn = 0;; turn++) {
@@ -262,7 +268,7 @@ static bool draft_node(struct draft *draft, const struct node_flow *nf)
 
 // ---- stages ------------------------------------------------------------------------------------
 
-// -1: none.
+// Returns the stage of a node, or -1.
 static int64_t stage_of(const struct draft *draft, const tsr_node *node)
 {
     int64_t stage;
@@ -272,8 +278,9 @@ static int64_t stage_of(const struct draft *draft, const tsr_node *node)
     return -1;
 }
 
-// True if another stage produces the value. Nodes without a stage run wherever they are needed.
-static bool made_elsewhere(const struct draft *draft, const tsr_value *value, int64_t stage)
+// True if a node of another stage produces the value. Nodes without a stage run on every device
+// that needs their result.
+static bool produced_elsewhere(const struct draft *draft, const tsr_value *value, int64_t stage)
 {
     const tsr_node *maker = tsr_value_producer(value);
     if (!maker)
@@ -282,37 +289,38 @@ static bool made_elsewhere(const struct draft *draft, const tsr_value *value, in
     return there >= 0 && there != stage;
 }
 
-// Converts what the node reads from other stages. Partial sums and windows are converted with the
-// node.
-static bool bring_inputs(struct draft *draft, const struct node_flow *nf, int64_t stage)
+// Converts the values that the node reads from other stages. Partial sums and windows are converted
+// later, with the node.
+static bool transfer_inputs(struct draft *draft, const struct node_flow *nf, int64_t stage)
 {
     for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
         tsr_value *value = tsr_node_input(nf->node, k);
-        if (!value || !made_elsewhere(draft, value, stage))
+        if (!value || !produced_elsewhere(draft, value, stage))
             continue;
         struct item *it = tsr__item_of(draft, value);
         bool plain = it && it->first && !it->first->partial && !(nf->pending && nf->pending[k]) &&
-                     !tsr__window_cut(nf, (int)k) && tsr__owns_once(nf->inputs[k]);
+                     !tsr__needs_windows(nf, (int)k) && tsr__owns_once(nf->inputs[k]);
         if (plain && !tsr__draft_convert(draft, it, nf->inputs[k], nf->node))
             return false;
     }
     return true;
 }
 
-// All inputs of a stage are transferred at its start. Waiting in the middle of a stage would delay
-// the sender's next run.
+// Transfers all inputs of a stage at its start. Waiting in the middle of a stage would delay the
+// next run of the sender.
 static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size_t n,
                         const bool *takes)
 {
     int64_t stage = stage_of(draft, nodes[0].node);
     for (size_t i = 0; i < n; i++)
         if (takes[i] && stage_of(draft, nodes[i].node) == stage &&
-            !bring_inputs(draft, &nodes[i], stage))
+            !transfer_inputs(draft, &nodes[i], stage))
             return false;
     return true;
 }
 
-// True for the first node whose stage is higher than all before (*seen). Not in bodies.
+// True for the first node of a stage that is higher than all stages before it (*seen). False in
+// bodies.
 static bool is_first_of_stage(const struct draft *draft, const tsr_node *node, int64_t *seen)
 {
     if (draft->scope->outer)
@@ -332,7 +340,8 @@ static bool draft_next(struct draft *draft, const struct node_flow *nodes, size_
     return draft_node(draft, &nodes[0]);
 }
 
-// Plans the nodes that the values in `needed` (by id) depend on, and marks their inputs as needed.
+// Plans the nodes that the values in `needed` (indexed by id) depend on, and marks their inputs as
+// needed.
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
                         unsigned char *needed)
 {
@@ -367,7 +376,7 @@ static bool draft_outputs(struct draft *draft)
         if (!form || !slot)
             return false;
         *slot = form;
-        form->item->output = form; // a value that is an output twice has one layout
+        form->item->output = form; // a value that is two outputs of the model has one layout
     }
     return true;
 }
@@ -381,7 +390,7 @@ static void take_name(struct draft *draft, const tsr_value *value)
         *slot = draft;
 }
 
-// Names of all graphs, so that new names are unique.
+// Collects the names of all graphs, so that new names are unique.
 static void collect_names(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -394,13 +403,13 @@ static void collect_names(struct draft *draft)
          node = tsr_model_next_node(draft->model, node)) {
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             take_name(draft, tsr_node_output(node, i));
-        // includes inputs and constants of subgraphs
+        // these include inputs and constants of subgraphs
         for (size_t i = 0; i < tsr_node_input_count(node); i++)
             take_name(draft, tsr_node_input(node, i));
     }
 }
 
-// A model with our own names is already a rank file.
+// Rejects a model that has names which Tessera reserves: it is already a rank file.
 static tsr_status refuse_reserved(struct draft *draft)
 {
     static const char *const reserved[] = {TOKEN_NAME, TOKEN_OUT};
@@ -417,7 +426,7 @@ static tsr_status refuse_reserved(struct draft *draft)
     return TSR_OK;
 }
 
-// A failure without a diagnostic is a bug.
+// Reports an internal error if planning failed without a diagnostic.
 tsr_status tsr__draft_build(struct draft *draft)
 {
     draft->items = ARENA_ARRAY(draft->arena, struct item *, tsr__model_value_ids(draft->model) + 1);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// turns.c - devices with several shards of a value that do not form one contiguous part. The node
-// runs in turns: in each, every device works on one of its shards. A turn is planned like a node,
-// but its forms have only some of the shards.
+// turns.c - plans nodes on devices that have several shards of a value, if these shards do not form
+// one contiguous part. The node runs in turns: in each turn every device works on one of its
+// shards. A turn is planned like a node, but its forms have only some of the shards.
 //
 //     Relu of X [8,4] {4,1:0,1,0,1} -> Y:
-//         turn 0   X/1: shards 0 and 1 on devices 0 and 1     Y/0: the same of Y
-//         turn 1   X/2: shards 2 and 3 on devices 0 and 1     Y/1: the same of Y
+//         turn 0   X/1: shards 0 and 1 on devices 0 and 1     Y/0: the same shards of Y
+//         turn 1   X/2: shards 2 and 3 on devices 0 and 1     Y/1: the same shards of Y
 //     A reader of Y with the same sharding takes Y/0 and Y/1. For other readers the shards are sent
 //     to their devices one by one and joined there (STEP_JOIN).
 #include "internal.h"
 
-// The layouts of one turn: each shard is owned by the devices that work on it in this turn.
+// Returns the layouts of one turn: each shard is owned by the devices that work on it in this turn.
 static struct tile_layout **turn_layouts(struct draft *draft, const struct placement *place,
                                          const struct rule_tensor *tensors,
                                          struct tile_layout *const *all, size_t n)
@@ -46,7 +46,7 @@ const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_fl
 
 // ---- joining -----------------------------------------------------------------------------------
 
-// The size of one shard along an axis; unknown if that of the value is.
+// Returns the size of one shard along an axis. It is unknown if the size of the value is.
 static tsr_dim shard_size(const struct item *it, const struct tile_layout *layout, int64_t shard,
                           int axis)
 {
@@ -63,13 +63,13 @@ static tsr_dim shard_size(const struct item *it, const struct tile_layout *layou
     return (tsr_dim){tsr__local_size_of(&size, it->dims[axis].value), ""};
 }
 
-// One shard as a separate item.
+// Returns one shard as a separate item.
 static struct item *shard_item(struct draft *draft, struct form *form, int64_t shard)
 {
     const struct item *it = form->item;
     struct item *piece = ARENA_NEW(draft->arena, struct item);
-    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(it->rank));
-    int64_t *shape = ARENA_ARRAY(draft->arena, int64_t, room_for(it->rank));
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, dims_capacity(it->rank));
+    int64_t *shape = ARENA_ARRAY(draft->arena, int64_t, dims_capacity(it->rank));
     if (!piece || !dims || !shape)
         return NULL;
     *piece = (struct item){.dtype = it->dtype,
@@ -88,7 +88,7 @@ static struct item *shard_item(struct draft *draft, struct form *form, int64_t s
     const int64_t *owners;
     size_t n = tsr__layout_owners(form->layout, shard, &owners);
     struct form *here =
-        tsr__form_new(draft, piece, tsr__whole_on(draft, piece, owners, n), FORM_MADE);
+        tsr__form_new(draft, piece, tsr__unsharded_layout(draft, piece, owners, n), FORM_MADE);
     if (!here)
         return NULL;
     here->same = form_root(form);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// wants.c - notes before planning in which layouts each value is read. A sum whose readers all need
-// it sharded becomes a ReduceScatter (steps.c); a value that is only read in windows is produced in
-// windows (relayout.c).
+// wants.c - records, before planning, the layouts in which each value is read. A sum whose readers
+// all need the same sharding becomes a ReduceScatter (steps.c). A value that is only read in
+// windows is produced in windows (relayout.c).
 //
 //     y is a partial sum on ranks 0 and 1:
 //         all readers need {2,1}               ReduceScatter along axis 0
@@ -25,10 +25,10 @@ void tsr__node_wants(struct draft *draft, const struct node_flow *nf)
     size_t n_captures = tsr__node_captures(nf->node, &captures);
     for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
         const tsr_value *value = tsr_node_input(nf->node, k);
-        if (!value || tsr__gives_sizes(nf))
+        if (!value || tsr__sizes_rewrite(nf))
             continue;
         tsr__draft_want(draft, value, nf->inputs[k]);
-        draft->wants[tsr__value_id(value)].windowed += tsr__window_cut(nf, (int)k);
+        draft->wants[tsr__value_id(value)].windowed += tsr__needs_windows(nf, (int)k);
     }
     for (size_t k = 0; k < n_captures; k++)
         tsr__draft_want(draft, captures[k], NULL);

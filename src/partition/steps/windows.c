@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// windows.c - inputs of which a shard of the result needs more than a shard: the neighbours of a
-// convolution, the segments of a Concat, the range of a Slice.
+// windows.c - plans inputs of which a node needs more, or other, elements than its shard: the
+// neighbours in a convolution, the segments of a Concat, the range of a Slice.
 //
-// The rule says which elements each shard needs. A device that has them crops; otherwise the
-// devices exchange only what is missing. The result is a special form: its layout says who has a
-// shard, its windows say which elements. Only a node that needs exactly these windows reads it.
+// The rule computes which elements each shard of the result needs. If a device has them, it slices;
+// otherwise the devices exchange only the missing elements. The result is a form with windows: its
+// layout says which devices have it, its windows which elements. Only a node that needs exactly
+// these windows reads it.
 //
 //     Conv with kernel 3, stride 1, pads 1 and 1 over 8 elements, the result sharded in 2:
 //         rank 0 produces 0..3 and needs 0..4    rank 1 produces 4..7 and needs 3..7
@@ -17,7 +18,7 @@
 
 // ---- windows of a node --------------------------------------------------------------------------
 
-// The axes along which windows are needed.
+// Lists the axes along which the node needs windows.
 static void list_axes(const struct node_flow *nf, int input, struct windows *out)
 {
     const struct rule *rule = nf->place.rule;
@@ -93,7 +94,7 @@ static bool same_windows(const struct draft *draft, const struct windows *a,
     return true;
 }
 
-// True if every device needs just its own shard.
+// True if every device needs exactly its own shard.
 static bool is_own_part(const struct item *it, const struct windows *windows,
                         const struct tile_layout *layout)
 {
@@ -113,8 +114,9 @@ static bool is_own_part(const struct item *it, const struct windows *windows,
 
 // ---- sources of the windows ---------------------------------------------------------------------
 
-// The input, unsharded along the axes of the windows.
-static struct tile_layout *open_layout(struct draft *draft, const struct node_flow *nf, int input)
+// Returns the layout of the input, unsharded along the axes of the windows.
+static struct tile_layout *unsharded_along_windows(struct draft *draft, const struct node_flow *nf,
+                                                   int input)
 {
     const struct rule *rule = nf->place.rule;
     struct placement open = nf->place;
@@ -136,7 +138,7 @@ static struct tile_layout *open_layout(struct draft *draft, const struct node_fl
     return tsr__placement_project(draft->arena, &open, &rule->inputs[input]);
 }
 
-// NULL: out of memory.
+// Returns NULL if out of memory.
 static struct step *window_step(struct draft *draft, int kind, struct form *from,
                                 const struct tile_layout *layout, struct windows *windows)
 {
@@ -145,11 +147,12 @@ static struct step *window_step(struct draft *draft, int kind, struct form *from
     if (!st)
         return NULL;
     form->windows = windows;
-    form->partial = true; // not the shard of its layout: no one else may use it
+    form->partial = true; // its elements are not those of the layout, so no other node may use it
     return st;
 }
 
-// All owners take part, also those that need no more: all must make the call.
+// All owners take part in the exchange, also those that lack no elements, because a collective
+// waits for all.
 static struct form *exchange(struct draft *draft, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
 {
@@ -170,9 +173,9 @@ static struct form *crop(struct draft *draft, struct form *from, const struct ti
     return st ? st->outputs[0] : NULL;
 }
 
-// The cheapest first: the windows are the rank's own shard; another node needed the same; the
-// producer can produce them (relayout.c); the rank stores more and crops; the ranks exchange what
-// is missing; the value is gathered and cropped.
+// Takes the first that is possible: the rank's own shard; windows that another node already needed;
+// the producer computes them (relayout.c); the rank stores more and slices; the ranks exchange
+// missing elements; the value is gathered and sliced.
 static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                   int input)
 {
@@ -180,7 +183,7 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     struct windows *windows = windows_of(draft, nf, input);
     if (!windows)
         return NULL;
-    struct tile_layout *open = open_layout(draft, nf, input);
+    struct tile_layout *open = unsharded_along_windows(draft, nf, input);
     if (!open)
         return NULL;
     if (is_own_part(it, windows, base))
@@ -204,14 +207,14 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     return from ? crop(draft, from, base, windows) : NULL;
 }
 
-// In the scope of the value, so that conversions for a body come before its node.
+// Plans in the scope of the value, so that conversions for a body come before its node.
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                 int input)
 {
     struct scope *here = draft->scope;
-    tsr__scope_go(draft, it->scope);
+    tsr__scope_enter(draft, it->scope);
     struct form *form = draft_windows(draft, nf, it, input);
-    tsr__scope_go(draft, here);
+    tsr__scope_enter(draft, here);
     form_read(draft, it, form);
     return form;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runs.c - a rank's part of a constant as ascending runs of elements of the full tensor.
+// runs.c - iterates over a rank's part of a constant as ascending runs of elements of the full
+// tensor.
 //
 //     W [4,6], rows 1..2 and columns 2..3:
 //         last = 1, the innermost sharded axis; inner = 1 element below it; strides 6 and 1
@@ -23,7 +24,7 @@ static void runs_here(struct runs *runs)
     runs->stop = base + interval->stop * runs->inner;
 }
 
-// Axes inside the innermost sharded one belong to each run. An empty piece has no runs.
+// Axes inside the innermost sharded axis belong to each run. An empty piece has no runs.
 void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
 {
     *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};
@@ -44,7 +45,8 @@ void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const in
     runs_here(runs);
 }
 
-// Like an odometer, innermost axis first. in[axis] is the interval and at[axis] the index.
+// Advances like an odometer, innermost axis first. in[axis] is the interval and at[axis] the index
+// in it.
 void tsr__runs_next(struct runs *runs)
 {
     int axis = runs->last;
@@ -69,7 +71,8 @@ void tsr__runs_next(struct runs *runs)
         runs_here(runs);
 }
 
-// The shard of the layout, with windows (relayout.c) in their axes.
+// Returns the shard of the layout. Along the axes of windows (relayout.c) it has the windows
+// instead.
 struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank)
 {
     struct tile_piece *piece = tsr__layout_piece(draft->arena, form->layout, form->item->shape,

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors.c - headers of data files that are also safetensors files (--weights safetensors).
-// The data follows as in any data file, so rank files refer to it as external data.
+// safetensors.c - writes headers of data files that are also safetensors files (--weights
+// safetensors). The tensors follow as in other data files, so rank files refer to them as external
+// data.
 //
 // The header is 8 bytes of length, then JSON, padded with spaces: {"w": {"dtype": "F32", "shape":
 // [4, 8], "data_offsets": [0, 128]}, ...}. Its maximal size is computed before constants are
-// placed, so offsets never change. Tensors must be adjacent: alignment gaps become tensors of
-// bytes, "pad.64" at byte 64.
+// placed, so offsets never change. The format allows no gaps: alignment gaps become tensors of
+// bytes, such as "pad.64" at byte 64.
 #include "internal.h"
 
 #include <stdio.h>
 
-#define PER_ENTRY 600 // a tensor and the gap before it, without name and shape
+#define PER_ENTRY 600 // bytes for a tensor and the gap before it, without name and shape
 #define PER_DIM   40
-#define PER_BYTE  6 // an escaped character of a name
+#define PER_BYTE  6 // bytes for an escaped character of a name
 
-// NULL: not in the format.
+// Returns NULL if the format has no such type.
 static const char *type_word(tsr_dtype type)
 {
     static const struct {
@@ -31,11 +32,11 @@ static const char *type_word(tsr_dtype type)
     for (size_t i = 0; i < TSR_COUNT(words); i++)
         if (words[i].type == type)
             return words[i].word;
-    return NULL; // written as bytes
+    return NULL; // such tensors are written as bytes
 }
 
-// One size for all files, as if each had every constant.
-uint64_t tsr__safetensors_room(const struct draft *draft)
+// Returns one size for all files, as if each file had every constant.
+uint64_t tsr__safetensors_header_size(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;
     for (const struct form *form = draft->consts; form; form = form->next_const)
@@ -50,8 +51,8 @@ uint64_t tsr__safetensors_room(const struct draft *draft)
 struct header {
     struct draft *draft;
     tsr_json *json;
-    int64_t rank; // of the file; n_ranks: the common file
-    uint64_t end; // of the last entry, from the start of the data
+    int64_t rank; // rank of the file; n_ranks: the common file
+    uint64_t end; // end of the last entry, from the start of the data
 };
 
 static void add_entry(struct header *header, const char *name, const char *type,
@@ -76,7 +77,7 @@ static void add_gap(struct header *header, uint64_t start)
     add_entry(header, name, "U8", &bytes, 1, (uint64_t)bytes);
 }
 
-// The rank whose constant is described; -1: not in this file.
+// Returns the rank whose part of the constant is in this file, or -1 if none is.
 static int64_t owner_in(const struct header *header, const struct form *form)
 {
     bool common = header->rank == header->draft->n_ranks;
@@ -88,7 +89,8 @@ static int64_t owner_in(const struct header *header, const struct form *form)
     return -1;
 }
 
-// Offsets in the header count from its end, those of forms from the start of the file.
+// Offsets in the header count from the end of the header, offsets of forms from the start of the
+// file.
 static tsr_status add_form(struct header *header, const struct form *form)
 {
     int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];
@@ -127,12 +129,12 @@ static tsr_status add_forms(struct header *header)
     return TSR_OK;
 }
 
-// The length, the text, and spaces.
-static tsr_status fill_room(struct draft *draft, const char *text, unsigned char **out)
+// Writes the length, the text, and spaces up to the computed size.
+static tsr_status pad_header(struct draft *draft, const char *text, unsigned char **out)
 {
     uint64_t room = draft->safetensors, length = room - 8, n = strlen(text);
     if (n > length)
-        return TSR_BUG; // PER_ENTRY and others are too small
+        return TSR_BUG; // PER_ENTRY and PER_BYTE are too small
     unsigned char *bytes = ARENA_ARRAY(draft->arena, unsigned char, (size_t)room);
     if (!bytes)
         return TSR_NOMEM;
@@ -152,7 +154,7 @@ tsr_status tsr__safetensors_header(struct draft *draft, int64_t rank, unsigned c
     tsr_status st = add_forms(&header);
     const char *text = st == TSR_OK ? tsr_json_text(header.json) : NULL;
     if (st == TSR_OK)
-        st = text ? fill_room(draft, text, out) : TSR_NOMEM;
+        st = text ? pad_header(draft, text, out) : TSR_NOMEM;
     tsr_json_free(header.json);
     return st;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights.c - where constants are stored. Small ones stay in the rank file. Unsharded ones that
-// several ranks use are stored once, in the common file. Others are in the data file of their rank.
-// Offsets are assigned before anything is written (weights_write.c).
+// weights.c - decides where constants are stored. Small ones are in the rank file. Unsharded ones
+// that several ranks use are stored once, in the common file. Others are in the data file of their
+// rank. Offsets are assigned before anything is written (weights_write.c).
 //
 //     W1 [1024,1024] float, {1,2} on ranks 0 and 1   2 MiB in each rank's file, aligned to 4096
 //     emb [8,512] float, on both ranks               16 KiB in common.data, aligned to 64
@@ -12,7 +12,7 @@
 #define INLINE_BYTES 1024 // constants up to this size stay in the rank file
 #define LARGE_BYTES  (64u << 10)
 #define SMALL_ALIGN  64
-// Integer vectors up to this size may be shapes, which engines need inside the file.
+// integer vectors up to this size may be shapes, which engines need inside the rank file
 #define INLINE_VECTOR (64 << 10)
 
 static bool stays_inside(const struct item *it, int64_t bytes)
@@ -21,14 +21,15 @@ static bool stays_inside(const struct item *it, int64_t bytes)
     return bytes <= INLINE_BYTES || (integers && it->rank <= 1 && bytes <= INLINE_VECTOR);
 }
 
-// Large constants are mapped by pages.
+// Large constants are aligned to pages, because engines map them.
 static uint64_t align_of(uint64_t bytes)
 {
     return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;
 }
 
-// The offset of the next constant in a file that ends at *end. The first one follows the
-// safetensors header, in which every gap has an entry; so alignment is small there.
+// Returns the offset of the next constant in a file that ends at *end. The first one follows the
+// safetensors header, if there is one. In such files the alignment is small, because every gap
+// needs an entry in the header.
 static uint64_t reserve(const struct draft *draft, uint64_t *end, uint64_t bytes)
 {
     uint64_t align = draft->safetensors ? SMALL_ALIGN : align_of(bytes);
@@ -46,7 +47,7 @@ const char *tsr__weights_file(const struct draft *draft, int64_t rank)
     return tsr__arena_printf(draft->arena, "rank%lld.%s", (long long)rank, ending).p;
 }
 
-// Copies elements of any number of bits (packed, lowest bits first).
+// Copies elements of any number of bits. They are packed, lowest bits first.
 static void copy_bits(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
 {
     uint64_t to = 0;
@@ -71,9 +72,10 @@ static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, 
     }
 }
 
-// Stores the bytes in the rank file itself. Fails if the data of the constant cannot be read.
-static tsr_status add_inside(struct part *part, struct form *form, const struct tile_piece *piece,
-                             const int64_t *dims, int64_t bytes, struct str name)
+// Stores the bytes in the rank file. Fails if the data of the constant cannot be read.
+static tsr_status add_to_rank_file(struct part *part, struct form *form,
+                                   const struct tile_piece *piece, const int64_t *dims,
+                                   int64_t bytes, struct str name)
 {
     struct item *it = form->item;
     tsr_value **local = &form->local[part->rank];
@@ -95,9 +97,10 @@ static tsr_status add_inside(struct part *part, struct form *form, const struct 
     return status_of_alloc(*local);
 }
 
-// Filled later. The offset in the common file is already assigned.
-static tsr_status add_outside(struct part *part, struct form *form, const int64_t *dims,
-                              int64_t bytes, struct str name)
+// Adds a reference to a data file, which is written later. The offset in the common file is already
+// assigned.
+static tsr_status add_reference(struct part *part, struct form *form, const int64_t *dims,
+                                int64_t bytes, struct str name)
 {
     struct item *it = form->item;
     const struct draft *draft = part->draft;
@@ -114,8 +117,8 @@ static tsr_status add_outside(struct part *part, struct form *form, const int64_
     return status_of_alloc(form->local[part->rank]);
 }
 
-// Strings and others without a fixed element size are copied.
-static tsr_status place_odd(struct part *part, struct form *form)
+// Copies strings and other tensors without a fixed element size.
+static tsr_status place_unsized(struct part *part, struct form *form)
 {
     struct str name = tsr__form_name(part, form);
     int64_t n = tsr_tensor_elements(tsr_value_initializer(form->item->value));
@@ -140,7 +143,7 @@ static tsr_status place_on(struct part *part, struct form *form)
 {
     struct item *it = form->item;
     if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
-        return place_odd(part, form);
+        return place_unsized(part, form);
     struct tile_piece *piece = tsr__const_piece(part->draft, form, part->rank);
     if (!piece)
         return TSR_NOMEM;
@@ -154,20 +157,20 @@ static tsr_status place_on(struct part *part, struct form *form)
     struct str name = tsr__form_name(part, form);
     if (!name.p)
         return TSR_NOMEM;
-    // A callback needs no data, and the file may be missing.
-    bool absent = part->draft->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
+    // a callback needs no data, and the file with the data may be missing
+    bool absent = part->draft->visitor && tsr_tensor_is_external(tsr_value_initializer(it->value));
     part->weights += elements;
     part->weight_bytes += bytes;
     if (stays_inside(it, bytes) && !absent)
-        return add_inside(part, form, piece, dims, bytes, name);
-    return add_outside(part, form, dims, bytes, name);
+        return add_to_rank_file(part, form, piece, dims, bytes, name);
+    return add_reference(part, form, dims, bytes, name);
 }
 
-// In draft order, so that the same model gives the same files.
+// Places constants in creation order, so that the same model gives the same files.
 tsr_status tsr__weights_place(struct draft *draft, struct part *parts)
 {
     if (draft->as_safetensors)
-        draft->safetensors = tsr__safetensors_room(draft);
+        draft->safetensors = tsr__safetensors_header_size(draft);
     for (struct form *form = draft->consts; form; form = form->next_const) {
         int64_t users = 0;
         for (int64_t rank = 0; rank < draft->n_ranks; rank++)
@@ -195,8 +198,8 @@ static bool is_kept(void *kept, tsr_node *node, size_t input)
     return *(bool *)kept;
 }
 
-// In the common file, and not changed by any reader.
-static bool may_be_given(const struct part *part, const struct form *form)
+// True if the constant is in the common file and no kernel overwrites it.
+static bool may_pass_by_name(const struct part *part, const struct form *form)
 {
     const tsr_value *local = form->local[part->rank];
     bool kept = form->common && form->stored[part->rank] && local && !tsr_value_is_output(local) &&
@@ -211,7 +214,7 @@ tsr_status tsr__weights_name_shared(struct part *part)
 {
     size_t bytes = 0, at = 0;
     for (const struct form *form = part->draft->consts; form; form = form->next_const)
-        if (may_be_given(part, form))
+        if (may_pass_by_name(part, form))
             bytes += strlen(tsr_value_name(form->local[part->rank])) + 1;
     if (bytes == 0)
         return TSR_OK;
@@ -219,7 +222,7 @@ tsr_status tsr__weights_name_shared(struct part *part)
     if (!lines)
         return TSR_NOMEM;
     for (const struct form *form = part->draft->consts; form; form = form->next_const) {
-        if (!may_be_given(part, form))
+        if (!may_pass_by_name(part, form))
             continue;
         const char *name = tsr_value_name(form->local[part->rank]);
         size_t length = strlen(name);

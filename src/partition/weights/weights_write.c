@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // weights_write.c - copies constants to the data files. Long runs are copied inside the kernel. For
-// short ones (columns) the source is read in blocks, once per batch of ranks, and each rank takes
-// its runs from each block. So memory does not grow with the weights. A source that becomes shorter
-// is an error. Digests are computed in parallel (base/follow.c).
+// short runs (columns) the source is read in blocks, once per batch of ranks, and each rank copies
+// its runs from each block. So memory does not grow with the weights. If the source file becomes
+// shorter meanwhile, that is an error. Digests are computed in parallel (base/follow.c).
 //
 //     W [1024,1024] float {2,1} on ranks 0 and 1: one run of 2 MiB per rank, copied in the kernel
 //     {1,2}: 1024 runs of 2 KiB per rank; the source is read in 4 blocks of 1 MiB,
-//         and of each block both ranks take 256 runs, which are written together
+//         and from each block both ranks copy 256 runs, which are written together
 //     20 ranks: batches of 16 and 4, so W is read twice, not 20 times
 #include "internal.h"
 
@@ -14,12 +14,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES  ((int64_t)1 << 20)
-#define BATCH_RANKS  16                  // data files open at a time: each has a buffer
-#define COPY_LEAST   ((int64_t)16 << 10) // runs from this size are copied inside the kernel
-#define COPY_MOST    ((int64_t)64 << 20) // per call, so that digests keep up
-#define GATHER_LEAST 1024                // smaller pieces are buffered
-#define GATHER_MOST  256                 // pieces per call
+#define BLOCK_BYTES ((int64_t)1 << 20)
+#define BATCH_RANKS 16                  // data files that are open at a time; each has a buffer
+#define COPY_LEAST  ((int64_t)16 << 10) // runs of at least this size are copied inside the kernel
+// limit per call, so that the digest threads are not far behind
+#define COPY_MOST    ((int64_t)64 << 20)
+#define GATHER_LEAST 1024 // smaller pieces go through the buffer
+#define GATHER_MOST  256  // limit of pieces per call
 
 // The bytes of a constant, in a file or in memory.
 struct source {
@@ -27,7 +28,7 @@ struct source {
     struct str name;
     int fd;
     uint64_t offset;
-    const unsigned char *memory; // not NULL: in memory
+    const unsigned char *memory; // if not NULL, the bytes are in memory
     int64_t bytes;
 };
 
@@ -37,7 +38,7 @@ static tsr_status source_open(struct draft *draft, const struct item *it, struct
     *out = (struct source){
         .session = draft->session, .name = it->name, .bytes = tsr_tensor_bytes(tensor)};
     uint64_t length;
-    // Packed elements are taken from memory bit by bit.
+    // packed elements are copied from memory bit by bit
     bool packed = tsr_dtype_bits(it->dtype) % 8 != 0;
     if (!packed && tsr__tensor_window(tensor, &out->fd, &out->offset, &length) &&
         length == (uint64_t)out->bytes)
@@ -72,8 +73,8 @@ static tsr_status source_read(const struct source *source, int64_t at, int64_t n
 
 // ---- one constant ------------------------------------------------------------------------------
 
-// Data files that are open at the same time, for ranks [first, first + n). n is 0 for the common
-// file.
+// Data files that are open at the same time: those of ranks [first, first + n), or the common file
+// if n is 0.
 struct batch {
     struct draft *draft;
     struct part *parts;
@@ -85,40 +86,40 @@ struct batch {
     unsigned char *buffer;
 };
 
-// One rank's runs of a constant.
-struct taker {
+// Writes one rank's runs of a constant.
+struct writer {
     struct batch *batch;
     int64_t file;
     struct runs runs;
 };
 
-static struct outfile *taker_file(const struct taker *taker)
+static struct outfile *writer_file(const struct writer *writer)
 {
-    return &taker->batch->files[taker->file];
+    return &writer->batch->files[writer->file];
 }
 
-// Lets the digest thread read up to here.
-static void advance_digest(const struct taker *taker)
+// Allows the digest thread to read up to the current position.
+static void advance_digest(const struct writer *writer)
 {
-    struct batch *batch = taker->batch;
+    struct batch *batch = writer->batch;
     if (batch->follow)
-        tsr__follow_ready(batch->follow, batch->place[taker->file],
-                          tsr__out_flushed(taker_file(taker)));
+        tsr__follow_ready(batch->follow, batch->place[writer->file],
+                          tsr__out_flushed(writer_file(writer)));
 }
 
-static void flush_pieces(const struct taker *taker, struct iovec *pieces, int *n)
+static void flush_pieces(const struct writer *writer, struct iovec *pieces, int *n)
 {
     if (*n)
-        tsr__out_gather(taker_file(taker), pieces, *n);
+        tsr__out_gather(writer_file(writer), pieces, *n);
     *n = 0;
 }
 
-// Writes what the taker needs of the block [at, at + n); elements of `bytes` bytes. Short pieces
-// are copied into the file's buffer, long ones are written from the block.
-static void write_block(struct taker *taker, const unsigned char *block, int64_t at, int64_t n,
+// Writes the rank's runs that are in the block [at, at + n); elements have `bytes` bytes. Short
+// pieces are copied to the file's buffer, long ones are written from the block.
+static void write_block(struct writer *writer, const unsigned char *block, int64_t at, int64_t n,
                         int64_t bytes)
 {
-    struct runs *runs = &taker->runs;
+    struct runs *runs = &writer->runs;
     struct iovec pieces[GATHER_MOST];
     int n_pieces = 0;
     bool left = false;
@@ -127,37 +128,37 @@ static void write_block(struct taker *taker, const unsigned char *block, int64_t
         int64_t stop = int64_min(to, at + n);
         const unsigned char *start = block + (from - at);
         if (n_pieces == GATHER_MOST || stop - from < GATHER_LEAST)
-            flush_pieces(taker, pieces, &n_pieces);
+            flush_pieces(writer, pieces, &n_pieces);
         if (stop - from < GATHER_LEAST)
-            tsr__out_write(taker_file(taker), start, (size_t)(stop - from));
+            tsr__out_write(writer_file(writer), start, (size_t)(stop - from));
         else
             pieces[n_pieces++] = (struct iovec){(void *)start, (size_t)(stop - from)};
         left = to > at + n;
         if (left)
-            runs->start = (at + n) / bytes; // blocks are whole elements
+            runs->start = (at + n) / bytes; // a block consists of complete elements
         else
             tsr__runs_next(runs);
     }
-    flush_pieces(taker, pieces, &n_pieces);
-    advance_digest(taker);
+    flush_pieces(writer, pieces, &n_pieces);
+    advance_digest(writer);
 }
 
-// The start of the next block. Parts that no rank needs are not read.
-static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
+// Returns the start of the next block. Parts that no rank needs are not read.
+static int64_t next_wanted(const struct writer *writers, size_t n, int64_t bytes)
 {
     int64_t first = INT64_MAX;
     for (size_t i = 0; i < n; i++)
-        if (!takers[i].runs.done && takers[i].runs.start * bytes < first)
-            first = takers[i].runs.start * bytes;
+        if (!writers[i].runs.done && writers[i].runs.start * bytes < first)
+            first = writers[i].runs.start * bytes;
     return first;
 }
 
-// Each block starts where the first taker needs data, so every iteration makes progress.
-static tsr_status write_blocks(const struct source *source, struct taker *takers, size_t n,
+// Each block starts at data that a rank needs, so every iteration makes progress.
+static tsr_status write_blocks(const struct source *source, struct writer *writers, size_t n,
                                int64_t bytes, unsigned char *buffer)
 {
     int64_t block = BLOCK_BYTES / bytes * bytes;
-    for (int64_t at; (at = next_wanted(takers, n, bytes)) != INT64_MAX;) {
+    for (int64_t at; (at = next_wanted(writers, n, bytes)) != INT64_MAX;) {
         int64_t length = int64_min(source->bytes - at, block);
         const unsigned char *data = buffer;
         tsr_status st = TSR_OK;
@@ -168,9 +169,9 @@ static tsr_status write_blocks(const struct source *source, struct taker *takers
         if (st != TSR_OK)
             return st;
         for (size_t i = 0; i < n; i++) {
-            write_block(&takers[i], data, at, length, bytes);
-            if (taker_file(&takers[i])->failed)
-                return taker_file(&takers[i])->status;
+            write_block(&writers[i], data, at, length, bytes);
+            if (writer_file(&writers[i])->failed)
+                return writer_file(&writers[i])->status;
         }
         if (length <= 0)
             return TSR_BUG;
@@ -178,27 +179,27 @@ static tsr_status write_blocks(const struct source *source, struct taker *takers
     return TSR_OK;
 }
 
-static tsr_status copy_runs(const struct source *source, struct taker *taker, int64_t bytes)
+static tsr_status copy_runs(const struct source *source, struct writer *writer, int64_t bytes)
 {
-    for (struct runs *runs = &taker->runs; !runs->done; tsr__runs_next(runs))
+    for (struct runs *runs = &writer->runs; !runs->done; tsr__runs_next(runs))
         for (int64_t at = runs->start * bytes, end = runs->stop * bytes; at < end;
              at += COPY_MOST) {
             int64_t n = int64_min(end - at, COPY_MOST);
-            tsr__out_copy(taker_file(taker), source->fd, source->offset + (uint64_t)at,
+            tsr__out_copy(writer_file(writer), source->fd, source->offset + (uint64_t)at,
                           (uint64_t)n);
-            advance_digest(taker);
-            if (taker_file(taker)->failed)
-                return taker_file(taker)->status;
+            advance_digest(writer);
+            if (writer_file(writer)->failed)
+                return writer_file(writer)->status;
         }
     return TSR_OK;
 }
 
-// Elements smaller than a byte, through a buffer of fixed size.
-static void write_bits(const struct source *source, struct taker *taker, int bits,
+// Writes elements smaller than a byte, through a buffer of fixed size.
+static void write_bits(const struct source *source, struct writer *writer, int bits,
                        unsigned char *buffer)
 {
     uint64_t n = 0;
-    struct runs *runs = &taker->runs;
+    struct runs *runs = &writer->runs;
     memset(buffer, 0, (size_t)BLOCK_BYTES);
     for (; !runs->done; tsr__runs_next(runs))
         for (uint64_t e = (uint64_t)runs->start * (uint64_t)bits;
@@ -206,49 +207,49 @@ static void write_bits(const struct source *source, struct taker *taker, int bit
             if (source->memory[e / 8] >> (e % 8) & 1)
                 buffer[n / 8] |= (unsigned char)(1u << (n % 8));
             if (++n == (uint64_t)BLOCK_BYTES * 8) {
-                tsr__out_write(taker_file(taker), buffer, (size_t)BLOCK_BYTES);
+                tsr__out_write(writer_file(writer), buffer, (size_t)BLOCK_BYTES);
                 memset(buffer, 0, (size_t)BLOCK_BYTES);
                 n = 0;
             }
         }
-    tsr__out_write(taker_file(taker), buffer, (size_t)((n + 7) / 8));
-    advance_digest(taker);
+    tsr__out_write(writer_file(writer), buffer, (size_t)((n + 7) / 8));
+    advance_digest(writer);
 }
 
-static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
+static bool long_runs(const struct writer *writers, size_t n, int64_t bytes)
 {
     for (size_t i = 0; i < n; i++)
-        if (!takers[i].runs.done &&
-            (takers[i].runs.stop - takers[i].runs.start) * bytes < COPY_LEAST)
+        if (!writers[i].runs.done &&
+            (writers[i].runs.stop - writers[i].runs.start) * bytes < COPY_LEAST)
             return false;
     return true;
 }
 
-// Block by block, bit by bit, or inside the kernel.
-static tsr_status write_form(struct draft *draft, struct form *form, struct taker *takers, size_t n,
-                             unsigned char *buffer)
+// Writes a constant block by block, bit by bit, or inside the kernel.
+static tsr_status write_form(struct draft *draft, struct form *form, struct writer *writers,
+                             size_t n, unsigned char *buffer)
 {
     struct source source;
     tsr_status st = source_open(draft, form->item, &source);
     int bits = tsr_dtype_bits(form->item->dtype);
     if (st != TSR_OK)
         return st;
-    if (bits % 8 == 0 && (source.memory || !long_runs(takers, n, bits / 8)))
-        return write_blocks(&source, takers, n, bits / 8, buffer);
+    if (bits % 8 == 0 && (source.memory || !long_runs(writers, n, bits / 8)))
+        return write_blocks(&source, writers, n, bits / 8, buffer);
     for (size_t i = 0; i < n; i++) {
         if (bits % 8)
-            write_bits(&source, &takers[i], bits, buffer);
+            write_bits(&source, &writers[i], bits, buffer);
         else
-            st = copy_runs(&source, &takers[i], bits / 8);
+            st = copy_runs(&source, &writers[i], bits / 8);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-// ---- all of them -------------------------------------------------------------------------------
+// ---- all constants ------------------------------------------------------------------------------
 
-// Zeros up to the assigned offset.
+// Writes zeros up to the assigned offset.
 static void pad_to(struct outfile *outfile, uint64_t offset)
 {
     static const char zeros[LARGE_ALIGN];
@@ -256,23 +257,23 @@ static void pad_to(struct outfile *outfile, uint64_t offset)
         tsr__out_write(outfile, zeros, (size_t)(offset - outfile->offset));
 }
 
-// False: out of memory.
-static bool start_taker(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
-                        uint64_t offset, struct taker *out)
+// Returns false if out of memory.
+static bool start_writer(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
+                         uint64_t offset, struct writer *out)
 {
     struct tile_piece *piece = tsr__const_piece(batch->draft, form, rank);
     if (!piece)
         return false;
-    *out = (struct taker){.batch = batch, .file = file};
+    *out = (struct writer){.batch = batch, .file = file};
     tsr__runs_begin(&out->runs, piece, form->item->shape);
-    pad_to(taker_file(out), offset);
+    pad_to(writer_file(out), offset);
     return true;
 }
 
-// Any rank that has the constant will do.
+// Writes an unsharded constant from any rank that has it.
 static tsr_status common_form(struct batch *batch, struct form *form)
 {
-    struct taker taker;
+    struct writer writer;
     if (!form->common)
         return TSR_OK;
     int64_t rank = 0;
@@ -280,15 +281,15 @@ static tsr_status common_form(struct batch *batch, struct form *form)
         rank++;
     if (rank == batch->draft->n_ranks)
         return TSR_OK;
-    if (!start_taker(batch, form, rank, 0, form->offset[0], &taker))
+    if (!start_writer(batch, form, rank, 0, form->offset[0], &writer))
         return TSR_NOMEM;
-    return write_form(batch->draft, form, &taker, 1, batch->buffer);
+    return write_form(batch->draft, form, &writer, 1, batch->buffer);
 }
 
-// All ranks of the batch at once, so that the source is read once.
+// Writes a constant for all ranks of the batch at once, so that the source is read once.
 static tsr_status batch_form(struct batch *batch, struct form *form)
 {
-    struct taker takers[BATCH_RANKS];
+    struct writer writers[BATCH_RANKS];
     size_t n = 0;
     if (form->common)
         return TSR_OK;
@@ -296,13 +297,13 @@ static tsr_status batch_form(struct batch *batch, struct form *form)
         int64_t rank = batch->first + i;
         if (!form->stored[rank])
             continue;
-        if (!start_taker(batch, form, rank, i, form->offset[rank], &takers[n++]))
+        if (!start_writer(batch, form, rank, i, form->offset[rank], &writers[n++]))
             return TSR_NOMEM;
     }
-    return n ? write_form(batch->draft, form, takers, n, batch->buffer) : TSR_OK;
+    return n ? write_form(batch->draft, form, writers, n, batch->buffer) : TSR_OK;
 }
 
-// open[i]: files[i] must be committed or aborted.
+// open[i] is set if files[i] must be committed or aborted.
 static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
                                   const char *name)
 {
@@ -349,7 +350,7 @@ static tsr_status batch_digest(struct batch *batch)
     for (int64_t i = 0; i < BATCH_RANKS; i++)
         if (batch->open[i]) {
             tsr__out_gather(&batch->files[i], NULL, 0);
-            advance_digest(&(struct taker){.batch = batch, .file = i});
+            advance_digest(&(struct writer){.batch = batch, .file = i});
             if (batch->files[i].failed)
                 return batch->files[i].status;
         }
@@ -415,7 +416,7 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
     return TSR_OK;
 }
 
-// Files that are still open after a failure are removed.
+// Removes files that are still open after a failure.
 static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
                             struct data_file *files, bool any_common)
 {
@@ -427,7 +428,7 @@ static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
     return st;
 }
 
-// The common file first, then the ranks in batches.
+// Writes the common file first, then the ranks in batches.
 tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files)
 {
@@ -437,7 +438,7 @@ tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct ou
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         any_common |= parts[rank].uses_common;
     tsr_status st = TSR_NOMEM;
-    int64_t first = 0, n = 0; // no ranks: the common file
+    int64_t first = 0, n = 0; // no ranks: the batch is the common file
     if (!batch || !buffer)
         goto free_buffer;
     do {
