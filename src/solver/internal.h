@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - shared by the files of the solver.
+// internal.h - types and functions that the files of the solver share.
 //
-// The core is the program while it is being reduced: choices are removed, nodes are merged, edges
-// are added up. Costs are shifted so that none is negative; `shift` is the sum of the shifts.
-// Forbidden costs are NEVER, where `plus` saturates. A row is one constraint: one limit at one
-// time. The reductions are recorded, so that a solution of the core can be expanded to one of the
-// program.
+// The core is the program while it is being reduced: choices are removed, nodes are merged,
+// parallel edges are added up. Costs are shifted so that none is negative; `shift` is the sum of
+// the shifts. Forbidden costs are NEVER, and sums of costs (`plus`) saturate there. A row is one
+// constraint: one limit at one time. Every reduction is recorded, so that a solution of the core
+// can be expanded to a solution of the program.
 #ifndef TSR_SOLVER_INTERNAL_H
 #define TSR_SOLVER_INTERNAL_H
 
 #include "solver/solver.h"
 
-#define NEVER (INT64_MAX / 3) // the sum of two does not overflow
+#define NEVER (INT64_MAX / 3) // the sum of two such numbers does not overflow
 #define NONE  UINT32_MAX
 
-// For inner loops of sums and minima: finite numbers only, and any order gives the same result.
+// Lets the compiler vectorize inner loops of sums and minima. This is safe because all numbers are
+// finite and every order gives the same result.
 #if defined(__GNUC__) && !defined(__clang__)
 #define HOT_LOOPS __attribute__((optimize("O3", "finite-math-only", "no-signed-zeros")))
 #else
@@ -36,7 +37,8 @@ static inline int64_t plus(int64_t a, int64_t b)
 // ---- heap (solve_heap.c)
 
 struct heap_block;
-// Blocks of the session's allocator. tsr__heap_done frees those that are left. Failure is sticky.
+// Memory blocks from the session's allocator. tsr__heap_done frees all blocks that were not freed
+// before. After a failed allocation all later ones fail too.
 struct heap {
     tsr_session *session;
     struct heap_block *first;
@@ -45,12 +47,14 @@ struct heap {
 };
 void tsr__heap_init(struct heap *heap, tsr_session *session);
 void tsr__heap_done(struct heap *heap);
-void *tsr__heap_get(struct heap *heap, size_t n, size_t size);           // zeroed; NULL: failed
-void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size); // new part not zeroed
-void tsr__heap_free(struct heap *heap, void *p);                         // p may be NULL
+// zeroed memory; NULL after a failure
+void *tsr__heap_get(struct heap *heap, size_t n, size_t size);
+// the new part is not zeroed
+void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size);
+void tsr__heap_free(struct heap *heap, void *p); // p may be NULL
 #define HEAP_ARRAY(h, type, n) ((type *)tsr__heap_get(h, n, sizeof(type)))
 
-// Growing array over a heap.
+// A growing array whose memory comes from a heap.
 #define LIST(type)                                                                                 \
     struct {                                                                                       \
         type *at;                                                                                  \
@@ -71,9 +75,9 @@ struct effort {
     uint64_t slice_work;        // end of the current slice; 0: no slice
     double slice_end;
 };
-// True if the effort or its current slice is spent.
+// True if the full effort or its current slice is used up.
 bool tsr__effort_over(const struct effort *effort);
-// Starts a slice: that fraction of the whole effort. 0: no slice.
+// Starts a slice: that fraction of the full effort. 0 ends the slice.
 void tsr__effort_slice(struct effort *effort, double fraction);
 double tsr__effort_elapsed(const struct effort *effort);
 
@@ -98,7 +102,7 @@ struct table { // reference-counted; read-only while shared
     uint32_t hash;
     int64_t cell[];
 };
-struct core_use { // rows begin .. end - 1; usage by choice
+struct core_use { // usage of rows begin .. end - 1, one number per choice
     uint32_t begin, end;
     int64_t *usage;
 };
@@ -108,19 +112,20 @@ struct core_edge {
     bool dirty;
 };
 struct core_node {
-    uint32_t k; // choices left; 0: the program is infeasible
+    uint32_t k; // number of choices left; 0: the program is infeasible
     bool gone;  // merged or eliminated
     bool queued;
-    int64_t *cost;    // k
-    uint32_t *origin; // k: index of the choice in the program
+    int64_t *cost;    // k costs
+    uint32_t *origin; // for each of the k choices, its index in the program
     LIST(uint32_t) edges;
     LIST(struct core_use) uses;
 };
-// The choice of an eliminated node as a function of nodes that were eliminated later or are left.
-// n = 1: by_choice[origin of from[0]]; n = 2: a table, row-major over the origins of from[0].
+// Records how the choice of an eliminated node follows from one or two nodes that were eliminated
+// later or are left. With n = 1 it is by_choice[choice of from[0]]. With n = 2, by_choice is a
+// table, row-major over the choices of from[0]. Choices are indices of the program.
 struct core_step {
     uint32_t node, n, from[2], stride;
-    uint32_t *by_choice; // origins of node
+    uint32_t *by_choice; // choices of `node`
 };
 struct core {
     const struct program *program;
@@ -137,23 +142,25 @@ struct core {
     bool infeasible;
 };
 
-// pinned: NONE, or a node that must take the choice `pin`.
+// Copies the program into the core. If `pinned` is not NONE, that node must take the choice `pin`.
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *core);
 // solve_dominance.c: removes the dominated choices of node v; returns true if there were any.
-// `room` holds buffers that are reused from node to node and starts zeroed; dead has one entry per
-// choice.
+// `buffers` are reused from node to node and must start zeroed. `dead` is scratch
+// memory with one entry per choice.
 struct dominance {
     void *least, *turned, *views;
     size_t n_least, n_turned, n_views; // capacities
 };
-bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *room, uint8_t *dead);
-void tsr__dominance_free(struct core *core, struct dominance *room);
-// Probing: removes choices whose consequences are infeasible, until the slice of effort is spent.
-// Returns their number; lost[v] is set for each node that lost some. dead: scratch, one per choice.
+bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *buffers, uint8_t *dead);
+void tsr__dominance_free(struct core *core, struct dominance *buffers);
+// Probing (solve_probe.c): removes choices whose consequences are infeasible, until the slice of
+// effort is used up. Returns the number of removed choices and sets lost[v] for each node that lost
+// some. `dead` is scratch memory with one entry per choice.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost);
-// Completes `choice` (by node, as origins), in which the nodes that are left have been set.
+// Completes `choice`, which is indexed by node. The caller has set the nodes that are left in the
+// core; this adds the eliminated ones.
 void tsr__core_expand(const struct core *core, uint32_t *choice);
 
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead);

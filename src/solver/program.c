@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// program.c - builds, checks and evaluates a 0-1 program, independent of the solver.
+// program.c - builds, checks and evaluates a 0-1 program. It does not solve it.
 //
-// Functions that add something fail silently when the arena is out of memory. tsr__program_check,
-// with which every reader starts, then returns TSR_NOMEM.
+// Functions that add nodes, edges or limits fail silently if the arena is out of memory. Every
+// function that reads the program first calls tsr__program_check, which then returns TSR_NOMEM.
 #include "solver/solver.h"
 
 void tsr__program_init(struct program *program, struct arena *arena)
@@ -58,7 +58,7 @@ void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, ui
 
 // ---- copying with weights
 
-// Key of a table that was copied with a weight.
+// Key of the map of tables that were already copied with a weight.
 struct weighted_table {
     const int64_t *table;
     size_t n;
@@ -75,8 +75,8 @@ static int64_t weighted_cost(int64_t cost, struct program_weight weight)
     return (int64_t)((double)cost * (double)weight.times / (double)weight.over);
 }
 
-// Returns the table with all costs weighted, from `tables` if it was made before. NULL: out of
-// memory.
+// Returns the table with all costs weighted, from `tables` if it was made before. Returns NULL if
+// out of memory.
 static const int64_t *weighted_table(struct map *tables, const int64_t *table, size_t n,
                                      struct program_weight weight)
 {
@@ -127,7 +127,7 @@ uint32_t tsr__program_add(struct program *to, const struct program *from,
 
 // ---- checking
 
-// Adds the table's largest magnitude to *sum; false if a number is out of range.
+// Adds the largest absolute value of the table to *sum. Returns false if a number is out of range.
 static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
 {
     int64_t most = 0;
@@ -143,8 +143,8 @@ static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
     return add_ok(*sum, most, sum) && *sum <= PROGRAM_MOST;
 }
 
-// An assignment takes one entry of each table. If the largest entries sum up to at most
-// PROGRAM_MOST, then no cost of an assignment overflows.
+// An assignment takes one entry of each table. If the largest entries sum to at most PROGRAM_MOST,
+// the cost of an assignment cannot overflow.
 static bool costs_ok(const struct program *program)
 {
     int64_t sum = 0;
@@ -166,7 +166,7 @@ static bool costs_ok(const struct program *program)
     return true;
 }
 
-// Each limit by itself: usages of different limits are never added.
+// Checks each limit separately, because usages of different limits are never added.
 static bool limits_ok(const struct program *program)
 {
     for (size_t i = 0; i < program->limits.n; i++) {
@@ -197,9 +197,9 @@ tsr_status tsr__program_check(const struct program *program)
 
 // ---- evaluating
 
-// A time is kept if it is the last of some use and some use has begun since the last kept time.
-// Example: uses 0..2 and 1..3 (ends excluded) end at times 1 and 2. Only 1 is kept: both are live
-// there.
+// Keeps a time if it is the last time of some use and if some use has begun since the last kept
+// time. Example: uses 0..2 and 1..3 (ends excluded) have their last times 1 and 2. Only 1 is kept:
+// both uses cover it.
 void tsr__program_times(const struct program_limit *limit, uint8_t *kept)
 {
     enum { BEGINS = 1, LAST = 2 };
@@ -220,7 +220,7 @@ void tsr__program_times(const struct program_limit *limit, uint8_t *kept)
         grown &= !keep;
     }
     if (!any)
-        kept[0] = 1; // nothing is used
+        kept[0] = 1; // the limit has no uses
 }
 
 int64_t tsr__program_cost(const struct program *program, const uint32_t *choice)
@@ -243,7 +243,8 @@ int64_t tsr__program_cost(const struct program *program, const uint32_t *choice)
     return sum;
 }
 
-// Difference array over time: a use of 5 over 1..3 adds 5 at 1 and -5 at 3.
+// Uses a difference array over time: a use of 5 at times 1..3 (end excluded) adds 5 at 1 and -5 at
+// 3.
 int64_t tsr__program_peak(const struct program *program, uint32_t limit, const uint32_t *choice,
                           uint32_t *time)
 {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // program_lp.c - writes a 0-1 program as a CPLEX LP file, for other solvers.
 //
-// Local-polytope form: the s of a node's choices sum up to 1; the e of an edge have row sums equal
-// to the s of one end and column sums equal to the s of the other. Forbidden choices and pairs have
-// no variable. e is integral wherever s is, so only s needs to be binary.
+// It uses the local-polytope form. The variables s of a node's choices sum to 1. The variables e of
+// an edge's pairs have row sums equal to the s of one end and column sums equal to the s of the
+// other. Forbidden choices and pairs have no variable. If all s are integers then all e are, so
+// only s is declared binary.
 //
 // Example: u costs {3, 5}, v {0, 1}, the edge is {0, 9; forbidden, 0}:
 //   Minimize
@@ -29,7 +30,7 @@ struct lp {
     bool none;   // the variable `none` was written
 };
 
-// Writes sign, factor and line breaks; the caller writes the variable.
+// Writes the sign, the factor and line breaks. The caller writes the variable.
 static void write_factor(struct lp *lp, int64_t f)
 {
     struct text *text = lp->out;
@@ -64,7 +65,8 @@ static void begin_row(struct lp *lp)
     lp->empty = true;
 }
 
-// Writes the variable `none`, whose bounds are 0, for an empty expression: none = 1 is infeasible.
+// Writes the variable `none`, which is fixed to 0, in place of an empty expression. "none = 1" is
+// then infeasible.
 static void write_none(struct lp *lp)
 {
     tsr__text_add(lp->out, STR(" none"));
@@ -76,7 +78,7 @@ static bool allowed(const struct program *program, uint32_t node, uint32_t choic
     return program->nodes.at[node].cost[choice] != COST_FORBIDDEN;
 }
 
-// A pair has a variable if it and both of its choices are allowed.
+// True if the pair and both of its choices are allowed; only such pairs have a variable.
 static bool pair_allowed(const struct program *program, const struct program_edge *edge, uint32_t i,
                          uint32_t j)
 {
@@ -107,7 +109,8 @@ static void write_objective(struct lp *lp)
     tsr__text_add(lp->out, STR("\n"));
 }
 
-// Names of a node and its choices. A line break in a name would end the comment: it is replaced.
+// Writes the names of a node and its choices. A line break in a name would end the comment, so it
+// is replaced.
 static void write_comment(struct lp *lp, uint32_t v)
 {
     const struct program_node *node = &lp->program->nodes.at[v];
@@ -123,7 +126,7 @@ static void write_comment(struct lp *lp, uint32_t v)
     tsr__text_add(lp->out, STR("\n"));
 }
 
-// one_V: exactly one choice of each node.
+// Writes the rows one_V: exactly one choice of each node.
 static void write_choice_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -140,8 +143,8 @@ static void write_choice_rows(struct lp *lp)
     }
 }
 
-// r_K_I for choice i of end a (a row of the table), c_K_I for choice i of end b (a column): the
-// pairs with this choice sum up to 1 if it is taken, else to 0.
+// Writes row r_K_I for choice i of end a, or c_K_I for choice i of end b. The pairs with this
+// choice sum to 1 if the choice is taken, else to 0.
 static void write_edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 {
     const struct program *program = lp->program;
@@ -173,14 +176,14 @@ static void write_edge_rows(struct lp *lp)
     }
 }
 
-// Usage of each choice at one time; a node may have several uses there.
+// The usage of each choice at one time, summed over the uses of its node.
 struct sums {
-    size_t *first; // by node: its first choice, one more at the end
+    size_t *first; // index of the first choice of each node; one more entry at the end
     int64_t *sum;
     uint8_t *kept;
 };
 
-// The constraint of one limit at one time.
+// Writes the constraint of one limit at one time.
 static void write_limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
 {
     const struct program *program = lp->program;
@@ -204,7 +207,7 @@ static void write_limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct 
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
-// Only times whose set of uses is not a subset of another's need a row.
+// A time needs a row only if its set of uses is not a subset of another time's set.
 static tsr_status write_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve.c - the driver of the solver: runs the methods from the cheapest to the most expensive one.
+// solve.c - the main function of the solver: runs the methods from the cheapest to the most
+// expensive one.
 //
-// 1. Reductions that keep the optimum (solve_reduce.c, solve_dominance.c, solve_probe.c).
-// 2. If the graph that is left has small treewidth: dynamic programming over a tree decomposition
+// 1. Reductions that keep an optimum (solve_reduce.c, solve_dominance.c, solve_probe.c).
+// 2. If the remaining graph has small treewidth: dynamic programming over a tree decomposition
 //    (solve_tree.c), with Pareto fronts if there are constraint rows (solve_front.c).
 // 3. Otherwise: Lagrangian dual bound and local search (solve_dual.c, solve_search.c), until bound
-//    and cost meet, nothing improves any more, or the effort is spent.
-// 4. When the bound is close, it rules out most choices (solve_prune.c); the rest is solved again.
+//    and cost are equal, nothing improves any more, or the effort is used up.
+// 4. If the bound is close to the cost, it excludes most choices (solve_prune.c), and the program
+//    with the remaining choices is solved again.
 #include "solve_front.h"
 #include "solve_prune.h"
 #include "solve_search.h"
@@ -15,16 +17,17 @@
 
 #define WORK         UINT64_C(4000000000)
 #define NARROW_CELLS (UINT64_C(1) << 21) // largest table of an elimination
-#define DIRECT_CELLS (UINT64_C(1) << 14) // the same without reductions before it
-#define FRONT_CELLS  (UINT64_C(1) << 17) // the same with fronts
-#define FRONT_POINTS (UINT64_C(1) << 23) // front points in memory
+#define DIRECT_CELLS (UINT64_C(1) << 14) // the same limit if no reductions ran before
+#define FRONT_CELLS  (UINT64_C(1) << 17) // the same limit with fronts
+#define FRONT_POINTS (UINT64_C(1) << 23) // limit of front points in memory
 #define NEAR         1000000000          // a gap below cost / NEAR is good enough
-#define PROVING      0.4                 // part of the effort for fronts
-#define MANY         400                 // nodes from which on fronts often fail
+#define PROVING      0.4                 // part of the effort that fronts may use
+#define MANY         400                 // with this number of nodes or more, fronts often fail
 #define STALE        12                  // rounds of search without progress before giving up
 
-// State of one solve. Costs are those of the core; the program's are larger by core.shift. `dense`
-// views the reduced core. `tree` is valid if has_tree, `search` if has_search.
+// State of one solve. Costs are those of the core; costs of the program are larger by core.shift.
+// `dense` is a view of the reduced core. `tree` is valid if has_tree is set, `search` if has_search
+// is.
 struct solver {
     const struct program *program;
     struct heap heap;
@@ -36,14 +39,14 @@ struct solver {
     bool has_search, has_tree;
     void (*progress)(void *context, const struct program_progress *progress);
     void *context;
-    uint32_t *x, *y; // best solution of the core, by node of `dense`; a candidate
+    uint32_t *x, *y; // best solution of the core, indexed by node of `dense`; a candidate
     bool found;
-    int64_t cost;          // of x
+    int64_t cost;          // cost of x
     int64_t bound;         // proved lower bound
-    bool infeasible;       // proved
+    bool infeasible;       // proved to have no solution
     int64_t max_cost;      // no solution costs more
-    double max_multiplier; // sums with this Lagrange multiplier of a row do not overflow
-    bool pruned;           // a solution better than x can only be one of `rest`
+    double max_multiplier; // sums stay in range with Lagrange multipliers up to this
+    bool pruned;           // any solution better than x is a solution of `rest`
     struct program rest;
 };
 
@@ -54,7 +57,7 @@ static double clock_now(void)
     return tsr__effort_elapsed(&effort);
 }
 
-// Calls the caller's progress function, if any, with costs of the whole program.
+// Calls the caller's progress function, if any, with costs of the program.
 static void report_progress(const struct solver *solver, const char *step)
 {
     if (!solver->progress)
@@ -71,8 +74,8 @@ static void report_progress(const struct solver *solver, const char *step)
 }
 
 // Copies the program into the core. With a time limit and no work limit, only time ends the solve.
-// pinned: a node that must take the choice `pin`, or NONE. False: out of memory. The caller calls
-// solver_free in either case.
+// `pinned` is a node that must take the choice `pin`, or NONE. Returns false if out of memory. The
+// caller calls solver_free in either case.
 static bool solver_init(struct solver *solver, const struct program *program,
                         const struct program_options *options, uint32_t pinned, uint32_t pin)
 {
@@ -93,7 +96,7 @@ static bool solver_init(struct solver *solver, const struct program *program,
     return solver->x != NULL;
 }
 
-// False: out of memory.
+// Returns false if out of memory.
 static bool reduce(struct solver *solver)
 {
     tsr__core_reduce(&solver->core);
@@ -112,8 +115,8 @@ static void solver_free(struct solver *solver)
     tsr__heap_done(&solver->heap);
 }
 
-// Builds a tree decomposition whose largest table has at most `cells` cells. False: there is none,
-// or memory ran out (heap.failed).
+// Builds a tree decomposition whose largest table has at most `cells` cells. Returns false if there
+// is none or if out of memory (heap.failed).
 static bool make_tree(struct solver *solver, uint64_t cells)
 {
     const struct dense *dense = &solver->dense;
@@ -144,8 +147,8 @@ static void eliminate(struct solver *solver)
 
 // ---- search
 
-// Takes over what the search has found. A bound above max_cost proves that the limits contradict
-// each other.
+// Copies the results of the search. A bound above max_cost proves that the limits contradict each
+// other.
 static void take_search_results(struct solver *solver)
 {
     const struct search *search = &solver->search;
@@ -185,15 +188,15 @@ static int64_t sum_max_costs(const struct dense *dense)
     return sum;
 }
 
-// True if nothing is left to do: optimal, infeasible, or out of memory.
+// True if the solve is finished: optimal, infeasible, or out of memory.
 static bool is_settled(const struct solver *solver)
 {
     return solver->infeasible || solver->heap.failed ||
            (solver->found && solver->bound >= solver->cost);
 }
 
-// With this multiplier, NEVER / 16 / (sum of the largest usages), a row adds less than NEVER / 16
-// to any sum of costs.
+// Returns NEVER / 16 / (sum of the largest usages). With this multiplier a row adds less than NEVER
+// / 16 to any sum of costs.
 static double find_max_multiplier(const struct dense *dense)
 {
     double sum = 1;
@@ -203,7 +206,7 @@ static double find_max_multiplier(const struct dense *dense)
     return (double)NEVER / 16 / sum;
 }
 
-// One round: raise the bound, which also gives solutions, then improve the best solution.
+// Runs one round: raises the bound, which also finds solutions, then improves the best solution.
 static void search_round(struct search *search, double fraction, int passes, int rounds)
 {
     tsr__effort_slice(search->effort, fraction);
@@ -216,8 +219,8 @@ static void search_round(struct search *search, double fraction, int passes, int
     tsr__effort_slice(search->effort, 0);
 }
 
-// Rules out choices that no better solution can have. True: enough of them to solve again.
-// Not used with a time limit: its result must not depend on the clock.
+// Excludes choices that no better solution can have. Returns true if they are enough to solve
+// again. With a time limit it does nothing, because the reduced program would depend on the clock.
 static bool prune_by_bound(struct solver *solver)
 {
     if (is_settled(solver) || !solver->found || solver->effort.seconds > 0)
@@ -254,9 +257,9 @@ struct line {
     double at0, slope;
 };
 
-// Solves the relaxation exactly for the multipliers `lambda` and returns its solution's line over
+// Solves the relaxation exactly for the multipliers `lambda`. Returns the line of its solution over
 // the multiplier of `row`: value = at0 + multiplier * slope. slope is the usage above the row's
-// bound, at0 is the cost plus the terms of the other rows. Example: a solution of cost 50 that uses
+// bound; at0 is the cost plus the terms of the other rows. Example: a solution of cost 50 that uses
 // 12 of 10 has the line 50 + 2 * multiplier.
 static struct line line_of(struct solver *solver, const double *lambda, uint32_t row)
 {
@@ -271,12 +274,13 @@ static struct line line_of(struct solver *solver, const double *lambda, uint32_t
     return line;
 }
 
-// Maximizes the dual over the multiplier of one row, the others fixed: intersects the line of the
-// last solution that violates the row with that of the last one that keeps it. Ends at a multiplier
-// that keeps the row.
+// Maximizes the dual over the multiplier of one row, with the others fixed. Each step intersects
+// two lines: that of the last solution that violates the row and that of the last solution that
+// satisfies it. The final multiplier satisfies the row.
 static void tune_row(struct solver *solver, double *lambda, uint32_t row)
 {
-    // `low` violates the row; `high` keeps it once `have_kept` is set. The optimum is between them.
+    // `low` violates the row. `high` satisfies it once `have_kept` is set. The optimum is between
+    // them.
     double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solver->dense.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
@@ -290,11 +294,11 @@ static void tune_row(struct solver *solver, double *lambda, uint32_t row)
             break;
         lambda[row] = at;
         struct line line = line_of(solver, lambda, row);
-        // slope > 0: the solution violates the row, so the multiplier was too low. It grows
-        // eightfold until the row is kept or max_multiplier is reached.
+        // slope > 0: the solution violates the row, so the multiplier is too low. It is multiplied
+        // by 8 until the row is satisfied or max_multiplier is reached.
         if (line.slope > 0) {
             if (have_kept && have_broken && line.at0 == broken.at0 && line.slope == broken.slope)
-                break; // the lines intersect on the dual function: its maximum
+                break; // the lines intersect on the dual function: this is its maximum
             broken = line;
             have_broken = true;
             low = at;
@@ -310,7 +314,7 @@ static void tune_row(struct solver *solver, double *lambda, uint32_t row)
             high = at;
         }
     }
-    // The last solve leaves the solution's load in search.load for tune_multipliers.
+    // The last solve leaves the usage of its solution in search.load for tune_multipliers.
     lambda[row] = high;
     if (!solver->infeasible)
         line_of(solver, lambda, row);
@@ -330,17 +334,18 @@ static void tune_multipliers(struct solver *solver, struct front *front, double 
         if (row == NONE)
             break;
         front->rows[front->n_rows++] = row;
-        // A new row changes the best multipliers of the earlier ones: tune all again, newest first.
+        // A new row changes the best multipliers of the earlier rows: tune all again, newest first.
         for (uint32_t j = 0; j < front->n_rows; j++)
             tune_row(solver, lambda, front->rows[front->n_rows - 1 - j]);
     }
 }
 
-// Proves optimality by thresholds that grow from just above the bound to the known cost. tsr__front
-// answers "is there a solution below the threshold?". No: the threshold is the new bound. Yes: it
-// returns the optimum. A low threshold keeps few points, so the first question is cheap; the window
-// grows fourfold each time. Example: bound 2000, known cost 2100. The thresholds are 2002, 2010,
-// 2042, then 2100, the known cost, which proves it optimal.
+// Proves optimality with thresholds that grow from just above the bound to the known cost.
+// tsr__front searches for the best solution below the threshold. If it finds none, the threshold is
+// the new bound. If it finds one, that is the optimum. With a low threshold few points are kept, so
+// the first searches are cheap. The distance from the bound grows fourfold each time. Example:
+// bound 2000, known cost 2100. The thresholds are 2002, 2010, 2042, then 2100, which proves the
+// known solution optimal.
 static void prove_by_fronts(struct solver *solver)
 {
     double *lambda = HEAP_ARRAY(&solver->heap, double, (size_t)solver->dense.n_rows + 1);
@@ -353,19 +358,21 @@ static void prove_by_fronts(struct solver *solver)
     front.max_points = FRONT_POINTS;
     bool many = solver->dense.n > MANY;
     tsr__effort_slice(&solver->effort,
-                      many ? 0.6 : PROVING); // the search needs the rest if this fails
-    // Phase 1: multipliers for the rows that matter.
+                      // if this fails, the search needs the rest of the effort
+                      many ? 0.6 : PROVING);
+    // Phase 1: find multipliers for the rows that matter.
     tune_multipliers(solver, &front, lambda);
     take_search_results(solver);
     report_progress(solver, "multipliers");
     if (many)
         tsr__effort_slice(&solver->effort, 0.25);
-    // Phase 2, only for many nodes, where phase 3 may not finish: solutions from the multipliers.
+    // Phase 2, only for many nodes, where phase 3 may not finish: find solutions from the
+    // multipliers.
     if (many && !is_settled(solver))
         tsr__search_relax(&solver->search, &solver->tree, lambda);
     take_search_results(solver);
     report_progress(solver, "relaxed");
-    // Phase 3: fronts.
+    // Phase 3: search with fronts.
     tsr__effort_slice(&solver->effort, many ? 0.3 : PROVING);
     int64_t window = solver->bound / 2000 + 1;
     while (!is_settled(solver) && !tsr__effort_over(&solver->effort)) {
@@ -431,7 +438,7 @@ static void add_binding(const struct solver *solver, struct program_result *out,
 {
     uint32_t l = solver->core.row_limit[row];
     struct program_binding *binding = &out->bindings[out->n_bindings++];
-    // The reductions subtracted unavoidable usage from the row's bound.
+    // The reductions subtracted from the bound the usage that no choice can avoid.
     *binding = (struct program_binding){l, solver->core.row_time[row],
                                         solver->program->limits.at[l].bound -
                                             solver->core.row_bound[row] + load[row]};
@@ -450,7 +457,7 @@ static bool find_bindings(const struct solver *solver, struct arena *arena,
         return true;
     const double *lambda = solver->has_search ? solver->search.dual.best_lambda : NULL;
     double most = 0;
-    // Without multipliers (no search), only full rows are listed.
+    // Without a search there are no multipliers, and only full rows are listed.
     uint32_t n_priced = lambda ? dense->n_rows : 0;
     for (uint32_t row = 0; row < n_priced; row++)
         if (lambda[row] > most)
@@ -468,8 +475,8 @@ static void set_gap(struct program_result *out)
     out->gap = (double)(out->cost - out->bound) / fmax(1, fabs((double)out->cost));
 }
 
-// Expands the core's solution to one of the program. If its cost in the program differs from the
-// core's, the solver has a bug.
+// Expands the solution of the core to a solution of the program. If the cost in the program is not
+// the expected one, that is an internal error.
 static tsr_status write_result(const struct solver *solver, struct arena *arena,
                                struct program_result *out)
 {
@@ -501,8 +508,8 @@ static tsr_status solve_pinned(const struct program *program, const struct progr
                                struct arena *arena, uint32_t pinned, uint32_t pin,
                                struct program_result *out);
 
-// Solves the program without the pruned choices, with the effort that is left. Takes its solution
-// if it is better. Its bound is valid up to the known cost.
+// Solves the program without the pruned choices, with the remaining effort. Uses its solution if
+// that is better. Its bound is valid up to the known cost.
 static tsr_status solve_rest(const struct solver *solver, struct arena *arena, uint32_t pinned,
                              uint32_t pin, struct program_result *out)
 {
@@ -526,7 +533,7 @@ static tsr_status solve_rest(const struct solver *solver, struct arena *arena, u
     return TSR_OK;
 }
 
-// One solve. The result comes from `arena`, everything else from the solver's heap.
+// Runs one solve. The result is allocated from `arena`, everything else from the solver's heap.
 static tsr_status solve_pinned(const struct program *program, const struct program_options *options,
                                struct arena *arena, uint32_t pinned, uint32_t pin,
                                struct program_result *out)
@@ -558,7 +565,8 @@ tsr_status tsr__program_solve(const struct program *program, const struct progra
 
 // ---- marginals
 
-// Nothing was reduced, so the tree has the nodes and choices of the program. False: out of memory.
+// Reads the marginals from the tree. Nothing was reduced, so the tree has the nodes and choices of
+// the program. Returns false if out of memory.
 static bool tree_marginals(struct solver *solver, uint32_t node, struct program_marginal *out)
 {
     const struct dense *dense = &solver->dense;
@@ -575,8 +583,8 @@ static bool tree_marginals(struct solver *solver, uint32_t node, struct program_
     return true;
 }
 
-// Marginals of a program without limits by one pass over the tree. False: the treewidth is too
-// large.
+// Computes the marginals of a program without limits in one pass over the tree. Returns false if
+// the treewidth is too large.
 static bool try_marginals(const struct program *program, const struct program_options *options,
                           uint32_t node, struct program_marginal *out, tsr_status *st)
 {
@@ -593,8 +601,8 @@ static bool try_marginals(const struct program *program, const struct program_op
     return done;
 }
 
-// Example: u costs {3, 5}, v costs {0, 1}, the edge {0, 9; forbidden, 0}: the marginals of v are
-// {3, 6}.
+// Example: u costs {3, 5}, v costs {0, 1}, the edge costs {0, 9; forbidden, 0}. The marginals of v
+// are {3, 6}.
 tsr_status tsr__program_marginals(const struct program *program,
                                   const struct program_options *options, struct arena *arena,
                                   uint32_t node, struct program_marginal *out)

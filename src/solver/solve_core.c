@@ -8,7 +8,7 @@
 
 // ---- tables
 
-// Cells are 0; the caller owns the one reference. NULL: out of memory.
+// All cells are 0. The caller owns the only reference. Returns NULL if out of memory.
 struct table *tsr__table_new(struct core *core, uint32_t rows, uint32_t cols)
 {
     size_t bytes = sizeof(struct table) + (size_t)rows * cols * sizeof(int64_t);
@@ -26,7 +26,8 @@ void tsr__table_drop(struct core *core, struct table *table)
 
 // ---- rows
 
-// Keeps the times at which the sum of the largest usages exceeds the bound: others need no row.
+// Keeps only times at which the sum of the largest usages exceeds the bound. Other times need no
+// row.
 static bool keep_times(const struct core *core, const struct program_limit *limit, uint8_t *kept)
 {
     int64_t *most = HEAP_ARRAY(core->heap, int64_t, (size_t)limit->n_times + 1);
@@ -50,7 +51,7 @@ static bool keep_times(const struct core *core, const struct program_limit *limi
     return true;
 }
 
-// begin and end are rows of the core. A use without rows (begin == end) is left out.
+// `begin` and `end` are rows of the core. A use without rows (begin == end) is left out.
 static void add_use(struct core *core, const struct program_use *use, uint32_t begin, uint32_t end)
 {
     struct core_node *node = &core->nodes[use->node];
@@ -62,8 +63,9 @@ static void add_use(struct core *core, const struct program_use *use, uint32_t b
     *out = (struct core_use){begin, end, usage};
 }
 
-// Adds the rows of one limit. row[t] is the number of rows before time t. Example: two rows so far,
-// and of four times 0 and 3 are kept: row = {2, 3, 3, 3, 4}. A use of the times 1..3 becomes row 3.
+// Adds the rows of one limit. row[t] is the number of rows before time t. Example: there are two
+// rows so far, and of four times 0 and 3 are kept: row = {2, 3, 3, 3, 4}. A use of the times 1..3
+// becomes row 3.
 static bool add_rows(struct core *core, uint32_t limit)
 {
     const struct program_limit *program_limit = &core->program->limits.at[limit];
@@ -97,7 +99,8 @@ static bool add_rows(struct core *core, uint32_t limit)
 
 // ---- nodes and edges
 
-// Shifts a table so that its least entry is 0. If all are forbidden, the program is infeasible.
+// Shifts a table so that its least entry is 0. If all entries are forbidden, the program is
+// infeasible.
 static void shift_table(struct core *core, int64_t *cell, size_t n)
 {
     int64_t least = COST_FORBIDDEN;
@@ -111,7 +114,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
         cell[i] = cell[i] == COST_FORBIDDEN ? NEVER : cell[i] - least;
 }
 
-// pin NONE: all choices of the program; otherwise only this one is allowed.
+// If `pin` is NONE, the node gets all choices of the program, otherwise only this one.
 static bool add_node(struct core *core, uint32_t v, uint32_t pin)
 {
     const struct program_node *node = &core->program->nodes.at[v];
@@ -129,7 +132,7 @@ static bool add_node(struct core *core, uint32_t v, uint32_t pin)
     return true;
 }
 
-// Cache of the tables made so far, by the address of the program's costs.
+// Cache of the tables made so far, keyed by the address of the program's costs.
 struct recent {
     const int64_t *cost;
     struct table *table;
@@ -137,8 +140,8 @@ struct recent {
 };
 #define RECENT 4096
 
-// Edges with the same costs share one table, e.g. in repeated layers. The shift is added for each
-// edge.
+// Edges with the same costs share one table, for example in repeated layers. The shift is added for
+// each edge.
 static bool add_edge(struct core *core, const struct program_edge *edge, struct recent *recent)
 {
     uint32_t ka = core->program->nodes.at[edge->a].k, kb = core->program->nodes.at[edge->b].k;
@@ -191,8 +194,8 @@ bool tsr__core_init(struct core *core, const struct program *program, struct hea
 
 // ---- removing choices
 
-// Replaces the edge's table by a smaller one without the dead rows or columns. The old table may be
-// shared with other edges. k: choices of v that remain.
+// Replaces the edge's table by a smaller one without the removed rows or columns. The old table may
+// be shared with other edges. `k` is the number of choices of v that remain.
 static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t v,
                              const uint8_t *dead, uint32_t k)
 {
@@ -217,7 +220,7 @@ static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t
     edge->dirty = true;
 }
 
-// dead: by choice of v. Costs, origins and usages are compacted in place.
+// `dead` marks the choices of v to remove. Costs, origins and usages are compacted in place.
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];
@@ -240,9 +243,10 @@ void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
         core->infeasible = true;
 }
 
-// ---- going back
+// ---- expanding a solution
 
-// In reverse order: each step reads nodes that were eliminated after it.
+// Runs through the steps in reverse order, because each step reads nodes that were eliminated after
+// it.
 void tsr__core_expand(const struct core *core, uint32_t *choice)
 {
     for (uint32_t i = core->steps.n; i-- > 0;) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_dense.c - the reduced core with densely numbered nodes.
+// solve_dense.c - builds a view of the reduced core with densely numbered nodes.
 //
-// Example: the nodes 0, 3 and 7 of the core are left. They are 0, 1 and 2 here, and `node` is {0,
-// 3, 7}. Tables, costs and usages are views of the core's. The edges of a node are a range of
+// Example: the nodes 0, 3 and 7 of the core are left. Here they are 0, 1 and 2, and `node` is {0,
+// 3, 7}. Tables, costs and usages are pointers into the core. The edges of a node are a range of
 // `touch`: with edges 0-1 and 1-2, first is {0, 1, 3, 4} and touch {0, 0, 1, 1}.
 #include "solve_dense.h"
 
-// to_dense: by node of the core, its number here; undefined for eliminated nodes.
+// to_dense[v] is the dense number of node v of the core. It is undefined for eliminated nodes.
 static void number_nodes(struct dense *dense, uint32_t *to_dense)
 {
     const struct core *core = dense->core;
@@ -105,7 +105,7 @@ int64_t tsr__dense_cost(const struct dense *dense, const uint32_t *x)
     return sum;
 }
 
-// By a difference array and prefix sums. load has n_rows + 1 entries.
+// Uses a difference array and prefix sums. `load` has n_rows + 1 entries.
 void tsr__dense_load(const struct dense *dense, const uint32_t *x, int64_t *load)
 {
     memset(load, 0, ((size_t)dense->n_rows + 1) * sizeof(int64_t));

@@ -2,14 +2,16 @@
 // solve_dive.c - a diving heuristic for a first solution: fixes one node after another and
 // propagates the consequences (arc consistency), without backtracking.
 //
-// Dives alternate between choosing by least usage and by the messages of the dual. If a node has no
-// choice left, the next dive starts with the nodes that failed.
+// Dives alternate between two guides for the next choice: the least usage, and the messages of the
+// dual. If a node has no choice left, the dive fails and the next one starts with the nodes that
+// failed.
 #include "solve_search.h"
 
 #define DIVES 100
-#define LARGE 20000 // nodes
+#define LARGE 20000 // number of nodes from which on nodes are fixed in plain order
 
-// Arrays are by node, `alive` by node and choice. cursor: the next node in very large programs.
+// Most arrays are indexed by node, `alive` by node and choice. `cursor` is the next node in very
+// large programs.
 struct dive {
     struct search *search;
     const struct dense *dense;
@@ -21,7 +23,7 @@ struct dive {
     uint32_t cursor;
 };
 
-// Rates the choices of v: by usage, or by the messages.
+// Rates the choices of v: by usage, or by the messages of the dual.
 static void rate_choices(struct dive *dive, uint32_t v)
 {
     const struct dense *dense = dive->dense;
@@ -44,7 +46,7 @@ static bool is_allowed(const struct dense *dense, const struct tree_edge *edge, 
                                    : (size_t)choice * dense->k[edge->b] + a] < NEVER;
 }
 
-// Removes the choices of o that have no partner at u.
+// Removes the choices of o that have no allowed partner at u.
 static void remove_unsupported(struct dive *dive, const struct tree_edge *edge, uint32_t u,
                                uint32_t o)
 {
@@ -61,8 +63,8 @@ static void remove_unsupported(struct dive *dive, const struct tree_edge *edge, 
     dive->search->effort->work += (size_t)dense->k[u] * dense->k[o];
 }
 
-// Propagates from v. False: a node has no choice left; its conflict count makes the next dive fix
-// it earlier.
+// Propagates from v. Returns false if a node has no choice left. The conflict count of that node
+// grows, so the next dive fixes it earlier.
 static bool propagate(struct dive *dive, uint32_t v)
 {
     const struct dense *dense = dive->dense;
@@ -89,7 +91,8 @@ static bool propagate(struct dive *dive, uint32_t v)
     return true;
 }
 
-// Most conflicts first, then fewest choices; in very large programs simply the next one.
+// Returns the node with the most conflicts, then with the fewest choices. In very large programs it
+// returns simply the next one.
 static uint32_t next_node(struct dive *dive)
 {
     uint32_t best = NONE;
@@ -135,7 +138,7 @@ static bool dive_once(struct dive *dive, uint32_t *x)
     return true;
 }
 
-// Ends at the first solution that keeps the rows or can be repaired to do so.
+// Ends at the first solution that satisfies the rows or can be repaired to do so.
 void tsr__search_dive(struct search *search)
 {
     const struct dense *dense = search->dense;

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_dual.c - Lagrangian dual bound: sequential tree-reweighted message passing (TRW-S) for the
-// tables, subgradient steps for the multipliers of the rows.
+// solve_dual.c - computes a Lagrangian dual bound: sequential tree-reweighted message passing
+// (TRW-S) for the tables, subgradient steps for the multipliers of the rows.
 //
-// Any messages and any multipliers >= 0 give a valid bound: the sum of the least entries of all
-// nodes and edges after the messages have moved cost between them, minus the multipliers times the
-// rows' bounds. Passes raise it by themselves; a step of the multipliers follows the usage of the
-// least entries.
+// Messages move cost between nodes and edges. Any messages and any multipliers >= 0 give a valid
+// bound: the sum of the least entries of all nodes and edges after the messages, minus the
+// multipliers times the bounds of the rows. Each pass raises the bound. A step of the multipliers
+// follows the usage of the least entries.
 //
-// Worked example: a costs {0, 2}, b costs {1, 0}, the table is {0, 3; 3, 0} (rows: a), no rows. Up:
-// a sends to b, for each choice, the least of a's cost plus the table: {min(0 + 0, 2 + 3), min(0 +
-// 3, 2 + 0)} = {0, 2}. Down: b's sum is {1 + 0, 0 + 2} = {1, 2}. Its least, 1, goes to the bound;
-// {0, 1} is left, minus what came from a: {0, -1}. b sends to a {min(0 + 0, 3 - 1), min(3 + 0, 0 -
-// 1)} = {0, -1}; the least, -1, goes to the bound, and the message is {1, 0}. a's sum is {0 + 1, 2
-// + 0}; its least, 1, goes to the bound: 1 - 1 + 1 = 1. The solution a = 0, b = 0 costs 1 too. With
-// a row of bound 6 of which a = 0 uses 10, a multiplier of 0.1 makes a = 0 more expensive by 1 and
-// subtracts 0.6 from the bound, which becomes 2 - 0.6 = 1.4. The best solution that keeps the row,
-// a = 1, b = 1, costs 2.
+//     Example: a costs {0, 2}, b costs {1, 0}, the table is {0, 3; 3, 0} (rows: a), no rows.
+//     Up: a sends to b, for each choice of b, the least of a's cost plus the table:
+//         {min(0 + 0, 2 + 3), min(0 + 3, 2 + 0)} = {0, 2}
+//     Down: b's sum is {1 + 0, 0 + 2} = {1, 2}. Its least entry, 1, goes to the bound, which leaves
+//         {0, 1}. Without the message from a this is {0, -1}.
+//         b sends to a {min(0 + 0, 3 - 1), min(3 + 0, 0 - 1)} = {0, -1}.
+//         The least entry, -1, goes to the bound, and the message becomes {1, 0}.
+//         a's sum is {0 + 1, 2 + 0}. Its least entry, 1, goes to the bound: 1 - 1 + 1 = 1.
+//     The solution a = 0, b = 0 costs 1 too, so it is optimal.
+//     With a row: a = 0 uses 10, the bound of the row is 6, its multiplier is 0.1. a = 0 becomes
+//         more expensive by 1, and 0.6 is subtracted: the dual bound is 2 - 0.6 = 1.4.
+//         The best solution that satisfies the row, a = 1, b = 1, costs 2.
 #include "solve_dual.h"
 
 #include <math.h>
@@ -39,7 +42,7 @@ static double **by_node(const struct dense *dense, uint64_t *n)
     return rows;
 }
 
-// Copies the tables as doubles and counts the cells of a pass. Messages start at 0.
+// Copies the tables as doubles and counts the cells that one pass visits. Messages start at 0.
 static bool fill_edges(struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -58,8 +61,8 @@ static bool fill_edges(struct dual *dual)
     return true;
 }
 
-// gamma of TRW-S: chains that follow the order cover all edges. A node with 3 later and 2 earlier
-// neighbours is on 3 of them, and each gets 1/3 of its cost.
+// Computes gamma of TRW-S. The edges are covered by chains that follow the node order. A node with
+// 3 later and 2 earlier neighbours is on 3 chains, and each gets 1/3 of its cost.
 static void fill_gamma(struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -77,7 +80,7 @@ static void fill_gamma(struct dual *dual)
     }
 }
 
-// Messages and multipliers start at 0: the first bound is the sum of the least entries.
+// Messages and multipliers start at 0, so the first bound is the sum of the least entries.
 bool tsr__dual_init(struct dual *dual, const struct dense *dense)
 {
     struct heap *heap = dense->heap;
@@ -104,7 +107,8 @@ bool tsr__dual_init(struct dual *dual, const struct dense *dense)
     return true;
 }
 
-// unary = cost + multiplier * usage. A use of rows 2..4 adds prefix[5] - prefix[2] per unit.
+// Computes unary = cost + multiplier * usage. A use of rows 2..4 adds prefix[5] - prefix[2] per
+// unit.
 void tsr__dual_apply_lambda(struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -128,7 +132,7 @@ void tsr__dual_apply_lambda(struct dual *dual)
 
 // ---- passes
 
-// sum[choice]: cost of the choice plus all messages to v.
+// sum[choice] becomes the cost of the choice plus all messages to v.
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
     const struct dense *dense = dual->dense;
@@ -154,7 +158,8 @@ static double take_least(double *m, uint32_t k)
     return least;
 }
 
-// Messages from the rows of a table to its columns, and from its columns to its rows.
+// Computes messages from the rows of a table to its columns (down) and from its columns to its rows
+// (across).
 HOT static void message_down(const double *table, const double *rest, uint32_t rows, uint32_t cols,
                              double *out)
 {
@@ -182,8 +187,8 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
     }
 }
 
-// Sends from v over edge i and returns the constant that was subtracted. Each chain of v gets an
-// equal share (gamma) of its sum, minus what came over this edge.
+// Sends from v over edge i and returns the constant that was subtracted. Each chain through v gets
+// an equal share (gamma) of the sum of v, minus the message that came over this edge.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
     const struct dense *dense = dual->dense;
@@ -217,8 +222,9 @@ static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
     }
 }
 
-// Up sends to later nodes, down to earlier ones. Only the pass down sums up a bound: the least
-// entry of each node and each message, minus the multipliers times the rows' bounds.
+// The pass up sends to later nodes, the pass down to earlier ones. Only the pass down computes a
+// bound: the least entry of each node and each message, minus the multipliers times the bounds of
+// the rows.
 void tsr__dual_pass(struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -250,8 +256,8 @@ void tsr__dual_pass(struct dual *dual)
     }
 }
 
-// Rounds the messages to an assignment, node by node: the table entry for neighbours that are
-// decided already, the message for later ones.
+// Rounds the messages to an assignment, node by node. For neighbours that are already decided it
+// uses the entry of the table, for later ones the message.
 void tsr__dual_round(struct dual *dual, uint32_t *x)
 {
     const struct dense *dense = dual->dense;
@@ -262,7 +268,7 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
             const struct tree_edge *edge = &dense->edges[i];
             bool row = edge->a == v;
             uint32_t other = row ? edge->b : edge->a, kb = dense->k[edge->b];
-            // The costs of v's choices over this edge are `step` cells apart.
+            // the costs of v's choices over this edge are `step` cells apart
             const double *cost = row ? dual->to_a[i] : dual->to_b[i];
             size_t step = 1;
             if (other < v && row) {
@@ -298,8 +304,9 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
            dual->to_b[i][x[edge->b]] - least;
 }
 
-// Distributes the cost of x above the bound to the nodes where it arises: each node's own entry
-// above its least, and half of each edge's. Regions are drawn where it is large.
+// Distributes the difference between the cost of x and the bound over the nodes where it arises. A
+// node gets its own entry above its least, and half of that of each edge. Regions are drawn where
+// the result is large.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
     const struct dense *dense = dual->dense;
@@ -318,21 +325,21 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
     }
 }
 
-// ---- bounds through single choices
+// ---- bounds for single choices
 //
-// A pass down moves the least entry of each node and edge into the bound and leaves a rest >= 0
-// (the reduced costs). A solution with a given choice costs at least the bound plus the rest of
-// that choice.
+// A pass down moves the least entry of each node and edge to the bound. The remaining entries are
+// >= 0 (the reduced costs). A solution with a given choice costs at least the bound plus the
+// reduced cost of that choice.
 
-// Reduced costs of v, before its earlier edges get their shares.
+// Computes the reduced costs of v, before its earlier edges get their shares.
 static void reduced_costs(const struct dual *dual, uint32_t v, double *out)
 {
     tsr__dual_gather(dual, v, out);
     take_least(out, dual->dense->k[v]);
 }
 
-// Reduced cost of one entry of an edge; 2 * FAR: forbidden. `later`: reduced cost at the later end,
-// of which the edge has got a share.
+// Returns the reduced cost of one entry of an edge, or 2 * FAR if it is forbidden. `later` is the
+// reduced cost at the later end, of which the edge has got a share.
 static double reduced_entry(const struct dual *dual, uint32_t i, uint32_t a, uint32_t b,
                             double later)
 {
@@ -345,7 +352,7 @@ static double reduced_entry(const struct dual *dual, uint32_t i, uint32_t a, uin
     return cost - to_a - to_b + share * later;
 }
 
-// Least reduced cost of an edge for each choice of its end v.
+// Computes the least reduced cost of an edge for each choice of its end v.
 static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const double *left,
                         double *out)
 {
@@ -363,7 +370,7 @@ static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const d
     take_least(out, dual->dense->k[v]);
 }
 
-// The share of v that its earlier edges did not get.
+// Returns the share of v that its earlier edges did not get.
 static double kept_share(const struct dual *dual, uint32_t v)
 {
     const struct dense *dense = dual->dense;
@@ -392,16 +399,16 @@ void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double 
     }
 }
 
-// A subgradient step. Example: if the least entries use 12 of a row with bound 10, its multiplier
-// rises by 2 * alpha; if they use 7, it falls by 3 * alpha, to 0 at least. alpha is chosen so that
-// the bound would reach the target if it were linear (Polyak's rule).
+// Makes a subgradient step. Example: if the least entries use 12 of a row with bound 10, its
+// multiplier grows by 2 * alpha. If they use 7, it falls by 3 * alpha, but not below 0. alpha is
+// chosen so that the bound would reach the target if it were linear (Polyak's rule).
 void tsr__dual_step(struct dual *dual, double target, int64_t *load)
 {
     const struct dense *dense = dual->dense;
     double norm = 0;
     tsr__dense_load(dense, dual->argmin, load);
     for (uint32_t row = 0; row < dense->n_rows; row++) {
-        // Rows that are kept and have multiplier 0 do not change: leave them out of the norm.
+        // A row that is satisfied and has multiplier 0 does not change: leave it out of the norm.
         double g = (double)(load[row] - dense->bound[row]);
         if (g > 0 || dual->lambda[row] > 0)
             norm += g * g;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_exact.c - the dual bound of a pass down in integer arithmetic, so that it can prove
-// optimality to the last unit.
+// solve_exact.c - computes the dual bound of a pass down in integer arithmetic, so that it can
+// prove optimality to the last unit.
 //
-// Any messages from the pass up give a valid bound. Going down, a node's least entry goes to the
-// bound, the rest is shared among its earlier edges, and each edge passes on what it can without
-// becoming negative. Here the numbers are integers: costs times a power of two. Everything is
-// rounded down, which can only lower the bound.
+// Any messages from the pass up give a valid bound. In the pass down, the least entry of a node
+// goes to the bound and the rest is shared among its earlier edges. Each edge passes on as much as
+// it can without becoming negative. Here all numbers are integers: costs times a power of two.
+// Everything is rounded down, which can only lower the bound.
 #include "solve_dual.h"
 
 #include <math.h>
 
 __extension__ typedef __int128 integer;
 
-// Largest magnitude, so that sums of a few fit into 64 bits and sums of many into 128.
+// largest absolute value: sums of a few such numbers fit into 64 bits, sums of many into 128
 #define ROOM (INT64_C(1) << 57)
 
 // One pass down. Numbers are costs times 2^shift.
@@ -34,7 +34,7 @@ static int64_t scale_down(const struct exact *exact, double y)
     return z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
-// Converts a cost to the same units; forbidden stays NEVER. A cost above ROOM counts as ROOM: that
+// Converts a cost to the same units; forbidden stays NEVER. A cost above ROOM becomes ROOM, which
 // can only lower the bound.
 static int64_t cell(const struct exact *exact, int64_t cost)
 {
@@ -51,8 +51,9 @@ static int64_t clamp(struct exact *exact, integer y)
     return y > ROOM ? ROOM : (int64_t)y;
 }
 
-// What the multipliers add to a choice, rounded down by more than the error of the sums.
-static double paid(const struct dual *dual, const struct dense_use *use, uint32_t choice)
+// Returns what the multipliers add to a choice. It is rounded down by more than the rounding error
+// of the sums.
+static double multiplier_cost(const struct dual *dual, const struct dense_use *use, uint32_t choice)
 {
     double p = dual->prefix[use->end] - dual->prefix[use->begin],
            usage = (double)use->usage[choice];
@@ -65,15 +66,15 @@ static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
     return edge->a == v ? edge->b : edge->a;
 }
 
-// Sums up the messages to v: those of later nodes are the integer ones of this pass, those of
-// earlier nodes come from the pass up, rounded down.
+// Sums the messages to v. Those of later nodes are integers of this pass. Those of earlier nodes
+// come from the pass up and are rounded down.
 static void gather(struct exact *exact, uint32_t v)
 {
     const struct dense *dense = exact->dual->dense;
     for (uint32_t choice = 0; choice < dense->k[v]; choice++) {
         integer sum = cell(exact, dense->cost[v][choice]);
         for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++)
-            sum += scale_down(exact, paid(exact->dual, &dense->uses[i], choice));
+            sum += scale_down(exact, multiplier_cost(exact->dual, &dense->uses[i], choice));
         for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
             uint32_t i = dense->touch[t];
             if (other_end(&dense->edges[i], v) > v)
@@ -105,7 +106,7 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
     const struct tree_edge *edge = &dense->edges[i];
     bool a = edge->a == v;
     uint32_t kv = dense->k[v], ko = dense->k[a ? edge->b : edge->a];
-    // Distances in the table between choices of the other node, and between choices of v.
+    // distances in the table between choices of the other node, and between choices of v
     size_t step = a ? 1 : dense->k[edge->b];
     size_t row = a ? dense->k[edge->b] : 1;
     int64_t *out = exact->down[i];
@@ -139,8 +140,8 @@ static void send_down(struct exact *exact, uint32_t v)
     }
 }
 
-// Allocates the messages, and scratch for `most` choices. The caller calls free_room in any case.
-static bool make_room(struct exact *exact, uint32_t most)
+// Allocates the messages, and scratch memory for `most` choices. The caller always calls free_buffers.
+static bool alloc_buffers(struct exact *exact, uint32_t most)
 {
     const struct dense *dense = exact->dual->dense;
     exact->down = HEAP_ARRAY(dense->heap, int64_t *, (size_t)dense->n_edges + 1);
@@ -154,7 +155,7 @@ static bool make_room(struct exact *exact, uint32_t most)
     return !dense->heap->failed;
 }
 
-static void free_room(struct exact *exact)
+static void free_buffers(struct exact *exact)
 {
     const struct dense *dense = exact->dual->dense;
     for (uint32_t i = 0; exact->down && i < dense->n_edges; i++)
@@ -164,7 +165,7 @@ static void free_room(struct exact *exact)
     tsr__heap_free(dense->heap, exact->parts);
 }
 
-// `shift` is the finest unit for which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
+// `shift` gives the finest unit for which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
 int64_t tsr__dual_exact(const struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -177,11 +178,11 @@ int64_t tsr__dual_exact(const struct dual *dual)
     for (uint32_t row = 0; row < dense->n_rows; row++)
         pays += dual->lambda[row] * (double)dense->bound[row];
     x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));
-    if (x.shift >= 0 && make_room(&x, most))
+    if (x.shift >= 0 && alloc_buffers(&x, most))
         for (uint32_t v = dense->n; v-- > 0 && !x.failed;)
             send_down(&x, v);
-    free_room(&x);
-    // `pays` is a sum of doubles: subtract a little more than its rounding error.
+    free_buffers(&x);
+    // `pays` is a sum of doubles: subtract a little more than its rounding error
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
     if (dense->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
         return 0;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_front.c - bucket elimination with Pareto fronts, for programs with constraint rows.
 //
-// As in solve_tree.c, but a cell of a message holds all points (cost, usage of the active rows)
-// that no other point dominates. A point is also dropped if its Lagrangian cost plus the least cost
-// of everything else (pass down) reaches the threshold: with good multipliers and a good threshold
-// few points are left. A row becomes active when a solution violates it.
+// It works like solve_tree.c, but a cell of a message holds all points (cost, usage of the active
+// rows) that no other point dominates. A point is also dropped if no solution below the threshold
+// can contain it: its Lagrangian cost plus the least cost of everything else (pass down) reaches
+// the threshold. With good multipliers and a good threshold few points are left. A row becomes
+// active when a solution violates it.
 //
-// Worked example: one row of bound 10, points (cost, usage). A node's choices give (0, 8), (3, 4)
-// and (5, 5); the last is dropped: (3, 4) costs and uses less. A child's cell holds (0, 4) and (2,
-// 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5). (0, 12) violates the row. None of the other three
-// dominates another. Now multipliers: 0.4 per unit of the row. The best known solution costs 6, so
-// a Lagrangian total of 6 + 0.4 * 10 = 10 or more is useless. Everything outside this cell costs at
-// least 4 (pass down). The points have the totals 2 + 3.6 + 4 = 9.6, 3 + 3.2 + 4 = 10.2 and 5 + 2 +
-// 4 = 11: only (2, 9) stays.
+//     Example: one row of bound 10, points (cost, usage).
+//     A node's choices give (0, 8), (3, 4) and (5, 5). (5, 5) is dropped: (3, 4) costs and uses
+//     less. A cell of a child has (0, 4) and (2, 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5).
+//     (0, 12) violates the row. None of the other three dominates another.
+//     The multiplier of the row is 0.4 per unit. The best known solution costs 6, so a point with a
+//         Lagrangian total of 6 + 0.4 * 10 = 10 or more is useless. Everything outside this cell
+//         costs at least 4 (pass down). The totals are 2 + 3.6 + 4 = 9.6, 3 + 3.2 + 4 = 10.2 and
+//         5 + 2 + 4 = 11: only (2, 9) stays.
 #include "solve_front.h"
 
 #include <math.h>
@@ -21,23 +23,23 @@
 // One assignment of all nodes below a bucket: its cost (without multipliers) and its usage.
 struct point {
     int64_t cost;
-    int64_t used[FRONT_ROWS]; // by active row
+    int64_t used[FRONT_ROWS]; // for each active row
 };
 struct set {
     struct point *at;
     size_t n;
 };
-// One elimination with a fixed set of active rows. `arena` is freed at its end. work[] and cap[]
-// are two arrays that alternate: sums are made from one into the other.
+// One elimination with a fixed set of active rows. `arena` is freed at its end. work[0] and work[1]
+// alternate: sums of points in one are written to the other.
 struct run {
     struct front *front;
     struct arena arena;
     uint32_t rows[FRONT_ROWS];
     uint32_t n_rows;
     int64_t **unary;    // costs plus multipliers times usage
-    int64_t ***used;    // by node (NULL: nothing), by choice: usage of the active rows
-    struct set **sets;  // by bucket, by cell
-    struct set *joined; // of the first i roots together
+    int64_t ***used;    // by node and choice: usage of the active rows; NULL for nodes without uses
+    struct set **sets;  // by bucket and cell
+    struct set *joined; // joined[i]: sums of points of the first i roots
     double multiplier[FRONT_ROWS];
     double below;       // points with this Lagrangian total or more are dropped
     struct set work[2]; // growing
@@ -59,13 +61,14 @@ static void unary_of(const struct run *run, uint32_t v, const double *prefix, in
         double p = prefix[use->end] - prefix[use->begin];
         if (p <= 0)
             continue;
-        for (uint32_t choice = 0; choice < dense->k[v]; choice++) // rounded down: a valid bound
+        // rounded down, so that the bound stays valid
+        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
             out[choice] = plus(out[choice], (int64_t)(p * (double)use->usage[choice]));
     }
 }
 
-// Returns the multipliers times the rows' bounds.
-static double paid(const struct run *run)
+// Returns the multipliers times the bounds of the rows.
+static double multiplier_total(const struct run *run)
 {
     double sum = 0;
     for (uint32_t i = 0; i < run->n_rows; i++)
@@ -73,7 +76,8 @@ static double paid(const struct run *run)
     return sum;
 }
 
-// Lagrangian cost of a point. The same rounding for all points keeps dominance consistent.
+// Returns the Lagrangian cost of a point. All points are rounded the same, so dominance stays
+// consistent.
 static double lagrangian_cost(const struct run *run, const struct point *point)
 {
     double sum = (double)point->cost;
@@ -105,7 +109,7 @@ static bool run_multipliers(struct run *run)
     return true;
 }
 
-// used[v][choice][a]: usage of active row a by the choice, over all uses of v.
+// used[v][choice][a] becomes the usage of active row a by the choice, summed over all uses of v.
 static void run_used(struct run *run, uint32_t v)
 {
     const struct dense *dense = run->front->dense;
@@ -142,7 +146,8 @@ static bool run_usages(struct run *run)
 
 // ---- sets of points
 
-// Appends a point to work[which]. Pointers into the set become invalid. NULL: out of memory.
+// Appends a point to work[which]. Pointers into the set become invalid. Returns NULL if out of
+// memory.
 static struct point *push(struct run *run, int which)
 {
     struct set *set = &run->work[which];
@@ -181,9 +186,9 @@ static bool dominates(const struct run *run, const struct point *p, const struct
     return true; // sorted by cost
 }
 
-// Keeps the points of work[which] that are not dominated. After sorting by cost, only earlier
-// points can dominate: (0, 8), (3, 4), (5, 5) leaves (0, 8) and (3, 4). If the effort is spent, the
-// rest is dropped: `over` discards the run.
+// Keeps the points of work[which] that are not dominated. After sorting by cost only earlier points
+// can dominate: of (0, 8), (3, 4), (5, 5) the first two stay. If the effort is used up, the rest is
+// not filtered; `over` is set and the run is discarded.
 static void filter(struct run *run, int which)
 {
     struct set *set = &run->work[which];
@@ -209,7 +214,7 @@ static void filter(struct run *run, int which)
     set->n = n;
 }
 
-// Copies work[which] into the arena and counts its points.
+// Copies work[which] to the arena and counts its points.
 static struct set keep(struct run *run, int which)
 {
     struct set out = {ARENA_ARRAY(&run->arena, struct point, run->work[which].n + 1),
@@ -224,7 +229,7 @@ static struct set keep(struct run *run, int which)
     return out;
 }
 
-// Usage only grows towards the roots, so a point above a bound can be dropped at once.
+// Usage only grows towards the roots, so a point above a bound is dropped at once.
 static bool keeps_bounds(const struct run *run, const struct point *point)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
@@ -233,9 +238,9 @@ static bool keeps_bounds(const struct run *run, const struct point *point)
     return true;
 }
 
-// work[to] becomes all sums of work[from] and `set` that keep the bounds and whose total with
-// `rest` is below the threshold. rest: the least Lagrangian cost of everything else, from the pass
-// down.
+// Fills work[to] with all sums of a point of work[from] and a point of `set` that keep the bounds
+// and stay below the threshold together with `rest`. `rest` is the least Lagrangian cost of
+// everything else, from the pass down.
 static void add_points(struct run *run, int from, struct set set, int64_t rest, int to)
 {
     const struct set *left = &run->work[from];
@@ -264,15 +269,15 @@ static void add_points(struct run *run, int from, struct set set, int64_t rest, 
 
 // ---- one bucket
 
-// One combination of the separator's choices.
+// One combination of choices of the separator's nodes.
 struct cell {
     const struct tree_bucket *bucket;
     size_t at;
-    const size_t *offset; // of the factors
-    int64_t rest;         // least cost of everything that is not below this bucket
+    const size_t *offset; // offsets of the factors
+    int64_t rest;         // least cost of everything outside the subtree of this bucket
 };
 
-// Cost of the choice plus the tables of edges; false: forbidden.
+// Computes the cost of the choice plus the tables of edges. Returns false if it is forbidden.
 static bool own_point(const struct run *run, const struct cell *cell, uint32_t choice,
                       struct point *out)
 {
@@ -293,7 +298,7 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
     return out->cost < NEVER;
 }
 
-// Least cost of the children with that choice, plus the rest.
+// Returns the least cost of the children with that choice, plus the rest.
 static int64_t least_total(const struct cell *cell, uint32_t choice)
 {
     int64_t sum = cell->rest;
@@ -305,9 +310,9 @@ static int64_t least_total(const struct cell *cell, uint32_t choice)
     return sum;
 }
 
-// All points of the choice: `own` plus the points of one child after another. Returns the index of
-// the work array with the result. `rest` starts with the least cost of all children and loses each
-// child's when its points are added.
+// Computes all points of the choice: `own` plus the points of one child after another. Returns the
+// index of the work array with the result. `rest` starts with the least cost of all children. When
+// the points of a child are added, its least cost is subtracted.
 static int combine(struct run *run, const struct cell *cell, uint32_t choice,
                    const struct point *own)
 {
@@ -334,7 +339,7 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
     return now;
 }
 
-// Appends work[which] to `all`, the points of the cell over all choices so far.
+// Appends work[which] to `all`, which collects the points of the cell over all choices.
 static void append(struct run *run, struct set *all, size_t *cap, int which)
 {
     const struct set *set = &run->work[which];
@@ -355,7 +360,7 @@ static void append(struct run *run, struct set *all, size_t *cap, int which)
     all->n += set->n;
 }
 
-// Filters the set and copies it into the arena.
+// Filters the set and copies it to the arena.
 static struct set finish(struct run *run, struct set *all)
 {
     run->work[0].n = 0;
@@ -369,7 +374,8 @@ static struct set finish(struct run *run, struct set *all)
     return keep(run, 0);
 }
 
-// Skips choices whose own cost, children's least and rest together reach the threshold.
+// Skips a choice if its own cost, the least cost of the children and the rest together reach the
+// threshold.
 static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
 {
     struct tree *tree = run->front->tree;
@@ -419,7 +425,7 @@ static bool add_others(struct run *run)
     for (uint32_t i = tree->m; i-- > 0;) {
         struct tree_bucket *bucket = &tree->buckets[i];
         root[i] = bucket->parent == NONE ? i : root[bucket->parent];
-        // Parents have larger numbers: root[parent] is known.
+        // Parents have larger numbers than children, so root[parent] is known.
         int64_t others = all >= NEVER ? NEVER : all - tree->buckets[root[i]].message[0];
         for (size_t c = 0; c < bucket->cells; c++)
             bucket->down[c] = plus(bucket->down[c], others);
@@ -427,7 +433,7 @@ static bool add_others(struct run *run)
     return true;
 }
 
-// Roots share no edges, but they share rows: their points are added up like those of siblings.
+// Roots share no edges, but they share rows. So their points are summed like those of siblings.
 // joined[i] is kept for the pass back.
 static bool join_roots(struct run *run)
 {
@@ -484,8 +490,8 @@ static bool exceeds(const struct run *run, const struct point *point, const stru
     return point->cost > goal->cost;
 }
 
-// Returns the sums of `before` and `set` that may still become the goal: costs and usages are never
-// negative, so larger sums are dropped.
+// Returns the sums of `before` and `set` that may still become the goal. Costs and usages are never
+// negative, so sums above the goal are dropped.
 static struct set add_below_goal(struct run *run, struct set before, struct set set,
                                  const struct point *goal)
 {
@@ -503,7 +509,7 @@ static struct set add_below_goal(struct run *run, struct set before, struct set 
     return keep(run, 1);
 }
 
-// Finds points of `before` and `set` whose sum is the goal.
+// Finds a point of `before` and a point of `set` whose sum is the goal.
 static bool find_pair(const struct run *run, struct set before, struct set set, struct point *goal,
                       struct point *from_s)
 {
@@ -519,8 +525,8 @@ static bool find_pair(const struct run *run, struct set before, struct set set, 
     return false;
 }
 
-// Finds points of the children that sum up to the goal, into goals[child]. Adds child by child: a
-// node may have too many children to try all combinations.
+// Finds points of the children that sum to the goal and stores them in goals[child]. It adds child
+// by child, because a node may have too many children to try all combinations.
 static bool split(struct run *run, const struct cell *cell, uint32_t choice, struct point goal,
                   struct point *goals)
 {
@@ -552,8 +558,8 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
 }
 
 // Goes from the roots to the leaves with a goal (cost, usage) for every bucket. Takes the choice
-// whose own point plus points of the children is the goal. It exists, because the goal was made as
-// such a sum.
+// whose own point plus points of the children is the goal. It exists, because the goal was computed
+// as such a sum.
 static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 {
     struct tree *tree = run->front->tree;
@@ -595,8 +601,9 @@ static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 
 // ---- the elimination
 
-// Multipliers and usages; plain passes up and down; points from the leaves to the roots; the pass
-// back. Returns FRONT_NONE at once if the plain bound reaches the threshold.
+// Runs the steps: multipliers and usages, passes up and down without points, points from the leaves
+// to the roots, the pass back. Returns FRONT_NONE early if the bound without points reaches the
+// threshold.
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     struct tree *tree = run->front->tree;
@@ -605,9 +612,9 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     if (!run_multipliers(run) || !run_usages(run))
         return FRONT_FAILED;
     int64_t bound = tsr__tree_up(tree, run->unary);
-    // The margin is larger than the rounding error of the sums.
-    run->below = (double)threshold + paid(run);
-    run->below += 1e-9 * (fabs((double)threshold) + paid(run)) + 1e-3;
+    // the margin is larger than the rounding error of the sums
+    run->below = (double)threshold + multiplier_total(run);
+    run->below += 1e-9 * (fabs((double)threshold) + multiplier_total(run)) + 1e-3;
     run->front->effort->work += 3 * tree->cells;
     if ((double)bound >= run->below)
         return FRONT_NONE;
@@ -627,7 +634,7 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
         return FRONT_FAILED;
     if (run->over)
         return FRONT_OVER;
-    // filter has sorted the points by cost: the first is the cheapest.
+    // filter has sorted the points by cost, so the first is the cheapest
     struct set last = run->joined[tree->m];
     if (last.n == 0 || last.at[0].cost >= threshold)
         return FRONT_NONE;
@@ -635,7 +642,8 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     return pass_back(run, goals, x) ? FRONT_FOUND : FRONT_FAILED;
 }
 
-// Activates the row that is violated most; false: none is, or there are too many.
+// Activates the row that is violated most. Returns false if none is violated or too many rows are
+// active.
 static bool activate(struct run *run, const int64_t *load, bool *violated)
 {
     uint32_t worst = tsr__dense_worst(run->front->dense, load);
@@ -646,7 +654,7 @@ static bool activate(struct run *run, const int64_t *load, bool *violated)
     return true;
 }
 
-// Starts with the active rows only, which is cheap. If the solution violates another row, that row
+// Starts with few active rows, which is cheap. If the solution violates another row, that row
 // becomes active and the elimination is repeated. A solution that violates no row is optimal.
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
@@ -666,7 +674,7 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
         if (end == FRONT_FOUND) {
             tsr__dense_load(dense, x, load);
             again = activate(&run, load, &violated);
-            // The solution violates a row that cannot be activated.
+            // the solution violates a row that cannot be activated
             if (!again && violated)
                 end = FRONT_OVER;
         }

@@ -6,11 +6,11 @@
 
 #include "solve_dense.h"
 
-#define FRONT_ROWS 6 // most active rows
+#define FRONT_ROWS 6 // limit of active rows
 
 struct front {
     const struct dense *dense;
-    struct tree *tree;         // of all nodes
+    struct tree *tree;         // tree of all nodes
     uint32_t rows[FRONT_ROWS]; // active from the start: all rows with a multiplier
     uint32_t n_rows;
     const double *lambda; // multipliers, by row
@@ -20,7 +20,7 @@ struct front {
 enum front_end {
     FRONT_FOUND,  // x is optimal, with *cost < threshold
     FRONT_NONE,   // no solution costs less than threshold
-    FRONT_OVER,   // effort or max_points exceeded
+    FRONT_OVER,   // effort or max_points was exceeded
     FRONT_FAILED, // out of memory
 };
 // Finds the best solution below the threshold. Activates further rows as needed.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_heap.c - the solver's memory, and its effort.
+// solve_heap.c - the memory of the solver, and its effort limits.
 //
-// The solver replaces most tables many times. An arena would keep all of them, so each block comes
-// from the session's allocator and is linked into the heap's list. tsr__heap_done frees the blocks
-// that are left, also after a failure.
+// The solver replaces most tables many times. An arena would keep all of them. So each block comes
+// from the session's allocator and is linked into the list of the heap. tsr__heap_done frees the
+// blocks that are left, also after a failure.
 #include "internal.h"
 
 #include <time.h>
 
-// Precedes every block; `bytes` includes it.
+// Header of every block. `bytes` includes it.
 struct heap_block {
     struct heap_block *next, *before;
     size_t bytes;
-    size_t pad; // aligns what follows
+    size_t pad; // aligns the memory after the header
 };
 
 void tsr__heap_init(struct heap *heap, tsr_session *session)
@@ -26,7 +26,7 @@ void tsr__heap_done(struct heap *heap)
         tsr__heap_free(heap, heap->first + 1);
 }
 
-// Puts the block at the front of the list and returns the memory behind its header.
+// Puts the block at the front of the list and returns the memory after its header.
 static void *link_block(struct heap *heap, struct heap_block *block, size_t bytes)
 {
     *block = (struct heap_block){.next = heap->first, .bytes = bytes};
@@ -66,8 +66,8 @@ void *tsr__heap_get(struct heap *heap, size_t n, size_t size)
     return link_block(heap, block, bytes);
 }
 
-// Like realloc: on failure p stays valid. Unlinks the block first, because its neighbours point to
-// it.
+// Like realloc: after a failure p stays valid. Unlinks the block first, because its neighbours
+// point to it.
 void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size)
 {
     if (!p)
@@ -99,7 +99,7 @@ void tsr__heap_free(struct heap *heap, void *p)
     tsr__free(heap->session, block, block->bytes);
 }
 
-// Grows to 4, 8, 16 ... entries. False: out of memory, and the list is unchanged.
+// Grows to 4, 8, 16 ... entries. Returns false if out of memory; the list is then unchanged.
 bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size)
 {
     uint32_t wanted = *cap ? *cap * 2 : 4;
@@ -123,8 +123,8 @@ double tsr__effort_elapsed(const struct effort *effort)
     return now() - effort->start;
 }
 
-// Cancelled, out of work, or out of time, if there is a time limit; the same for the current slice.
-// Reads the clock last.
+// True if the session is cancelled, or if the work or time limit of the solve or of the current
+// slice is reached. Reads the clock last, because that is slow.
 bool tsr__effort_over(const struct effort *effort)
 {
     if (effort->session && tsr__cancelled(effort->session))

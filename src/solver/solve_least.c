@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_least.c - the smallest common bound of all limits for which the program is feasible, by
-// bisection. The planner uses it to say how much memory the devices would need if no plan fits.
+// solve_least.c - finds the smallest common bound of all limits for which the program is feasible.
+// The planner uses it to report how much memory the devices would need if no plan fits.
 //
-// Costs are ignored except for forbidden choices. The least usage at the time of the peak, without
-// other limits, is a lower bound and often tight. Otherwise the bound is bisected, and each step is
-// solved.
+// Costs are ignored except for forbidden choices. A first solution has its peak usage at some time.
+// The least usage at that time alone is a lower bound, and often it is the result. Otherwise the
+// bound is bisected, and each step is solved.
 //
-// Example: the first solution has its peak, 12, at time 3. At time 3 alone at least 9 are needed
-// (one_time), so the result is 9 .. 12. Bisection tries 10: infeasible, so 11 .. 12. It tries 11:
-// feasible. The result is 11.
+//     Example: the first solution has its peak, 12, at time 3. At time 3 alone at least 9 are
+//     needed (bound_at_time), so the result is between 9 and 12. Bisection tries 10: infeasible, so the
+//     result is 11 or 12. It tries 11: feasible. The result is 11.
 #include "solver/solver.h"
 
 #include <time.h>
 
 #define WORK      UINT64_C(4000000000)
-#define QUESTIONS 4 // a step of the bisection may take one in QUESTIONS of the effort that is left
+#define QUESTIONS 4 // a step of the bisection may use 1/QUESTIONS of the remaining effort
 
 struct least {
     const struct program *program;
-    struct program_options left; // effort that is left
-    unsigned parts;              // a solve may take one in `parts` of it
-    double end;                  // by the clock; 0: no time limit
+    struct program_options left; // remaining effort
+    unsigned parts;              // a solve may use 1/parts of it
+    double end;                  // end by the clock; 0: no time limit
     struct arena *arena;
     struct program q; // the program with costs 0
     struct program_least *out;
@@ -32,14 +32,14 @@ static struct program_weight zero_weight(const void *context, uint32_t a, uint32
     return (struct program_weight){0, 1};
 }
 
-// Copies the program with costs 0, except for those that are forbidden.
+// Copies the program with all costs 0, except forbidden ones.
 static bool copy_without_costs(struct least *least)
 {
     tsr__program_init(&least->q, least->arena);
     return tsr__program_add(&least->q, least->program, zero_weight, NULL) != UINT32_MAX;
 }
 
-// Takes an assignment whose peak is below the best so far.
+// Stores an assignment if its peak is below the best so far.
 static void offer(struct least *least, uint32_t *choice)
 {
     struct program_least found = {.found = true, .choice = choice, .least = -1};
@@ -66,8 +66,8 @@ static double now(void)
     return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
-// Subtracts a solve's work and time from what is left, but not down to 0, which would mean the
-// default.
+// Subtracts the work and time of a solve from the remaining effort, but not down to 0, which would
+// mean the default.
 static void spend(struct least *least, uint64_t work)
 {
     least->out->work += work;
@@ -82,9 +82,9 @@ static bool is_spent(const struct least *least)
            tsr__cancelled(least->arena->session);
 }
 
-// Effort of the next solve. Bisection splits it, so that one undecidable step leaves effort for the
-// others.
-static struct program_options effort(const struct least *least)
+// Returns the effort of the next solve. In bisection each step gets only a part, so that an
+// undecided step leaves effort for the others.
+static struct program_options next_effort(const struct least *least)
 {
     struct program_options options = least->left;
     options.work = (least->left.work - 1) / least->parts + 1;
@@ -92,10 +92,11 @@ static struct program_options effort(const struct least *least)
     return options;
 }
 
-// Solves with the same bound for all limits. A solution is taken even if it is not proved optimal.
-static tsr_status ask(struct least *least, int64_t bound, struct program_result *result)
+// Solves with the same bound for all limits. Uses the solution even if it is not proved optimal.
+static tsr_status solve_with_bound(struct least *least, int64_t bound,
+                                   struct program_result *result)
 {
-    struct program_options options = effort(least);
+    struct program_options options = next_effort(least);
     for (size_t i = 0; i < least->q.limits.n; i++)
         least->q.limits.at[i].bound = bound;
     tsr_status st = tsr__program_solve(&least->q, &options, least->arena, result);
@@ -107,9 +108,9 @@ static tsr_status ask(struct least *least, int64_t bound, struct program_result 
     return TSR_OK;
 }
 
-// Lower bound from one time: minimizes the sum of usages there, without limits. Example: uses of
-// {5, 3} and {4, 6} at one time need at least 3 + 4 = 7.
-static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
+// Computes a lower bound from one time: minimizes the sum of usages at that time, without limits.
+// Example: uses of {5, 3} and {4, 6} at one time need at least 3 + 4 = 7.
+static tsr_status bound_at_time(struct least *least, uint32_t limit, uint32_t time)
 {
     struct program q = least->q;
     struct program_result result;
@@ -146,24 +147,24 @@ static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
     return TSR_OK;
 }
 
-// True if the gap above `low` is worth another solve.
+// True if the gap above `low` is large enough for another solve.
 static bool is_far(const struct least *least, int64_t low)
 {
     int64_t best = least->out->least;
     return low < best && (double)(best - low) > least->left.near * (double)best;
 }
 
-// Bisects between the bound and the best solution. If a step finds no solution but is not proved
-// infeasible, only `low` rises, not the bound.
+// Bisects between the bound and the best solution. If a step finds no solution but infeasibility is
+// not proved, only `low` rises, not the bound.
 static tsr_status bisect(struct least *least)
 {
     struct program_least *out = least->out;
-    int64_t low = out->bound; // no solution was found below
+    int64_t low = out->bound; // no solution was found below this
     least->parts = QUESTIONS;
     while (is_far(least, low) && !is_spent(least)) {
         int64_t middle = low + (out->least - low) / 2;
         struct program_result result;
-        tsr_status st = ask(least, middle, &result);
+        tsr_status st = solve_with_bound(least, middle, &result);
         if (st != TSR_OK)
             return st;
         if (result.infeasible && low == out->bound)
@@ -174,8 +175,8 @@ static tsr_status bisect(struct least *least)
     return TSR_OK;
 }
 
-// Any solution first; then the lower bound at the time of its peak, up to four times while the peak
-// moves. That often proves the result without bisection.
+// Finds any solution first, then the lower bound at the time of its peak, up to four times while
+// the peak moves. Often this already proves the result.
 tsr_status tsr__program_least(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_least *out)
 {
@@ -192,13 +193,13 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
         return st;
     if (!copy_without_costs(&least))
         return TSR_NOMEM;
-    st = ask(&least, PROGRAM_MOST, &result); // any solution
+    st = solve_with_bound(&least, PROGRAM_MOST, &result); // find any solution
     for (int i = 0; i < 4; i++) {
         uint32_t limit = out->limit, time = out->time;
         bool open = st == TSR_OK && out->found && out->bound < out->least;
         if (!open || program->limits.n == 0 || is_spent(&least))
             break;
-        st = one_time(&least, limit, time);
+        st = bound_at_time(&least, limit, time);
         if (out->limit == limit && out->time == time)
             break;
     }

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_probe.c - probing: fixes each choice in turn and propagates its consequences (arc
 // consistency). If a node has no choice left, or the least usage violates a row, the choice is
-// infeasible and removed.
+// infeasible and is removed.
 //
-// Example: u = 1 allows only v = 1, v = 1 uses 6, u = 1 uses 5, and the row's bound is 10. Neither
-// choice violates the row by itself, but u = 1 needs 11: it is removed. solve_reduce.c probes when
-// its other reductions find nothing.
+//     Example: the row's bound is 10. u = 1 uses 5 and allows only v = 1, which uses 6. Neither
+//     choice violates the row by itself, but u = 1 needs 11, so it is removed.
+//
+// solve_reduce.c probes when its other reductions find nothing.
 #include "internal.h"
 
-#define REACH 200 // most nodes that one trial changes
+#define REACH 200 // limit of nodes that one trial changes
 
-// Between trials `alive` is all 1, `left` is k, `extra` is 0, and both lists are empty.
+// State of the trials. Between trials `alive` is all 1, `left` is k, `extra` is 0, and both lists
+// are empty.
 struct probe {
     struct core *core;
     uint8_t **alive; // by node
     uint32_t *left;
     uint32_t *changed, n_changed, *queue, n_queue;
-    uint8_t *known, *queued; // in `changed`; in `queue`
+    uint8_t *known, *queued; // whether the node is in `changed`; in `queue`
     int64_t *extra;          // by row
 };
 
-// All choices are alive. Arrays that could not be allocated stay NULL, which probe_done accepts.
+// Starts with all choices alive. Arrays that could not be allocated stay NULL, which probe_done
+// accepts.
 static bool probe_init(struct probe *probe, struct core *core)
 {
     struct heap *heap = core->heap;
@@ -57,7 +60,7 @@ static void probe_done(struct probe *probe)
         tsr__heap_free(heap, all[i]);
 }
 
-// Remembers a node whose choices change; false: REACH is exceeded.
+// Records a node whose choices change. Returns false if REACH is exceeded.
 static bool mark_changed(struct probe *probe, uint32_t v)
 {
     if (!probe->known[v]) {
@@ -73,7 +76,7 @@ static bool mark_changed(struct probe *probe, uint32_t v)
     return true;
 }
 
-// True if choice j of o has a partner at v that is alive.
+// True if choice j of o has an allowed partner at v that is alive.
 static bool is_supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
                          uint32_t j, uint32_t v)
 {
@@ -83,14 +86,14 @@ static bool is_supported(const struct probe *probe, const struct core_edge *edge
     return false;
 }
 
-// Removes the choices of o without a partner at v; false: none is left.
+// Removes the choices of o without a partner at v. Returns false if none is left.
 static bool remove_unsupported(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
     uint32_t o = edge_other(edge, v), k = probe->core->nodes[o].k;
     for (uint32_t j = 0; j < k; j++)
         if (probe->alive[o][j] && !is_supported(probe, edge, o, j, v)) {
             if (!mark_changed(probe, o))
-                break; // REACH is exceeded: removals elsewhere remain valid
+                break; // REACH is exceeded; the removals so far remain valid
             probe->alive[o][j] = 0;
             probe->left[o]--;
         }
@@ -98,7 +101,7 @@ static bool remove_unsupported(struct probe *probe, const struct core_edge *edge
     return probe->left[o] > 0;
 }
 
-// Propagates until nothing changes; false: a node has no choice left.
+// Propagates until nothing changes. Returns false if a node has no choice left.
 static bool propagate(struct probe *probe)
 {
     const struct core *core = probe->core;
@@ -112,7 +115,7 @@ static bool propagate(struct probe *probe)
     return true;
 }
 
-// True if the least usage of the changed nodes keeps all rows.
+// True if the least usage of the changed nodes satisfies all rows.
 static bool keeps_rows(struct probe *probe)
 {
     const struct core *core = probe->core;
@@ -134,7 +137,7 @@ static bool keeps_rows(struct probe *probe)
         }
         core->effort->work += node->uses.n * (uint64_t)node->k;
     }
-    // The least usage of all other nodes is 0: trim_uses has subtracted the rest from the bounds.
+    // The least usage of all other nodes is 0, because trim_uses has subtracted it from the bounds.
     bool ok = true;
     int64_t sum = 0;
     for (uint32_t row = begin; row < end; row++) {
@@ -147,7 +150,8 @@ static bool keeps_rows(struct probe *probe)
     return ok;
 }
 
-// Tries one choice, propagates its consequences, and restores the state.
+// Tries one choice, propagates its consequences, and restores the state. True if no contradiction
+// was found.
 static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
 {
     const struct core *core = probe->core;
@@ -168,7 +172,7 @@ static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
     return ok;
 }
 
-// Infeasible choices are removed before the next node, so that later trials profit.
+// Removes infeasible choices before the next node, so that later trials can use the removals.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
 {
     struct probe probe;

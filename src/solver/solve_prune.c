@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_prune.c - reduced-cost fixing: removes the choices that no better solution can have.
 //
-// The dual gives a lower bound for all solutions with a given choice (tsr__dual_through). A choice
-// whose bound is above the known cost is forbidden. If the gap is small, few choices are left, and
-// the rest often has small enough treewidth for elimination, which proves the known solution or
-// finds a better one.
+// The dual gives a lower bound for all solutions with a given choice (tsr__dual_through). If that
+// bound is above the known cost, the choice is forbidden. If the gap is small, few choices are
+// left. The restricted program often has a treewidth that is small enough for elimination, which
+// proves the known solution or finds a better one.
 //
-// Example: 30 nodes have 819 choices, the known cost is 67.34 and the bound is 67.20. 150 choices
-// have bounds up to 67.34; the program restricted to them is solved at once.
+//     Example: 30 nodes have 819 choices, the known cost is 67.34 and the bound is 67.20. 150
+//     choices have bounds up to 67.34; the program restricted to them is solved at once.
 //
-// The restricted program has the same optimum, unless the known solution is optimal already: a
-// better solution has no forbidden choice.
+// A solution that is better than the known one has no forbidden choice. So the restricted program
+// has the same optimum, unless the known solution is already optimal.
 #include "solve_prune.h"
 
 #include <math.h>
 
 #define KEPT_SHARE 0.5 // if more of the choices are kept, another solve is not worth it
 
-// Larger than the rounding error of the sums.
+// Returns a margin that is larger than the rounding error of the sums.
 static double margin(const struct dual *dual)
 {
     return 1e-9 * (fabs(dual->bound) + dual->best_paid) + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_reduce.c - reductions that keep an optimum, with the limits taken into account.
+// solve_reduce.c - reductions that keep an optimum and respect the limits.
 //
 // - Arc consistency: removes choices without an allowed partner at some neighbour.
 // - Merging: a node whose choice is a function of a neighbour's choice merges into that neighbour.
@@ -7,31 +7,32 @@
 // - Dominance (solve_dominance.c) and probing (solve_probe.c) remove choices.
 // - Elimination: a node that uses nothing and has at most two neighbours is folded into them (R0,
 //   RI and RII of the PBQP literature).
-// - Rows: usage common to all choices of a node is subtracted from the bounds, rows that cannot be
-//   exceeded are dropped, choices that exceed a bound by themselves are removed.
+// - Rows: usage that all choices of a node have in common is subtracted from the bounds. Rows that
+//   cannot be exceeded are dropped. Choices that exceed a bound by themselves are removed.
 //
-// Worked example: u costs {3, 5}, v costs {0, 1}, the edge u-v is {0, 9; NEVER, 0} (rows: u), and v
-// uses nothing. v has one neighbour, so fold_leaf finds the best v for each choice of u:
-//   u = 0: min(0 + 0, 1 + 9) = 0 by v = 0;   u = 1: min(0 + NEVER, 1 + 0) = 1 by v = 1.
-// u then costs {3 + 0, 5 + 1} = {3, 6}, and the core records the step "u = 0 -> v = 0, u = 1 -> v =
-// 1". u has no edge left: fold_single takes u = 0 and adds 3 to the shift. tsr__core_expand reads
-// the steps in reverse order: u = 0, therefore v = 0. The cost is 3, the optimum of the program.
-// With a limit of 10, u using {6, 8} and v {2, 2}: trim_uses subtracts 2 from the bound for v,
-// which now uses nothing and can be eliminated, and 6 for u, which then uses {0, 2} of the
-// remaining 2.
+//     Example: u costs {3, 5}, v costs {0, 1}, the edge u-v is {0, 9; NEVER, 0} (rows: u), and v
+//     uses nothing. v has one neighbour, so fold_leaf finds the best v for each choice of u:
+//         u = 0: min(0 + 0, 1 + 9) = 0 by v = 0;   u = 1: min(0 + NEVER, 1 + 0) = 1 by v = 1
+//     u then costs {3 + 0, 5 + 1} = {3, 6}, and the core records "u = 0 -> v = 0, u = 1 -> v = 1".
+//     u has no edge left: fold_single takes u = 0 and adds 3 to the shift. tsr__core_expand reads
+//     the steps in reverse order: u = 0, therefore v = 0. The cost is 3, the optimum.
+//
+//     With a limit of 10, u uses {6, 8} and v {2, 2}. trim_uses subtracts 2 from the bound for v,
+//     which now uses nothing and can be eliminated. It subtracts 6 for u, which then uses {0, 2}
+//     of the remaining 2.
 #include "internal.h"
 
 #include <stdlib.h>
 
-#define MERGE_GROWTH 4         // largest growth of a hub's tables by a merge ...
-#define MERGE_CELLS  (1 << 18) // ... if they have more cells than this
-#define R2_CELLS     (1 << 24) // largest work of one RII elimination
+#define MERGE_GROWTH 4         // a merge may enlarge tables by this factor ...
+#define MERGE_CELLS  (1 << 18) // ... if they get more cells than this
+#define R2_CELLS     (1 << 24) // limit of the work of one RII elimination
 
 #define PROBES  4
-#define PROBING 0.02 // part of the effort for each round of probing
+#define PROBING 0.02 // part of the effort that each round of probing may use
 
-// Worklists. An edge may be in it twice; its flag `dirty` tells whether a visit is due. A node is
-// in it at most once (`queued`).
+// Worklists. An edge may be listed twice; its flag `dirty` tells whether a visit is due. A node is
+// listed at most once (`queued`).
 struct queue {
     LIST(uint32_t) edges, nodes;
 };
@@ -55,7 +56,7 @@ static void push_node(struct core *core, struct queue *queue, uint32_t v)
     }
 }
 
-// Queues everything that depends on the choices of v, after v has lost some.
+// Queues everything that depends on the choices of v, after v has lost some of them.
 static void queue_neighbourhood(struct core *core, struct queue *queue, uint32_t v)
 {
     push_node(core, queue, v);
@@ -132,7 +133,8 @@ static void add_table(struct core *core, struct queue *queue, uint32_t u, uint32
     push_edge(core, queue, id);
 }
 
-// Records how an eliminated node follows from nodes that are eliminated later or stay.
+// Records how the choice of an eliminated node follows from nodes that are eliminated later or
+// stay.
 static void record(struct core *core, struct core_step step)
 {
     struct core_step *core_step = list_push(core->heap, &core->steps);
@@ -140,7 +142,7 @@ static void record(struct core *core, struct core_step step)
         *core_step = step;
 }
 
-// Removes the node with its edges and uses. The caller has recorded its step.
+// Removes the node with its edges and uses. The caller has already recorded its step.
 static void eliminate(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -154,7 +156,7 @@ static void eliminate(struct core *core, uint32_t v)
 
 // ---- arc consistency
 
-// True if choice i of v has a partner over the edge that is not dead.
+// True if choice i of v has an allowed partner over the edge that is not dead.
 static bool is_supported(const struct core *core, const struct core_edge *edge, uint32_t v,
                          uint32_t i, uint8_t *const *dead)
 {
@@ -165,7 +167,7 @@ static bool is_supported(const struct core *core, const struct core_edge *edge, 
     return false;
 }
 
-// Marks choices of w without support at v as dead; true if there were any.
+// Marks choices of w without support at v as dead. Returns true if there were any.
 static bool propagate(struct core *core, const struct core_edge *edge, uint32_t w,
                       uint8_t *const *dead)
 {
@@ -179,7 +181,7 @@ static bool propagate(struct core *core, const struct core_edge *edge, uint32_t 
     return any;
 }
 
-// Worklist algorithm. `dead` only grows, so it terminates, and then every remaining choice has a
+// A worklist algorithm. `dead` only grows, so it terminates; then every remaining choice has a
 // partner over every edge. Tables are changed once, at the end.
 static void arc_consistency(struct core *core)
 {
@@ -214,8 +216,8 @@ static void arc_consistency(struct core *core)
 
 // ---- merging
 
-// Adds the uses of v to u, read through the map. Example: v uses {5, 7} and the map is {1, 0, 1}:
-// the three choices of u use {7, 5, 7} more, over the same rows.
+// Adds the uses of v to u. Choice i of u has the usage of choice map[i] of v. Example: v uses {5,
+// 7} and the map is {1, 0, 1}. The three choices of u use {7, 5, 7} more, over the same rows.
 static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t *map)
 {
     struct core_node *to = &core->nodes[u], *from = &core->nodes[v];
@@ -237,7 +239,7 @@ static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t
     }
 }
 
-// Turns an edge of v into one of u, whose row i is row map[i] of v.
+// Turns an edge of v into an edge of u, whose row i is row map[i] of the old table.
 static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                        const uint32_t *map)
 {
@@ -254,8 +256,8 @@ static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint3
     push_node(core, queue, w);
 }
 
-// True if the merge repeats too many rows. Example: a hub of 1000 choices that takes over the edges
-// of a node with 2 choices makes their tables 500 times as large.
+// True if the merge repeats too many rows. Example: u has 1000 choices, v has 2. If u takes over
+// the edges of v, their tables become 500 times as large.
 static bool merge_grows(const struct core *core, uint32_t u, uint32_t v)
 {
     size_t before = 0, after = 0;
@@ -286,12 +288,12 @@ static void merge(struct core *core, struct queue *queue, uint32_t u, uint32_t v
     for (uint32_t i = 0; i < from->edges.n && !core->heap->failed; i++)
         merge_edge(core, queue, u, v, from->edges.at[i], map);
     eliminate(core, v);
-    push_node(core, queue, u); // its other edges have not changed
+    push_node(core, queue, u); // the other edges of u have not changed
 }
 
 // ---- one edge
 
-// For every choice of v: the number of allowed partners (up to 2), and the last of them.
+// Counts for every choice of v its allowed partners (up to 2) and stores the last of them.
 static bool count_partners(const struct core *core, const struct core_edge *edge, uint32_t v,
                            uint8_t *count, uint32_t *which)
 {
@@ -310,7 +312,7 @@ static bool count_partners(const struct core *core, const struct core_edge *edge
     return function;
 }
 
-// Marks the choices without a partner as dead; true if there are any.
+// Marks the choices without a partner as dead. Returns true if there are any.
 static bool mark_unsupported(const uint8_t *count, uint32_t k, uint8_t *dead)
 {
     bool any = false;
@@ -349,15 +351,15 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
     return true;
 }
 
-// Buffers for visits; each has room for the most choices of any node.
+// Buffers for visits. Each is large enough for the node with the most choices.
 struct scratch {
     uint8_t *count, *dead;
     uint32_t *which;
     struct dominance dominance;
 };
 
-// Applies the first reduction that fits. The edge may be gone afterwards; the queue has what is
-// left to do.
+// Applies the first reduction that is possible. The edge may be gone afterwards. Follow-up work is
+// in the queue.
 static void visit_edge(struct core *core, struct queue *queue, uint32_t id, struct scratch *scratch)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -407,7 +409,7 @@ static void trim_uses(struct core *core, uint32_t v)
     }
 }
 
-// RI: v has one neighbour w and its best choice depends on w alone: adds the minimum to the costs
+// RI: v has one neighbour w, so its best choice depends on w alone. Adds the minimum to the costs
 // of w.
 static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
 {
@@ -437,9 +439,9 @@ static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
     push_node(core, queue, w);
 }
 
-// RII: v has two neighbours a and b. A table between them replaces v: the minimum over v for each
-// pair of choices. Example: v costs {0, 4}, the edge to a {1, 0} and to b {2, 0} (by choice of v):
-// the cell is min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
+// RII: v has two neighbours a and b. A table between them replaces v; its cells are the minima over
+// v. Example: v costs {0, 4}, the edge to a {1, 0} and to b {2, 0} (by choice of v). The cell is
+// min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
 static void fold_link(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -493,7 +495,7 @@ static void fold_single(struct core *core, uint32_t v)
     eliminate(core, v);
 }
 
-// Marks choices as dead that sums of costs have made forbidden.
+// Marks choices as dead if sums of costs have made them forbidden.
 static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];
@@ -507,7 +509,7 @@ static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
-// Nodes with uses are not eliminated: the rows still depend on them.
+// Nodes with uses are not eliminated, because the rows still depend on them.
 static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];
@@ -539,13 +541,13 @@ static void visit_node(struct core *core, struct queue *queue, uint32_t v, struc
 
 struct sweep {     // by row
     int64_t *most; // sum of the largest usages
-    uint8_t *mark; // whether a use begins at this row, whether one ends after it
+    uint8_t *mark; // flags: a use begins at this row; a use ends after it
     uint8_t *keep;
 };
 enum { BEGINS = 1, ENDS = 2 };
 
-// Difference array: a use of rows 2..4 by at most 7 adds 7 at row 2 and -7 at row 5; prefix sums
-// then give the total of each row.
+// Uses a difference array: a use of at most 7 of rows 2..4 adds 7 at row 2 and -7 at row 5. Prefix
+// sums then give the total of each row.
 static bool sweep_init(struct core *core, struct sweep *sweep)
 {
     size_t n = (size_t)core->n_rows + 1;
@@ -570,9 +572,9 @@ static bool sweep_init(struct core *core, struct sweep *sweep)
     return true;
 }
 
-// Marks the rows to keep. A row is redundant if its uses are a subset of a kept neighbour's and its
-// bound is not smaller. `kept` is a stack of rows; between[i]: events between kept rows i - 1 and
-// i.
+// Marks the rows to keep. A row is redundant if its uses are a subset of those of a kept neighbour
+// and its bound is not smaller. `kept` is a stack of rows. between[i] has the events (uses that
+// begin or end) between the kept rows i - 1 and i.
 static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, uint8_t *between)
 {
     uint32_t n = 0;
@@ -580,12 +582,12 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
     for (uint32_t row = 0; row < core->n_rows; row++) {
         since |= sweep->mark[row] & BEGINS;
         bool needed = sweep->most[row] > core->row_bound[row], covered = false;
-        // No use has ended since the kept row below, so its uses are a subset of this row's. If the
-        // bound here is not larger, that row is redundant.
+        // No use has ended since the kept row below, so the uses of that row are a subset of this
+        // row's. If the bound here is not larger, that row is redundant.
         while (needed && n && !(since & ENDS) &&
                core->row_bound[kept[n - 1]] >= core->row_bound[row])
             since |= between[--n];
-        // Conversely: no use has begun since, so this row is redundant.
+        // Conversely, if no use has begun since, this row is redundant.
         if (needed && n && !(since & BEGINS) &&
             core->row_bound[row] >= core->row_bound[kept[n - 1]])
             covered = true;
@@ -600,7 +602,7 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
         sweep->keep[kept[i]] = 1;
 }
 
-// Renumbers the kept rows; fresh[row]: number of kept rows before row.
+// Renumbers the kept rows. fresh[row] is the number of kept rows before `row`.
 static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fresh)
 {
     uint32_t n = 0;
@@ -618,7 +620,7 @@ static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fres
     core->n_rows = n;
 }
 
-// Moves uses to the new row numbers and drops those without rows.
+// Changes uses to the new row numbers and drops uses without rows.
 static void move_uses(struct core *core, struct queue *queue, uint32_t v, const uint32_t *fresh)
 {
     struct core_node *node = &core->nodes[v];
@@ -678,7 +680,7 @@ static void reduce_rows(struct core *core, struct queue *queue)
     tsr__heap_free(core->heap, between);
 }
 
-// Marks the choices of v that violate a row by themselves; true if there are any.
+// Marks the choices of v that violate a row by themselves. Returns true if there are any.
 static bool mark_violating(struct core *core, uint32_t v, uint8_t *dead)
 {
     const struct core_node *node = &core->nodes[v];
@@ -712,7 +714,7 @@ static void remove_violating(struct core *core, struct queue *queue, struct scra
 
 // ---- the reduction loop
 
-// True if the rest of the effort should be left for the search.
+// True if the remaining effort should be left for the search.
 static bool is_effort_spent(const struct core *core)
 {
     const struct effort *effort = core->effort;
@@ -722,8 +724,8 @@ static bool is_effort_spent(const struct core *core)
            (effort->seconds > 0 && tsr__effort_elapsed(effort) > 0.7 * effort->seconds);
 }
 
-// Visits edges before nodes: they are cheap and often shrink nodes. Checks the effort every 256
-// visits; when enough is spent, the queues are emptied.
+// Visits edges before nodes, because edges are cheap and often shrink nodes. Checks the effort
+// every 256 visits. When enough is used up, it empties the queues.
 static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t i = 1; !core->infeasible; i++) {
@@ -766,7 +768,7 @@ static void join_edges(struct core *core, struct queue *queue)
     }
 }
 
-// Runs one round of probing; true if it removed choices.
+// Runs one round of probing. Returns true if it removed choices.
 static bool probe(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     uint8_t *lost = HEAP_ARRAY(core->heap, uint8_t, (size_t)core->n_nodes + 1);
@@ -782,8 +784,8 @@ static bool probe(struct core *core, struct queue *queue, struct scratch *scratc
     return any;
 }
 
-// Each round drains the queues and then reduces the rows, which may let more nodes be eliminated.
-// Probes only when a round changes nothing, at most PROBES times.
+// Each round empties the queues and then reduces the rows, after which more nodes may be
+// eliminated. Probes only when a round changes nothing, at most PROBES times.
 void tsr__core_reduce(struct core *core)
 {
     struct queue queue = {0};
@@ -815,7 +817,7 @@ void tsr__core_reduce(struct core *core)
         if (probes++ == PROBES || !probe(core, &queue, &scratch))
             break;
     } while (!core->infeasible && !core->heap->failed);
-    // If the effort ran out, unsupported choices may be left.
+    // If the effort was used up, choices without support may be left.
     if (!core->infeasible && !core->heap->failed && is_effort_spent(core))
         arc_consistency(core);
     tsr__heap_free(core->heap, queue.edges.at);

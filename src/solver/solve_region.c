@@ -2,26 +2,27 @@
 // solve_region.c - large neighbourhood search: solves a small region exactly, with all other nodes
 // fixed.
 //
-// A region is one ball of nodes, or several balls whose nodes are live at the same time: what one
-// frees the others may use. Rows between which no use of the region begins or ends form one span;
-// only the least slack of its rows matters. The region is eliminated exactly under Lagrange
-// multipliers. Multipliers of spans that are exceeded are raised, and it is eliminated again.
+// A region is one ball of nodes (a node and its surroundings in the graph), or several balls whose
+// nodes are live at the same time, so that one can use the resources that another frees.
+// Consecutive rows between which no use of the region begins or ends form one span; of the slacks
+// of its rows only the least matters. The region is eliminated exactly under Lagrange multipliers.
+// If it exceeds spans, their multipliers are raised and it is eliminated again.
 //
-// Worked example of spans, rows 0..9. The region's nodes use rows 2..5 and 4..7, so uses begin or
-// end at 2, 4, 6 and 8: rows 0-1 are span 0, 2-3 span 1, 4-5 span 2, 6-7 span 3, 8-9 span 4. Rows 2
-// and 3 have 7 and 3 left, and the region itself uses 4 there now: it may use 3 + 4 = 7 in span 1.
-// If the region's optimum uses 9 there, span 1 is exceeded by 2. Its multiplier grows by half and a
-// little (raise_multipliers) and the region is eliminated again, until it fits or the tries are
-// spent.
+//     Example of spans, rows 0..9. The region's nodes use rows 2..5 and 4..7, so uses begin or end
+//     at 2, 4, 6 and 8. The spans are rows 0-1, 2-3, 4-5, 6-7 and 8-9.
+//     Rows 2 and 3 have a slack of 7 and 3, and the region itself uses 4 there now: it may use
+//     3 + 4 = 7 in span 1. If the region's optimum uses 9 there, span 1 is exceeded by 2. Its
+//     multiplier is raised (raise_multipliers) and the region is eliminated again, until it fits
+//     or the number of tries is reached.
 #include "solve_region.h"
 
 #include <math.h>
 
 #define MOVE_CELLS 20000
 #define HUB_NODES  1200
-#define BRANCHES   12 // most neighbours of one node that a ball takes
+#define BRANCHES   12 // limit of neighbours of one node in a ball
 
-// Arrays are large enough for a region of all nodes and one span per row.
+// Allocates arrays that are large enough for a region of all nodes and one span per row.
 bool tsr__region_init(struct region *region, const struct dense *dense, struct effort *effort,
                       uint64_t *random)
 {
@@ -32,7 +33,7 @@ bool tsr__region_init(struct region *region, const struct dense *dense, struct e
                               .max_cells = MOVE_CELLS,
                               .center = NONE};
     region->x = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
-    region->room = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 1);
+    region->row_slack = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 1);
     region->weight = HEAP_ARRAY(heap, double, (size_t)dense->n + 1);
     region->nodes = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     region->place = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
@@ -45,7 +46,7 @@ bool tsr__region_init(struct region *region, const struct dense *dense, struct e
     region->base = HEAP_ARRAY(heap, int64_t *, (size_t)dense->n + 1);
     region->unary = HEAP_ARRAY(heap, int64_t *, (size_t)dense->n + 1);
     region->span = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n_rows + 1);
-    region->room_of = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
+    region->span_slack = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
     region->own = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
     region->held = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 2);
     region->multiplier = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 2);
@@ -58,22 +59,22 @@ bool tsr__region_init(struct region *region, const struct dense *dense, struct e
     return true;
 }
 
-// x may violate rows: their slack is then negative.
+// x may violate rows; their slack is then negative.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
     const struct dense *dense = region->dense;
     memcpy(region->x, x, dense->n * sizeof(uint32_t));
     region->lambda = lambda;
     region->cost = tsr__dense_cost(dense, x);
-    tsr__dense_load(dense, x, region->room);
+    tsr__dense_load(dense, x, region->row_slack);
     for (uint32_t row = 0; row < dense->n_rows; row++)
-        region->room[row] = dense->bound[row] - region->room[row];
+        region->row_slack[row] = dense->bound[row] - region->row_slack[row];
 }
 
 // ---- drawing a region
 
-// Makes `weight` a running sum, for draw_node to bisect. Example: slack {0, 6, 0} gives least = 6 /
-// (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
+// Makes `weight` a running sum, in which draw_node bisects. Example: slack {0, 6, 0} gives least =
+// 6 / (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
 void tsr__region_weigh(struct region *region, const struct dual *dual)
 {
     const struct dense *dense = region->dense;
@@ -81,7 +82,8 @@ void tsr__region_weigh(struct region *region, const struct dual *dual)
     tsr__dual_slack(dual, region->x, region->weight);
     for (uint32_t v = 0; v < dense->n; v++)
         total += region->weight[v];
-    double least = total / (2.0 * dense->n) + 1e-9, sum = 0; // a third is shared equally
+    // a third of the weight is shared equally
+    double least = total / (2.0 * dense->n) + 1e-9, sum = 0;
     for (uint32_t v = 0; v < dense->n; v++)
         region->weight[v] = sum += region->weight[v] + least;
 }
@@ -100,7 +102,7 @@ static uint32_t draw_node(struct region *region)
     return low;
 }
 
-// False: the node is in the region already.
+// Returns false if the node is already in the region.
 static bool add_node(struct region *region, uint32_t v)
 {
     if (region->place[v] != NONE)
@@ -142,7 +144,7 @@ static bool alive(const struct dense *dense, uint32_t v, uint32_t row)
     return false;
 }
 
-// Draws a node that is live at that row; NONE: there is none.
+// Draws a node that is live at that row. Returns NONE if there is none.
 static uint32_t draw_live(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
@@ -154,13 +156,15 @@ static uint32_t draw_live(struct region *region, uint32_t row)
     return NONE;
 }
 
-// Adds a node with many of its neighbours. Drawn as the end of an edge, so hubs are likely.
+// Adds a node with many of its neighbours. The node is drawn as the end of a random edge, so hubs
+// are likely.
 static void draw_hub(struct region *region)
 {
     const struct dense *dense = region->dense;
     const struct tree_edge *e = &dense->edges[random_next(region->random) % dense->n_edges];
     uint32_t v = random_next(region->random) % 2 ? e->a : e->b;
-    uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4); // neighbours kept, of four
+    // of every four neighbours, about this number is added
+    uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4);
     if (dense->first[v + 1] - dense->first[v] < 8)
         keep = 4;
     region->center = v;
@@ -174,8 +178,8 @@ static void draw_hub(struct region *region)
         add_ball(region, region->nodes[1 + random_next(region->random) % (n - 1)], 2);
 }
 
-// One time in eight a hub; otherwise a ball, or two to six smaller balls around nodes that are live
-// at one row of the first node. Sizes are random too.
+// Draws the region: one time in eight a hub, otherwise one ball, or two to six smaller balls around
+// nodes that are live at one row of the first node. Sizes are random too.
 static void draw_region(struct region *region)
 {
     const struct dense *dense = region->dense;
@@ -187,7 +191,7 @@ static void draw_region(struct region *region)
     uint32_t v = draw_node(region), uses = dense->first_use[v + 1] - dense->first_use[v];
     uint32_t most = random_next(region->random) % 4 ? 60 : 300;
     uint32_t size = 4 + (uint32_t)(random_next(region->random) % most);
-    if (random_next(region->random) % 16 == 0) // any order of magnitude
+    if (random_next(region->random) % 16 == 0) // one time in 16 a size of any order of magnitude
         size = 4 + (uint32_t)exp(random_unit(region->random) * log((double)dense->n));
     if (!uses || size > 500 || random_next(region->random) % 3 == 0) {
         add_ball(region, v, size);
@@ -203,7 +207,7 @@ static void draw_region(struct region *region)
 
 // ---- the region as a program
 
-// Makes room for `wanted` entries; entries may move.
+// Grows the list to `wanted` entries. The entries may move in memory.
 #define reserve(h, l, wanted)                                                                      \
     ((wanted) <= (l)->cap || grow_to(h, (void **)&(l)->at, &(l)->cap, wanted, sizeof(*(l)->at)))
 static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size)
@@ -216,7 +220,7 @@ static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_
     return true;
 }
 
-// Lists the best choices by the messages; the current choice comes first.
+// Lists the best choices by the messages of the dual. The current choice comes first.
 static uint32_t best_options(const struct region *region, const struct dual *dual, uint32_t v,
                              uint32_t few, uint32_t *out)
 {
@@ -236,8 +240,8 @@ static uint32_t best_options(const struct region *region, const struct dual *dua
     return n;
 }
 
-// The choices that each node may take: all (`whole`) or few. before[i] is the option of its current
-// choice; 0 if they are few, because best_options puts it first.
+// Lists the choices that each node may take: all (`whole`), or the best few. before[i] is the index
+// of the current choice; with few choices it is 0, because best_options puts it first.
 static bool fill_options(struct region *region, const struct dual *dual, uint32_t few)
 {
     size_t n = 0;
@@ -260,7 +264,7 @@ static bool fill_options(struct region *region, const struct dual *dual, uint32_
     return true;
 }
 
-// Cells of an edge for the options of its nodes.
+// Returns the cells of an edge for the listed choices of its nodes.
 static const int64_t *option_cells(struct region *region, const struct tree_edge *edge, uint32_t i,
                                    uint32_t j)
 {
@@ -275,8 +279,8 @@ static const int64_t *option_cells(struct region *region, const struct tree_edge
     return out;
 }
 
-// The first pass finds the edges inside the region (each once, at its end a) and counts cells, so
-// that the tables do not move while the second pass fills them.
+// The first pass finds the edges inside the region (each once, at its end a) and counts cells. So
+// the tables do not move while the second pass fills them.
 static bool fill_edges(struct region *region)
 {
     const struct dense *dense = region->dense;
@@ -307,7 +311,7 @@ static bool fill_edges(struct region *region)
     return true;
 }
 
-// Costs plus the edges to nodes outside the region.
+// Computes the costs of a node plus its edges to nodes outside the region.
 static void fill_base(struct region *region, uint32_t i)
 {
     const struct dense *dense = region->dense;
@@ -329,7 +333,8 @@ static void fill_base(struct region *region, uint32_t i)
     region->effort->work += (dense->first[v + 1] - dense->first[v]) * (uint64_t)k;
 }
 
-// base: costs without multipliers. unary: the same with multipliers, n cells further on.
+// `base` has the costs without multipliers. `unary` has the costs with multipliers, n cells further
+// on.
 static bool fill_cells(struct region *region)
 {
     size_t n = 0;
@@ -349,7 +354,7 @@ static bool fill_cells(struct region *region)
     return true;
 }
 
-// The part of the cost that the region can change.
+// Returns the part of the total cost that the region can change.
 static int64_t local_cost(const struct region *region, const uint32_t *choice)
 {
     int64_t sum = 0;
@@ -373,7 +378,7 @@ static int64_t local_cost(const struct region *region, const uint32_t *choice)
             *u##_end = (g)->dense->uses + (g)->dense->first_use[(g)->nodes[i] + 1];                \
          u < u##_end; u++)
 
-// own[s]: usage of span s with these choices, by a difference array.
+// own[s] becomes the usage of span s by these choices, computed with a difference array.
 static void use_spans(struct region *region, const uint32_t *choice, int64_t *own)
 {
     memset(own, 0, ((size_t)region->n_spans + 1) * sizeof(int64_t));
@@ -391,8 +396,8 @@ static void use_spans(struct region *region, const uint32_t *choice, int64_t *ow
         own[s] += own[s - 1];
 }
 
-// `span` first marks where uses begin or end, then holds the span of each row. A span's slack is
-// the least slack of its rows plus the region's own usage there.
+// `span` first marks where uses begin or end, then holds the span of each row. The slack of a span
+// is the least slack of its rows plus the usage of the region itself.
 static void find_spans(struct region *region, double factor)
 {
     const struct dense *dense = region->dense;
@@ -404,45 +409,47 @@ static void find_spans(struct region *region, double factor)
         region->span[use->begin] = region->span[use->end] = 1;
     }
     uint32_t n = 0;
-    region->room_of[0] = INT64_MAX;
+    region->span_slack[0] = INT64_MAX;
     region->multiplier[0] = 0;
     for (uint32_t row = 0; row < dense->n_rows; row++) {
         if (region->span[row]) {
             n++;
-            region->room_of[n] = INT64_MAX;
+            region->span_slack[n] = INT64_MAX;
             region->multiplier[n] = 0;
         }
         region->span[row] = n;
-        region->room_of[n] =
-            region->room[row] < region->room_of[n] ? region->room[row] : region->room_of[n];
+        region->span_slack[n] = region->row_slack[row] < region->span_slack[n]
+                                    ? region->row_slack[row]
+                                    : region->span_slack[n];
         region->multiplier[n] += region->lambda[row] * factor;
     }
-    // Uses that end behind the last row end at an extra span without slack or multiplier.
+    // Uses that end after the last row end at an extra span without slack or multiplier.
     if (region->span[dense->n_rows]) {
         n++;
-        region->room_of[n] = INT64_MAX;
+        region->span_slack[n] = INT64_MAX;
         region->multiplier[n] = 0;
     }
     region->span[dense->n_rows] = n;
     region->n_spans = n;
     use_spans(region, region->before, region->held);
     for (uint32_t s = 0; s <= n; s++)
-        region->room_of[s] =
-            region->room_of[s] == INT64_MAX ? INT64_MAX : region->room_of[s] + region->held[s];
+        region->span_slack[s] = region->span_slack[s] == INT64_MAX
+                                    ? INT64_MAX
+                                    : region->span_slack[s] + region->held[s];
     region->effort->work += dense->n_rows;
 }
 
-// Returns the sum over the spans of usage above the slack.
+// Returns the usage above the slack, summed over the spans.
 static double excess(const struct region *region, const int64_t *own)
 {
     double sum = 0;
     for (uint32_t s = 0; s <= region->n_spans; s++)
-        if (own[s] > region->room_of[s])
-            sum += (double)(own[s] - region->room_of[s]);
+        if (own[s] > region->span_slack[s])
+            sum += (double)(own[s] - region->span_slack[s]);
     return sum;
 }
 
-// sum[s] is the sum of the multipliers before span s: a use of spans 1..2 adds sum[3] - sum[1] per
+// sum[s] is the sum of the multipliers before span s. A use of spans 1..2 adds sum[3] - sum[1] per
 // unit.
 static void apply_multipliers(struct region *region)
 {
@@ -475,7 +482,7 @@ static void raise_multipliers(struct region *region, double step)
     for (uint32_t s = 0; s <= region->n_spans; s++)
         most = fmax(most, region->multiplier[s]);
     for (uint32_t s = 0; s <= region->n_spans; s++)
-        if (region->own[s] > region->room_of[s])
+        if (region->own[s] > region->span_slack[s])
             region->multiplier[s] = region->multiplier[s] * 1.5 + most * 0.02 + step;
 }
 
@@ -490,7 +497,8 @@ static void empty_region(struct region *region)
     region->center = NONE;
 }
 
-// Builds the region's tree, costs and spans. Nodes that make the treewidth too large stay fixed.
+// Builds the region's tree, costs and spans. Nodes that would make the treewidth too large stay
+// fixed.
 static bool prepare(struct region *region, double factor)
 {
     memset(region->fixed, 0, region->n);
@@ -510,8 +518,8 @@ static bool prepare(struct region *region, double factor)
     return true;
 }
 
-// Solves the region under the current multipliers into `choice`, and its usage into `own`. False:
-// the options contradict each other.
+// Solves the region under the current multipliers: stores the choices in `choice` and their usage
+// in `own`. Returns false if the listed choices contradict each other.
 static bool solve_region(struct region *region)
 {
     apply_multipliers(region);
@@ -536,12 +544,12 @@ static void apply_move(struct region *region, int64_t cost)
     for (uint32_t i = 0; i < region->n; i++)
         region->x[region->nodes[i]] = region->option[i][region->choice[i]];
     for (uint32_t row = 0; row < dense->n_rows; row++)
-        region->room[row] -= region->own[region->span[row]] - region->held[region->span[row]];
+        region->row_slack[row] -= region->own[region->span[row]] - region->held[region->span[row]];
     region->cost = cost;
     region->effort->work += dense->n_rows / 4;
 }
 
-// A first multiplier: cost of the region divided by its usage.
+// Returns a first multiplier: the cost of the region divided by its usage.
 static double first_step(const struct region *region, int64_t cost)
 {
     int64_t most = 1;
@@ -551,8 +559,8 @@ static double first_step(const struct region *region, int64_t cost)
     return 0.002 * ((double)cost + 1) / (double)most;
 }
 
-// Solves the region with growing multipliers until it keeps the rows; takes the result if it costs
-// at most `most`.
+// Solves the region with growing multipliers until it satisfies the rows. Applies the result if it
+// costs at most `most`.
 static bool improve(struct region *region, double factor, int64_t most, int tries)
 {
     bool taken = false;
@@ -589,7 +597,7 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
     return taken;
 }
 
-// Two options for each node where x and y differ, its choice in x first; all other nodes are fixed.
+// Each node where x and y differ has two choices, that of x first. All other nodes are fixed.
 bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most)
 {
     const struct dense *dense = region->dense;
@@ -618,7 +626,8 @@ static uint32_t worst_row(const struct region *region)
 {
     uint32_t worst = NONE;
     for (uint32_t row = 0; row < region->dense->n_rows; row++)
-        if (region->room[row] < 0 && (worst == NONE || region->room[row] < region->room[worst]))
+        if (region->row_slack[row] < 0 &&
+            (worst == NONE || region->row_slack[row] < region->row_slack[worst]))
             worst = row;
     return worst;
 }
@@ -637,14 +646,14 @@ static bool reduce_violation(struct region *region)
             return true;
         }
         for (uint32_t s = 0; s <= region->n_spans; s++)
-            if (region->own[s] > region->room_of[s])
+            if (region->own[s] > region->span_slack[s])
                 region->multiplier[s] = region->multiplier[s] * 2 + step;
     }
     return false;
 }
 
 // Repeatedly draws balls of nodes that are live at the most violated row and solves them with a
-// higher multiplier of that row, until all rows are kept.
+// higher multiplier for that row, until all rows are satisfied.
 bool tsr__region_repair(struct region *region, int tries)
 {
     for (int i = 0; i < tries; i++) {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_search.c - primal heuristics: solutions from the dual's messages, improved by large
-// neighbourhood search.
+// solve_search.c - primal heuristics: finds solutions from the dual's messages and improves them by
+// large neighbourhood search.
 //
 // solve.c alternates between two steps. Climbing (tsr__search_climb) passes messages and raises
 // multipliers; every few passes the messages are rounded to a candidate solution. Polishing
 // (tsr__search_polish) improves the best solution by moves. A move fixes some nodes, so that the
-// rest has small treewidth, and solves the rest exactly under the multipliers: most nodes change
+// rest has small treewidth, and solves the rest exactly under the multipliers. So most nodes change
 // together. If rows are violated, their multipliers grow and the move is repeated. Large programs
 // move one region at a time (solve_region.c).
 //
-// Example of a move: 25 nodes of 8 choices form a grid of 5 x 5. Eliminating it needs a table over
-// 6 nodes, 8^6 = 262144 cells, but MOVE_CELLS allows 20000. With the 5 nodes of the middle row
-// fixed (TREE_FIXED), two strips of 2 x 5 are left, whose tables cover 3 nodes, 8^3 = 512 cells:
-// one pass finds the best choices of 20 nodes given those 5. The next move fixes other nodes.
+//     Example of a move: 25 nodes of 8 choices form a grid of 5 x 5. Eliminating it needs a table
+//     over 6 nodes, 8^6 = 262144 cells, but MOVE_CELLS allows 20000. With the 5 nodes of the middle
+//     row fixed (TREE_FIXED), two strips of 2 x 5 are left, whose tables cover 3 nodes, 8^3 = 512
+//     cells: one pass finds the best choices of 20 nodes given those 5. The next move fixes others.
 #include "solve_search.h"
 
 #include <math.h>
 
 #define MOVE_CELLS 20000     // largest table of a move
-#define HELD       (1 << 20) // a plan with more cells is not kept
-#define SMALL      400       // programs up to this number of nodes have no regional moves
+#define HELD       (1 << 20) // a move plan whose tables have more cells is not kept
+#define SMALL      400       // programs with at most this number of nodes have no regional moves
 
 // Allocates one array of cells for all nodes; rows[v][choice] points into it.
 static int64_t **rows_of(const struct dense *dense)
@@ -62,7 +62,7 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
     return !heap->failed && tsr__dual_init(&search->dual, dense);
 }
 
-// Drops a plan's tree; plan_of builds another one.
+// Drops the tree of a move plan; plan_of builds another one.
 static void renew(struct search *search, int plan)
 {
     if (search->plans[plan].made)
@@ -76,7 +76,7 @@ void tsr__search_done(struct search *search)
         renew(search, i);
 }
 
-// Checks the cost first: most assignments fail there.
+// Checks the cost before the rows, because most assignments fail there.
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
     int64_t cost = tsr__dense_cost(search->dense, x);
@@ -95,7 +95,7 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
 // of 41.2 means that no solution costs less than 42. `sure` is exact and needs no margin.
 int64_t tsr__search_bound(const struct search *search)
 {
-    // More than the rounding error.
+    // more than the rounding error
     double magnitude = fabs(search->dual.best) + search->dual.best_paid;
     double bound = search->dual.best - 1e-10 * magnitude - 1e-6;
     int64_t whole = 0;
@@ -134,8 +134,9 @@ static void mark_ball(struct search *search, uint8_t *fixed, uint32_t size, uint
     }
 }
 
-// The first half of the plans covers all nodes, except those that must be fixed, and prefers not to
-// fix a random ball. In large programs the second half covers a ball alone.
+// Returns move plan i and builds it if needed. The first half of the plans cover all nodes except
+// those that must be fixed; they avoid fixing the nodes of a random ball. In large programs the
+// second half cover only a ball.
 static struct move_plan *plan_of(struct search *search, int i)
 {
     struct move_plan *plan = &search->plans[i];
@@ -154,13 +155,13 @@ static struct move_plan *plan_of(struct search *search, int i)
     if (!plan->made) {
         tsr__tree_free(&plan->tree);
         search->max_cells = search->max_cells > 2000 ? search->max_cells / 2
-                                                     : 1000; // all tables together too large
+                                                     : 1000; // all tables together are too large
     }
     search->effort->work += dense->n_edges * 4;
     return plan->made ? plan : NULL;
 }
 
-// penalty[v][choice]: multipliers times the usage of the choice. prefix[0] stays 0.
+// penalty[v][choice] becomes the multipliers times the usage of the choice. prefix[0] stays 0.
 static void set_penalties(struct search *search, const double *lambda)
 {
     const struct dense *dense = search->dense;
@@ -182,8 +183,8 @@ static void set_penalties(struct search *search, const double *lambda)
     }
 }
 
-// unary of the free nodes: cost, penalty, and the edges to fixed nodes at their choice in x. Edges
-// between two free nodes are in the tree.
+// Computes the unary costs of the free nodes: cost, penalty, and the edges to fixed nodes at their
+// choice in x. Edges between two free nodes are in the tree.
 static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
 {
     const struct dense *dense = search->dense;
@@ -204,19 +205,19 @@ static void prepare(struct search *search, const struct move_plan *plan, const u
     }
 }
 
-// Draws a plan; one time in four it is built anew. global: only plans over all nodes, which can
-// repair rows anywhere.
+// Draws a move plan; one time in four it is built anew. With `global`, only plans over all nodes
+// are drawn, which can repair rows anywhere.
 static int draw_plan(struct search *search, bool global)
 {
     int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
-    if (search->dense->n > SMALL) // mostly regions
+    if (search->dense->n > SMALL) // prefer regional plans
         plan = plan % half + (global || random_next(&search->random) % 8 == 0 ? 0 : half);
     if (random_next(&search->random) % 4 == 0)
         renew(search, plan);
     return plan;
 }
 
-// y becomes x with all free nodes at their optimum under the multipliers. y may be x.
+// Sets y to x with all free nodes at their optimum under the multipliers. y may be x.
 static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y)
 {
     struct move_plan *move_plan = plan_of(search, plan);
@@ -247,7 +248,7 @@ static void raise_multipliers(struct search *search)
     set_penalties(search, search->trial);
 }
 
-// Moves with growing multipliers (`trial`) until no row is violated.
+// Makes moves with growing multipliers (`trial`) until no row is violated.
 static bool repair(struct search *search, uint32_t *x, int tries)
 {
     if (search->local) {
@@ -290,8 +291,8 @@ bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
     return repair(search, x, tries) && tsr__search_offer(search, x);
 }
 
-// Moves from x to a y that keeps all rows. Repairing by other moves finds more than repeating the
-// same one, but is expensive in large programs.
+// Moves from x to a y that satisfies all rows. Repairing by other moves is more successful than
+// repeating the same move, but it is expensive in large programs.
 static bool try_move(struct search *search)
 {
     int plan = draw_plan(search, false);
@@ -301,16 +302,16 @@ static bool try_move(struct search *search)
     return move(search, plan, search->x, search->y) && repair(search, search->y, 4);
 }
 
-// Draws a factor for the multipliers of the bound, which are only a guess: exp(-3) .. exp(3),
-// mostly near 1. 0: only violated rows have multipliers.
+// Draws a factor for the multipliers of the bound, which are only a guess: between exp(-3) and
+// exp(3), mostly near 1. With 0, only violated rows have multipliers.
 static double draw_factor(struct search *search)
 {
     double u = random_unit(&search->random) * 2 - 1;
     return random_next(&search->random) % 4 == 0 ? 0 : exp(u * u * u * 3);
 }
 
-// Solves regions, one after another. `few` limits a node's choices to the best by the messages,
-// which allows larger regions.
+// Solves regions, one after another. `few` limits a node's choices to the best by the messages, so
+// that regions can be larger.
 static void move_regions(struct search *search, int rounds)
 {
     static const uint32_t few[] = {0, 0, 2, 3, 5, 8};
@@ -344,7 +345,7 @@ static void restart(struct search *search, int rounds)
     tsr__search_offer(search, region->x);
 }
 
-// Half of the time polishes a new start first, then the best solution.
+// One time in two, polishes a new start first. Then polishes the best solution.
 static void polish_regions(struct search *search, int rounds)
 {
     if (random_next(&search->random) % 2)
@@ -354,8 +355,8 @@ static void polish_regions(struct search *search, int rounds)
     tsr__search_offer(search, search->region.x);
 }
 
-// Solutions at lower multipliers are cheaper but violate rows: combines parts of them with the best
-// one.
+// Solutions at lower multipliers are cheaper but violate rows. This combines parts of them with the
+// best solution.
 void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda)
 {
     static const double factors[] = {0.995, 0.98, 0.95, 0.9, 0.8, 0.5};
@@ -377,8 +378,8 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
     tsr__search_offer(search, search->region.x);
 }
 
-// Regional moves (always in large programs), or moves over all nodes that may get worse by a random
-// fraction to leave local optima.
+// In large programs, and sometimes in others, makes regional moves. Otherwise makes moves over all
+// nodes and accepts results that are worse by a random fraction, to leave local optima.
 void tsr__search_polish(struct search *search, int rounds)
 {
     const struct dense *dense = search->dense;
@@ -388,7 +389,7 @@ void tsr__search_polish(struct search *search, int rounds)
         polish_regions(search, search->local ? rounds * 10 : rounds * 3);
         return;
     }
-    // Accept solutions that are worse by up to this fraction, drawn for each call.
+    // accept solutions that are worse by up to this fraction, drawn for each call
     static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
     double slack = worse[random_next(&search->random) % TSR_COUNT(worse)];
     int64_t most = search->best_cost + (int64_t)(slack * fabs((double)search->best_cost));
@@ -401,7 +402,7 @@ void tsr__search_polish(struct search *search, int rounds)
             search->trial[row] = search->dual.best_lambda[row] * factor;
         if (!try_move(search))
             continue;
-        // Continue from y; it becomes the best only if it is cheaper.
+        // continue from y; it becomes the best only if it is cheaper
         if (tsr__dense_cost(dense, search->y) <= most) {
             uint32_t *swap = search->x;
             search->x = search->y;
@@ -411,8 +412,8 @@ void tsr__search_polish(struct search *search, int rounds)
     }
 }
 
-// The tree has small treewidth, so the minimum of the relaxation is exact. Offers its solution; the
-// minimum minus the multipliers times the bounds is a bound of the program.
+// The tree has small treewidth, so the minimum of the relaxation is exact. Offers its solution. The
+// minimum minus the multipliers times the row bounds is a bound of the program.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
     const struct dense *dense = search->dense;
@@ -439,14 +440,14 @@ void tsr__search_exact(struct search *search, struct tree *tree, const double *l
 
 // ---- climbing
 
-// Rounds the messages to an assignment and offers it. If it violates rows, it may be repaired
-// first.
+// Rounds the messages to an assignment and offers it. If it violates rows, it is repaired first, if
+// `may_repair` is set.
 static void try_rounding(struct search *search, bool may_repair)
 {
     tsr__dual_round(&search->dual, search->x);
     if (tsr__dense_cost(search->dense, search->x) >= NEVER)
         return;
-    // Repairs are expensive in large programs: spend more on passes.
+    // repairs are expensive in large programs: use more of the effort for passes
     if (tsr__search_offer(search, search->x) || !may_repair ||
         search->repair_work > search->pass_work / 2)
         return;
@@ -457,9 +458,9 @@ static void try_rounding(struct search *search, bool may_repair)
     search->repair_work += search->effort->work - before;
 }
 
-// The target of a step is a bound that is higher by the factor `reach`. If it is missed for a
-// while, reach shrinks; when it is tiny, it starts again from the best multipliers. True: they were
-// restored, and no step is due.
+// The target of a step is a bound that is higher by the factor `reach`. If the target is missed for
+// a while, reach shrinks. When it is tiny, it is reset and the best multipliers are restored.
+// Returns true if they were restored; then no step is due.
 static bool adapt_reach(struct search *search)
 {
     struct dual *dual = &search->dual;
@@ -481,7 +482,7 @@ static bool adapt_reach(struct search *search)
     return true;
 }
 
-// If the bound is as close as doubles allow, computes it exactly.
+// Computes the bound exactly if it is already as close as doubles allow.
 static void prove_exactly(struct search *search)
 {
     double cost = (double)search->best_cost;
@@ -494,8 +495,8 @@ static void prove_exactly(struct search *search)
     search->effort->work += search->dual.cells;
 }
 
-// A pass, now and then a candidate, then a step of the multipliers towards a target: the best cost,
-// or `reach` above the best bound if that is less.
+// Each iteration runs a pass, sometimes rounds a candidate, and makes a step of the multipliers.
+// The target of the step is the best cost, or `reach` above the best bound if that is less.
 void tsr__search_climb(struct search *search, int passes)
 {
     struct dual *dual = &search->dual;

@@ -5,7 +5,7 @@
 
 #include "solve_region.h"
 
-#define SEARCH_PLANS 24 // cached sets of fixed nodes
+#define SEARCH_PLANS 24 // number of cached sets of fixed nodes
 
 struct move_plan {
     uint8_t *fixed;
@@ -22,11 +22,11 @@ struct search {
     uint32_t *best;
     int64_t best_cost;
     int64_t sure; // a bound computed in integers
-    // steps of the multipliers
+    // state of the steps of the multipliers
     double reach, last;
     int since;
-    uint64_t pass_work, repair_work; // spent so far
-    // moves
+    uint64_t pass_work, repair_work; // effort used so far
+    // state of the moves
     struct move_plan plans[SEARCH_PLANS];
     uint64_t max_cells;
     int64_t **penalty, **unary; // by node and choice
@@ -34,24 +34,25 @@ struct search {
     int64_t *load;
     uint32_t *x, *y, *queue;
     uint64_t random;
-    bool local; // large: moves are regional
+    bool local; // the program is large: moves are regional
     struct region region;
 };
 bool tsr__search_init(struct search *search, const struct dense *dense, struct effort *effort);
 void tsr__search_done(struct search *search);
-// Raises the bound; finds solutions on the way.
+// Raises the bound and finds solutions meanwhile.
 void tsr__search_climb(struct search *search, int passes);
 // Improves the best solution, if there is one.
 void tsr__search_polish(struct search *search, int rounds);
 // Finds a first solution if climbing found none (solve_dive.c).
 void tsr__search_dive(struct search *search);
-// Repairs an assignment without forbidden pairs to keep the rows, and offers it; false: not taken.
+// Repairs an assignment without forbidden pairs until it satisfies the rows, and offers it. Returns
+// false if it was not taken.
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries);
 // Minimizes the relaxation exactly, for programs of small treewidth: sets bound, solution and load.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda);
 // Combines the best solution with those at lower multipliers, for programs of small treewidth.
 void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda);
-// Offers an assignment; true if it keeps all rows and is the best so far.
+// Offers an assignment. Returns true if it satisfies all rows and is the best so far.
 bool tsr__search_offer(struct search *search, const uint32_t *x);
 // Returns the proved bound.
 int64_t tsr__search_bound(const struct search *search);

@@ -1,41 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_tree.c - bucket elimination (dynamic programming over a tree decomposition).
 //
-// A node's bucket is a table over its separator, the neighbours that are eliminated later: for each
-// combination of their choices, the least cost of the node and everything eliminated into it.
-// Example: a chain a - b - c, eliminated in this order. a costs {0, 4}, b {1, 0}, both tables are
-// {0, 5; 5, 0}, c costs {0, 0}. a's bucket has the separator {b}: message {min(0 + 0, 4 + 5), min(0
-// + 5, 4 + 0)} = {0, 4}. b's has {c} and adds a's message: b costs {1 + 0, 0 + 4} = {1, 4}, its
-// message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}. c is the root: min(0 + 1, 0 + 4) = 1.
-// Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
+// The bucket of a node is a table over its separator, the neighbours that are eliminated later. For
+// each combination of their choices it has the least cost of the node and of all nodes whose
+// messages it received.
+//
+//     Example: a chain a - b - c, eliminated in this order. a costs {0, 4}, b {1, 0}, c {0, 0},
+//     both tables are {0, 5; 5, 0}.
+//     a's bucket has the separator {b} and the message {min(0 + 0, 4 + 5), min(0 + 5, 4 + 0)} = {0,
+//     4}. b's bucket has the separator {c} and adds a's message: b costs {1 + 0, 0 + 4} = {1, 4}.
+//     Its message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}.
+//     c is the root: min(0 + 1, 0 + 4) = 1.
+//     Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
 #include "solve_tree.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// An edge with a fixed end is ignored: the caller has added it to the costs of the other end.
+// An edge with a fixed end is ignored here: the caller has added it to the costs of the other end.
 static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 {
     return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);
 }
 
-// An edge to a node with one choice is a vector over its other end. It must not connect the node:
-// eliminating it would make a clique of its neighbours.
+// An edge to a node with one choice is a vector over its other end. It must not connect the two
+// nodes, because eliminating the node would make a clique of its neighbours.
 static bool has_constant_end(const struct tree *tree, const struct tree_edge *edge)
 {
     return tree->k[edge->a] == 1 || tree->k[edge->b] == 1;
 }
 
-// ---- elimination order: always the node with the smallest bucket (min-weight)
+// ---- elimination order: the node with the smallest bucket comes next (min-weight)
 
-#define LARGE      5000                // nodes
-#define MOST_CELLS (UINT64_C(1) << 24) // all messages together
+#define LARGE      5000                // number of nodes up to which fix_one considers all nodes
+#define MOST_CELLS (UINT64_C(1) << 24) // limit of cells of all messages together
 
 typedef VEC(uint32_t) ids;
-// A node and its weight when it was pushed: log2 of its bucket's cells, i.e. of its own choices
-// times those of all neighbours. Example: 4 choices, neighbours with 8 and 2: 2 + 3 + 1 = 6, that
-// is 64 cells. Weights are in units of 2^-32, so that adding and subtracting neighbours does not
-// round.
+// A node and its weight when it was pushed. The weight is log2 of the cells of its bucket: its own
+// choices times those of all neighbours. Example: 4 choices, neighbours with 8 and 2: 2 + 3 + 1 =
+// 6, that is 64 cells. Weights are integers in units of 2^-32, so adding and subtracting them does
+// not round.
 struct heap_entry {
     int64_t weight;
     uint32_t node;
@@ -43,16 +47,16 @@ struct heap_entry {
 struct builder {
     struct tree *tree;
     struct arena arena; // freed when the order is found
-    ids *near;          // neighbours that are not eliminated yet
+    ids *near;          // neighbours that are not yet eliminated
     int64_t *weight, *log_k;
     struct heap_entry *heap; // may hold outdated entries
     size_t n_heap, cap;
-    int64_t most;     // weight of the largest allowed bucket
-    uint8_t *fixed;   // nodes to condition on, or NULL
+    int64_t most;     // limit of the weight of a bucket
+    uint8_t *fixed;   // nodes to leave out, or NULL
     uint64_t *random; // NULL: no node may be added to `fixed`
 };
 
-// Ties are broken by number, so that the order is the same on every machine.
+// Breaks ties by number, so that the order is the same on every machine.
 static bool before(struct heap_entry a, struct heap_entry b)
 {
     return a.weight < b.weight || (a.weight == b.weight && a.node < b.node);
@@ -78,7 +82,7 @@ static void heap_push(struct builder *builder, uint32_t node)
     builder->heap[at] = entry;
 }
 
-// The heap is not empty.
+// The heap must not be empty.
 static struct heap_entry heap_pop(struct builder *builder)
 {
     struct heap_entry top = builder->heap[0], last = builder->heap[--builder->n_heap];
@@ -111,7 +115,7 @@ static bool is_near(const ids *list, uint32_t v)
     return false;
 }
 
-// Makes u and v neighbours unless they are; searches the shorter list.
+// Makes u and v neighbours if they are not. Searches the shorter list.
 static void connect(struct builder *builder, uint32_t u, uint32_t v)
 {
     ids *nu = &builder->near[u], *nv = &builder->near[v];
@@ -138,7 +142,7 @@ static void disconnect(struct builder *builder, uint32_t u, uint32_t v)
         }
 }
 
-// The neighbours of v become its separator and a clique.
+// Eliminates v: its neighbours become its separator and a clique.
 static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *out)
 {
     ids *near = &builder->near[v];
@@ -151,7 +155,7 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         out->sep[i] = near->at[i];
         disconnect(builder, near->at[i], v);
     }
-    // The message of v is one table over all of them.
+    // the message of v is one table over all of them
     for (size_t i = 0; i < near->n; i++)
         for (size_t j = i + 1; j < near->n; j++)
             connect(builder, near->at[i], near->at[j]);
@@ -159,8 +163,8 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         heap_push(builder, near->at[i]);
 }
 
-// Conditions on a node of high weight, chosen at random among the best. In large graphs only
-// neighbours of one node are considered.
+// Fixes a node of high weight, chosen at random among the best. In large graphs only neighbours of
+// one node are considered.
 static bool fix_one(struct builder *builder, uint32_t around)
 {
     struct tree *tree = builder->tree;
@@ -168,7 +172,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     double most = -1;
     bool all = tree->n <= LARGE;
     const ids *nearby = &builder->near[around];
-    size_t last = all ? tree->n - 1 : nearby->n; // last: the node itself
+    size_t last = all ? tree->n - 1 : nearby->n; // the last one is the node itself
     for (size_t i = 0; i <= last; i++) {
         uint32_t v = around;
         if (all)
@@ -220,8 +224,8 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
     return !builder->arena.failed;
 }
 
-// Skips outdated heap entries. If even the smallest bucket is too large, conditions on a node if
-// allowed; otherwise there is no order.
+// Skips outdated heap entries. If even the smallest bucket is too large, fixes a node if that is
+// allowed. Otherwise there is no order.
 static bool find_order(struct builder *builder)
 {
     struct tree *tree = builder->tree;
@@ -279,7 +283,8 @@ static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, u
             factor->strides[i] = stride;
 }
 
-// Returns the bucket's next factor; add_factors has counted them. NULL: out of memory.
+// Returns the next factor of the bucket; add_factors has counted them. Returns NULL if out of
+// memory.
 static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *bucket,
                                       const int64_t *cell)
 {
@@ -289,7 +294,8 @@ static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *buc
     return factor->strides ? factor : NULL;
 }
 
-// Returns the bucket of the end that is eliminated first, or of the only end that has choices.
+// Returns the bucket of the end that is eliminated first. If one end has a single choice, returns
+// the bucket of the other.
 static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_edge *edge)
 {
     uint32_t a = tree->position[edge->a], b = tree->position[edge->b];
@@ -297,8 +303,8 @@ static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_e
     return &tree->buckets[first ? a : b];
 }
 
-// Counts, allocates, fills. A child's message is row-major over its separator: for choices 3 x 4
-// the strides are {4, 1}.
+// Counts the factors, allocates them, and fills them. A child's message is row-major over its
+// separator: for choices 3 x 4 the strides are {4, 1}.
 static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t n_edges,
                         const uint8_t *fixed)
 {
@@ -319,7 +325,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
         if (!bucket->factors || !bucket->message)
             return false;
     }
-    // Fill: tables of edges, row-major over a ...
+    // Fill: first the tables of edges, row-major over a ...
     for (size_t i = 0; i < n_edges; i++) {
         if (is_fixed(fixed, &edges[i]))
             continue;
@@ -330,7 +336,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
         set_stride(bucket, factor, edges[i].a, tree->k[edges[i].b]);
         set_stride(bucket, factor, edges[i].b, 1);
     }
-    // ... and messages of children, whose separators are contained in the parent's bucket.
+    // ... then the messages of children, whose separators are contained in the parent's bucket.
     for (uint32_t i = 0; i < tree->m; i++) {
         const struct tree_bucket *child = &tree->buckets[i];
         if (child->parent == NONE)
@@ -386,8 +392,8 @@ void tsr__tree_free(struct tree *tree)
 
 // ---- passes
 
-// Sums for every choice of the bucket's node into tree->acc: its costs plus the entries of all
-// factors at `offset`. Stride 1 is a separate loop so that the compiler vectorizes it.
+// For every choice of the bucket's node, sums its cost and the entries of all factors at `offset`
+// in tree->acc. Stride 1 has a loop of its own, so that the compiler vectorizes it.
 HOT static void accumulate(const struct tree *tree, const struct tree_bucket *bucket,
                            const int64_t *unary, const size_t *offset)
 {
@@ -428,14 +434,14 @@ void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket)
     }
 }
 
-// The first cell: all nodes of the separator take choice 0.
+// Sets the first cell: all nodes of the separator take choice 0.
 void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket)
 {
     memset(tree->at, 0, bucket->n_sep * sizeof(uint32_t));
     memset(tree->offset, 0, bucket->n_factors * sizeof(size_t));
 }
 
-// Children have smaller numbers than their parents: their messages are ready in time.
+// Children have smaller numbers than their parents, so their messages are ready in time.
 int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
 {
     int64_t total = 0;
@@ -458,7 +464,7 @@ int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
     return total;
 }
 
-// Offset of each factor, given a choice for every node of the separator.
+// Computes the offset of each factor for the given choices of the separator's nodes.
 void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, const uint32_t *choice)
 {
     size_t *offset = tree->offset;
@@ -469,7 +475,7 @@ void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, cons
     }
 }
 
-// Parents first: all nodes of a bucket's separator have a choice by then.
+// Visits parents first, so all nodes of a bucket's separator already have a choice.
 void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
 {
     for (uint32_t i = tree->m; i-- > 0;) {
@@ -484,8 +490,8 @@ void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
     }
 }
 
-// Adds one cell of the bucket to the down messages of its children. A child's own contribution is
-// subtracted: if the sum is allowed, so are all of its parts.
+// Adds one cell of the bucket to the down messages of its children. The child's own contribution is
+// subtracted. That is safe: if the sum is not NEVER, none of its terms is.
 static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell,
                       const size_t *offset)
 {
@@ -508,8 +514,8 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
     }
 }
 
-// down[cell] becomes the least cost of everything that is not below the bucket. In the example of
-// this file's head, b's down message at c = 0 is c's own cost, 0.
+// down[cell] becomes the least cost of everything outside the subtree of the bucket. In the example
+// at the top of this file, b's down message at c = 0 is c's own cost, 0.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     for (uint32_t i = 0; i < tree->m; i++) {
@@ -521,7 +527,7 @@ bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
         for (size_t c = 0; c < bucket->cells; c++)
             bucket->down[c] = bucket->parent == NONE ? 0 : NEVER;
     }
-    // Roots are independent: tsr__tree_marginals adds the minima of the others.
+    // Roots are independent; tsr__tree_marginals adds the minima of the other roots.
     for (uint32_t i = tree->m; i-- > 0;) {
         struct tree_bucket *bucket = &tree->buckets[i];
         tsr__tree_start(tree, bucket);
@@ -541,7 +547,8 @@ static uint32_t root_of(const struct tree *tree, uint32_t i)
     return i;
 }
 
-// A cell's sums plus its down message cover the node's own tree; other roots add their minima.
+// The sums of a cell plus its down message cover the tree of the node. The minima of the other
+// roots are added.
 void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out)
 {
     const struct tree_bucket *bucket = &tree->buckets[tree->position[node]];
