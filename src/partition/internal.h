@@ -40,8 +40,8 @@ void tsr__draft_types(struct draft *draft);
 int64_t tsr__part_ir(const struct draft *draft);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 
-// wrapped_model.c: tsr__wrapped_check checks whether a wrapped model is possible, tsr__wrapped_model
-// creates it.
+// wrapped_model.c: tsr__wrapped_check checks whether a wrapped model is possible,
+// tsr__wrapped_model creates it.
 tsr_status tsr__wrapped_check(struct draft *draft);
 tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out);
 

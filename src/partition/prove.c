@@ -239,8 +239,8 @@ static tsr_status check_member(struct part *part, const tsr_node *node, struct m
         meeting->seen++;
         if (node_equal(meeting->node, node) && same_place(meeting->node, node))
             return TSR_OK;
-        return report_difference(
-            part, node, "the members of a communication report_difference on its attributes");
+        return report_difference(part, node,
+                                 "the members of a communication disagree on its attributes");
     }
     if (ranks[0] != part->rank)
         return report_difference(part, node, "a communication is missing on its lowest rank");

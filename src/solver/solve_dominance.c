@@ -40,8 +40,8 @@ struct view {
     uint32_t k; // number of choices of the other end
 };
 
-// Fills buffers->views. A table whose columns are the node's choices is transposed, because its rows
-// are read often.
+// Fills buffers->views. A table whose columns are the node's choices is transposed, because its
+// rows are read often.
 static bool view_edges(struct core *core, uint32_t v, struct dominance *buffers)
 {
     const struct core_node *node = &core->nodes[v];

@@ -140,7 +140,8 @@ static void send_down(struct exact *exact, uint32_t v)
     }
 }
 
-// Allocates the messages, and scratch memory for `most` choices. The caller always calls free_buffers.
+// Allocates the messages, and scratch memory for `most` choices. The caller always calls
+// free_buffers.
 static bool alloc_buffers(struct exact *exact, uint32_t most)
 {
     const struct dense *dense = exact->dual->dense;

@@ -7,8 +7,8 @@
 // bound is bisected, and each step is solved.
 //
 //     Example: the first solution has its peak, 12, at time 3. At time 3 alone at least 9 are
-//     needed (bound_at_time), so the result is between 9 and 12. Bisection tries 10: infeasible, so the
-//     result is 11 or 12. It tries 11: feasible. The result is 11.
+//     needed (bound_at_time), so the result is between 9 and 12. Bisection tries 10: infeasible, so
+//     the result is 11 or 12. It tries 11: feasible. The result is 11.
 #include "solver/solver.h"
 
 #include <time.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_lookup.c - writes nodes that visitor up or update rows by index if the rows of the table are
+// emit_lookup.c - writes nodes that look up or update rows by index if the rows of the table are
 // sharded.
 //
 // An index of a row that another rank has looks up row 0, and the result is set to 0. The sum over

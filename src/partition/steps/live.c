@@ -7,7 +7,7 @@
 //         step 1  AllReduce Y/0 -> Y/1, group {0,1}   Y/1 is needed on rank 0, so Y/0 on both
 //         step 0  MatMul -> Y/0                       its inputs are needed on both ranks
 //     Rank 1 multiplies, sends and drops the result. If Y were not needed at all, the AllReduce
-//     would get no number_communication and no node.
+//     would get no number and no node.
 #include "internal.h"
 
 static void live_steps(struct draft *draft, step_list *steps);
