@@ -347,7 +347,8 @@ typedef struct OrtApi {
     OrtStatus *(*Node_GetNumSubgraphs)(const OrtNode *node, size_t *out);
     OrtStatus *(*Node_GetSubgraphs)(const OrtNode *node, const OrtGraph **out, size_t n,
                                     const char **names);
-    void *reserved_367[2];
+    void *reserved_367;
+    OrtStatus *(*Node_GetEpName)(const OrtNode *node, const char **out); // "": no provider yet
     void (*ReleaseExternalInitializerInfo)(OrtExternalInitializerInfo *info);
     const char *(*ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo *info);
     int64_t (*ExternalInitializerInfo_GetFileOffset)(const OrtExternalInitializerInfo *info);

@@ -28,12 +28,74 @@ struct ep_factory {
     atomic_int references;
 };
 
+// The options of the provider, as texts of the session's configuration say (options.c).
+struct ep_options {
+    struct arena arena;  // owns the texts
+    const char *devices; // NULL: the provider declines everything but EPContext models
+    tsr_plan_options plan_options;
+    VEC(tsr_dim_size) dims;
+    const char *plan, *cache, *summary; // files and folders; NULL: none
+    bool processes;                     // ranks are processes, not threads
+    int threads;                        // per rank; 0: cores / ranks
+    bool strict;
+    bool context;             // an EPContext model is written ...
+    const char *context_path; // ... to this file; NULL: beside the model
+};
+
+#define EP_MAX_RUNS 64 // that a session has at a time and that can be terminated
+// A run of the application's session that has not ended.
+struct active_run {
+    pthread_t thread;
+    const OrtRunOptions *options;
+};
+
 // The provider of one session of the application.
 struct provider {
     OrtEp ort; // first
     struct ep_factory *factory;
     const OrtLogger *logger;
     tsr_session *session;
+    struct ep_options options;
+    tsr_status options_status; // of reading them; the diagnostics are in the session
+    char reason[256]; // why the graph cannot be taken; "": it can
+    pthread_mutex_t lock;
+    struct active_run runs[EP_MAX_RUNS]; // under the lock, also:
+    size_t n_runs;                       // may be greater; the others are not listed
+};
+
+// Question about a graph: whether all of its nodes can be taken.
+struct claim {
+    const struct ep_api *api;
+    struct arena *arena;
+    const OrtNode **nodes; // of the graph
+    size_t n_nodes;
+    bool has_calls;   // of functions, which ONNX Runtime inlines before it asks again
+    char reason[256]; // why not; "": they can
+};
+
+// Where the partition of a fused node comes from.
+enum model_route { ROUTE_FILE, ROUTE_GRAPH };
+
+// A partition that is ready to run, in its folder.
+struct parts {
+    const char *folder;
+    struct temporary *temporary; // removed with the node; NULL: the folder stays
+    size_t devices, nodes, cut_nodes;
+    enum model_route route;
+    bool cached;
+};
+
+// The node that ONNX Runtime runs in place of the claimed graph.
+struct fused {
+    OrtNodeComputeInfo ort; // first
+    struct provider *provider;
+    struct arena arena;
+    struct parts parts;
+    const char **inputs, **outputs; // names, in the order of the node
+    size_t n_inputs, n_outputs;
+    pthread_mutex_t lock;  // one run at a time
+    tsr_job *job;          // ranks that are threads; NULL: to be opened
+    struct served *served; // ranks that are processes; NULL: to be opened
 };
 
 // ---- factory.c
@@ -45,6 +107,36 @@ OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOpti
 void tsr__ep_provider_free(struct provider *provider);
 // Converts an error of ONNX Runtime to a diagnostic and releases it: TSR_ENGINE. NULL: TSR_OK.
 tsr_status tsr__ep_report(tsr_session *session, const struct ep_api *api, OrtStatus *status);
+// The errors of the session as a status of ONNX Runtime; removes all diagnostics.
+OrtStatus *tsr__ep_failed(const struct ep_api *api, tsr_session *session, tsr_status status);
+void tsr__ep_log(const struct provider *provider, int level, const char *message);
+// The options of the run that the calling thread computes; NULL: not known.
+const OrtRunOptions *tsr__ep_run_options(struct provider *provider);
+
+// ---- options.c
+// To be freed in every case.
+tsr_status tsr__ep_options_read(tsr_session *session, const struct ep_api *api,
+                                const OrtSessionOptions *from, struct ep_options *out) TSR_MUST_USE;
+void tsr__ep_options_free(struct ep_options *options);
+
+// ---- claim.c
+void tsr__ep_decline(struct claim *claim, const char *format, ...) TSR_PRINTF(2, 3);
+// Checks inputs, outputs and nodes; the first problem is the claim's reason.
+OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph);
+OrtStatus *tsr__ep_check_nodes(struct claim *claim);
+
+// ---- parts.c
+// Plans and partitions the graph as the options of the provider say.
+tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, struct arena *arena,
+                              struct parts *out) TSR_MUST_USE;
+tsr_status tsr__ep_summary_write(const struct provider *provider, const struct parts *parts,
+                                 double seconds) TSR_MUST_USE;
+
+// ---- fused.c
+// The node in place of the graph; its ranks are open. *out is to be freed, also after an error.
+tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, const OrtNode *node,
+                             struct fused **out) TSR_MUST_USE;
+void tsr__ep_fused_free(struct fused *fused);
 
 // ---- graph_model.c
 // Writes the graph as a model file into the folder and loads it. For models that the application

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// provider.c - the execution provider in one session of the application.
+// provider.c - the execution provider in one session of the application: what ONNX Runtime asks it
+// from the creation of the session to its end.
+//
+// Errors of GetCapability are only logged by ONNX Runtime, and the model then runs elsewhere. So
+// everything that must fail the session is reported by Compile.
 #include "ep/internal.h"
+
+#include <stdio.h>
+
+#define ERROR_TEXT 4000
+
+// ---- errors and messages -----------------------------------------------------------------------
 
 tsr_status tsr__ep_report(tsr_session *session, const struct ep_api *api, OrtStatus *status)
 {
@@ -12,29 +22,193 @@ tsr_status tsr__ep_report(tsr_session *session, const struct ep_api *api, OrtSta
     return TSR_ENGINE;
 }
 
+OrtStatus *tsr__ep_failed(const struct ep_api *api, tsr_session *session, tsr_status status)
+{
+    char text[ERROR_TEXT];
+    size_t at = (size_t)snprintf(text, sizeof text, "Tessera: %s", tsr_status_text(status));
+    for (size_t i = 0; i < tsr_finding_count(session); i++) {
+        if (tsr_finding_value(session, i).severity != TSR_ERROR || at >= sizeof text)
+            continue;
+        int added = snprintf(text + at, sizeof text - at, "\n%s", tsr_finding_text(session, i));
+        at += added > 0 ? (size_t)added : 0;
+    }
+    tsr_finding_clear(session);
+    return api->ort->CreateStatus(status == TSR_USAGE ? ORT_INVALID_ARGUMENT : ORT_FAIL, text);
+}
+
+void tsr__ep_log(const struct provider *provider, int level, const char *message)
+{
+    const OrtApi *ort = provider->factory->api.ort;
+    OrtStatus *failed =
+        ort->Logger_LogMessage(provider->logger, level, message, "tessera", 0, EP_NAME);
+    if (failed)
+        ort->ReleaseStatus(failed);
+}
+
+// Warnings of the session go to the log; they are removed.
+static void log_warnings(struct provider *provider)
+{
+    tsr_session *session = provider->session;
+    for (size_t i = 0; i < tsr_finding_count(session); i++)
+        if (tsr_finding_value(session, i).severity == TSR_WARNING)
+            tsr__ep_log(provider, ORT_LOG_WARNING, tsr_finding_text(session, i));
+    tsr_finding_clear(session);
+}
+
+// ---- claiming ----------------------------------------------------------------------------------
+
+static OrtStatus *read_nodes(struct claim *claim, const OrtGraph *graph)
+{
+    const OrtApi *ort = claim->api->ort;
+    TRY(ort->Graph_GetNumNodes(graph, &claim->n_nodes));
+    claim->nodes = ARENA_ARRAY(claim->arena, const OrtNode *, claim->n_nodes + 1);
+    if (!claim->nodes)
+        return ort->CreateStatus(ORT_FAIL, "out of memory");
+    return ort->Graph_GetNodes(graph, claim->nodes, claim->n_nodes);
+}
+
+static OrtStatus *fuse_all(const struct claim *claim, OrtEpGraphSupportInfo *info)
+{
+    // Kept initializers would be inputs of the node, and in memory beside those of the ranks.
+    OrtNodeFusionOptions options = {ORT_API_EP, .drop_constant_initializers = true};
+    return claim->api->ep->EpGraphSupportInfo_AddNodesToFuse(info, claim->nodes, claim->n_nodes,
+                                                             &options);
+}
+
+static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, const OrtGraph *graph,
+                              OrtEpGraphSupportInfo *info)
+{
+    char message[400];
+    const OrtNode *parent = NULL;
+    TRY(read_nodes(claim, graph));
+    TRY(claim->api->ort->Graph_GetParentNode(graph, &parent));
+    if (claim->n_nodes == 0 || !provider->options.devices)
+        return NULL;
+    if (provider->options_status != TSR_OK) // which Compile reports
+        return parent ? NULL : fuse_all(claim, info);
+    if (parent) // a subgraph: taken with the main graph, or not at all
+        return tsr__ep_check_nodes(claim);
+    TRY(tsr__ep_check_graph(claim, graph));
+    if (claim->has_calls)
+        return NULL;
+    if (!claim->reason[0])
+        return fuse_all(claim, info);
+    snprintf(message, sizeof message, "the model is not sharded: %s", claim->reason);
+    tsr__ep_log(provider, ORT_LOG_WARNING, message);
+    return provider->options.strict ? fuse_all(claim, info) : NULL;
+}
+
+static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *info)
+{
+    struct provider *provider = (struct provider *)ep;
+    struct arena arena;
+    struct claim claim = {.api = &provider->factory->api, .arena = &arena};
+    tsr__arena_init(&arena, provider->session);
+    memcpy(claim.reason, provider->reason, sizeof claim.reason);
+    OrtStatus *status = claim_graph(provider, &claim, graph, info);
+    memcpy(provider->reason, claim.reason, sizeof claim.reason);
+    tsr__arena_free(&arena);
+    return status;
+}
+
+// ---- compiling ---------------------------------------------------------------------------------
+
+static tsr_status refuse(struct provider *provider)
+{
+    tsr__diag(provider->session, DIAG_ep_declined, NULL,
+              "leave out the option strict to run it unsharded",
+              "the execution provider cannot take this model: %s", provider->reason);
+    return TSR_UNSUPPORTED;
+}
+
+static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **nodes, size_t n,
+                          OrtNodeComputeInfo **infos, OrtNode **context_nodes)
+{
+    struct provider *provider = (struct provider *)ep;
+    (void)context_nodes;
+    tsr_status st = provider->options_status;
+    if (st == TSR_OK && provider->reason[0])
+        st = refuse(provider);
+    for (size_t i = 0; i < n; i++)
+        infos[i] = NULL;
+    for (size_t i = 0; i < n && st == TSR_OK; i++) {
+        struct fused *fused = NULL;
+        st = tsr__ep_fused_new(provider, graphs[i], nodes[i], &fused);
+        if (fused)
+            infos[i] = &fused->ort; // ONNX Runtime releases it, also after an error
+    }
+    if (st != TSR_OK)
+        return tsr__ep_failed(&provider->factory->api, provider->session, st);
+    log_warnings(provider);
+    return NULL;
+}
+
+static void release_infos(OrtEp *ep, OrtNodeComputeInfo **infos, size_t n)
+{
+    (void)ep;
+    for (size_t i = 0; i < n; i++)
+        tsr__ep_fused_free((struct fused *)infos[i]);
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+static OrtStatus *on_run_start(OrtEp *ep, const OrtRunOptions *options)
+{
+    struct provider *provider = (struct provider *)ep;
+    pthread_mutex_lock(&provider->lock);
+    if (provider->n_runs < EP_MAX_RUNS)
+        provider->runs[provider->n_runs] = (struct active_run){pthread_self(), options};
+    provider->n_runs++;
+    pthread_mutex_unlock(&provider->lock);
+    return NULL;
+}
+
+static OrtStatus *on_run_end(OrtEp *ep, const OrtRunOptions *options, bool synchronize)
+{
+    struct provider *provider = (struct provider *)ep;
+    (void)synchronize;
+    pthread_mutex_lock(&provider->lock);
+    size_t listed = size_min(provider->n_runs, EP_MAX_RUNS);
+    provider->n_runs--;
+    for (size_t i = 0; i < listed; i++) {
+        const struct active_run *run = &provider->runs[i];
+        if (run->options == options && pthread_equal(run->thread, pthread_self())) {
+            provider->runs[i] = provider->runs[listed - 1];
+            break;
+        }
+    }
+    pthread_mutex_unlock(&provider->lock);
+    return NULL;
+}
+
+// With ORT_PARALLEL another thread than that of the run computes. Then the run is known only if it
+// is the only one.
+const OrtRunOptions *tsr__ep_run_options(struct provider *provider)
+{
+    const OrtRunOptions *found = NULL;
+    pthread_mutex_lock(&provider->lock);
+    if (provider->n_runs == 1)
+        found = provider->runs[0].options;
+    for (size_t i = 0; i < size_min(provider->n_runs, EP_MAX_RUNS); i++)
+        if (pthread_equal(provider->runs[i].thread, pthread_self()))
+            found = provider->runs[i].options;
+    pthread_mutex_unlock(&provider->lock);
+    return found;
+}
+
+// ---- the provider ------------------------------------------------------------------------------
+
 static const char *get_name(const OrtEp *ep)
 {
     (void)ep;
     return EP_NAME;
 }
 
-static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *info)
+static OrtStatus *is_concurrent_run_supported(OrtEp *ep, bool *out)
 {
-    (void)ep, (void)graph, (void)info;
+    (void)ep;
+    *out = true; // runs of one node wait for each other
     return NULL;
-}
-
-static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t n,
-                          OrtNodeComputeInfo **infos, OrtNode **context_nodes)
-{
-    (void)graphs, (void)fused, (void)n, (void)infos, (void)context_nodes;
-    return ((struct provider *)ep)
-        ->factory->api.ort->CreateStatus(ORT_NOT_IMPLEMENTED, "no node was claimed");
-}
-
-static void release_infos(OrtEp *ep, OrtNodeComputeInfo **infos, size_t n)
-{
-    (void)ep, (void)infos, (void)n;
 }
 
 static const OrtEp functions = {
@@ -43,12 +217,14 @@ static const OrtEp functions = {
     .GetCapability = get_capability,
     .Compile = compile,
     .ReleaseNodeComputeInfos = release_infos,
+    .OnRunStart = on_run_start,
+    .OnRunEnd = on_run_end,
+    .IsConcurrentRunSupported = is_concurrent_run_supported,
 };
 
 OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOptions *options,
                                 const OrtLogger *logger, struct provider **out)
 {
-    (void)options;
     tsr_session *session = tsr_session_new(NULL);
     struct provider *provider = session ? tsr__alloc(session, sizeof *provider) : NULL;
     if (!provider) {
@@ -58,6 +234,11 @@ OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOpti
     *provider = (struct provider){
         .ort = functions, .factory = factory, .logger = logger, .session = session};
     atomic_fetch_add(&factory->references, 1);
+    pthread_mutex_init(&provider->lock, NULL);
+    // Some bindings ignore an error of CreateEp and go on without the provider, so that Compile
+    // reports it.
+    provider->options_status =
+        tsr__ep_options_read(session, &factory->api, options, &provider->options);
     *out = provider;
     return NULL;
 }
@@ -65,6 +246,8 @@ OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOpti
 void tsr__ep_provider_free(struct provider *provider)
 {
     tsr_session *session = provider->session;
+    tsr__ep_options_free(&provider->options);
+    pthread_mutex_destroy(&provider->lock);
     tsr__ep_factory_release(provider->factory);
     tsr__free(session, provider, sizeof *provider);
     tsr_session_free(session);

@@ -39,12 +39,13 @@ struct rank {
     const char *device;   // name of the rank's device, or NULL
     int64_t weight_bytes; // of its part; 0: not known
     const tsr_run_options *options;
-    const struct gpu *gpu;         // some rank of the job is on a GPU: its driver; NULL: none is
-    const char *profile;           // ONNX Runtime's profile starts so; NULL: not traced
-    struct shared_weights *shared; // NULL: none
-    bool unpacked;                 // weights stay as they lie in their files
-    bool packs_alone;              // shares no packed weights with other ranks
-    bool container_refused;        // packs_alone because the engine refused to share them
+    const OrtRunOptions *run_options; // of the next run; NULL: the defaults
+    const struct gpu *gpu;            // some rank of the job is on a GPU: its driver; NULL: none is
+    const char *profile;              // ONNX Runtime's profile starts so; NULL: not traced
+    struct shared_weights *shared;    // NULL: none
+    bool unpacked;                    // weights stay as they lie in their files
+    bool packs_alone;                 // shares no packed weights with other ranks
+    bool container_refused;           // packs_alone because the engine refused to share them
     // made by the rank
     struct endpoint *base; // below `endpoint` where ranks may be on GPUs; else NULL
     struct gpu_seat *seat; // this rank is on a GPU

@@ -209,3 +209,10 @@ uint64_t tsr__job_plan(const tsr_job *job)
         return 0;
     return job->rank_threads[0].rank.plan;
 }
+
+// The ranks wait for work: tsr_job_start publishes this with the run, under the lock.
+void tsr__job_set_run_options(tsr_job *job, const OrtRunOptions *options)
+{
+    for (int i = 0; i < job->n; i++)
+        job->rank_threads[i].rank.run_options = options;
+}

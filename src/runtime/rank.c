@@ -307,7 +307,7 @@ static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->binding)
         return tsr__gpu_run(rank, run_slot);
-    return rank->engine->api->Run(rank->ort, NULL, rank->input_names,
+    return rank->engine->api->Run(rank->ort, rank->run_options, rank->input_names,
                                   (const OrtValue *const *)run_slot->ins, rank->n_inputs,
                                   rank->output_names, rank->n_outputs, run_slot->outs);
 }

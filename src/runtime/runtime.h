@@ -16,8 +16,26 @@ struct OrtStatus;
 struct OrtSessionOptions;
 struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
                                    struct OrtSessionOptions *options);
+
+// ---- ranks of a host process that must not be forked (served.c)
+
+struct served;
+// Starts the program and waits until its ranks are ready. host: the ONNX Runtime of this process;
+// the ranks run in the same library. threads: per rank; 0: cores / ranks. *out is to be closed.
+tsr_status tsr__served_open(tsr_session *session, const char *folder, const struct OrtApiBase *host,
+                            int threads, struct served **out);
+// One run. After a failure there are no more: it is to be closed.
+tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs);
+void tsr__served_close(struct served *served); // NULL is fine; no process is left
 // All that the program tessera-ranks does (served_ranks.c): its exit code.
-int tsr__served_work(const char *folder, const char *engine);
+int tsr__served_work(const char *folder, const char *engine, int threads);
+
+// ---- jobs (job_common.c)
+
+struct OrtRunOptions;
+// Options of ONNX Runtime for the following runs of ranks that are threads; their terminate flag
+// ends a run. NULL: none. Must be valid until the runs have ended.
+void tsr__job_set_run_options(tsr_job *job, const struct OrtRunOptions *options);
 
 // ---- before a run, under a launcher (transports.c)
 

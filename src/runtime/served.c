@@ -9,6 +9,7 @@
 #include "runtime/served.h"
 #include "transport/transport.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,6 +26,8 @@
 #define TELL_S  1.0 // for the kernel to tell how it ended, after its socket has
 #define END_S   5.0 // for it to end by itself after its socket has ended
 
+#define ENGINE_NAME "libonnxruntime.so"
+
 extern char **environ;
 
 struct served {
@@ -35,6 +38,11 @@ struct served {
     char how[64];     // how it ended
 };
 
+// What the program is told when it starts.
+struct served_start {
+    const char *folder, *engine, *threads;
+};
+
 // ---- starting ----------------------------------------------------------------------------------
 
 static tsr_status cannot_start(tsr_session *session, const char *hint, const char *why)
@@ -43,6 +51,35 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
               "the program " SERVED_PROGRAM ", which runs the ranks, could not be started: %s",
               why);
     return TSR_PEER;
+}
+
+// Path of the host's ONNX Runtime, for another process to load; "": it is in no library that can be
+// loaded alone. Python's is inside of an extension module, which has such a library beside it.
+static void find_engine(const OrtApiBase *base, char *out, size_t n)
+{
+    void *inside;
+    char path[PATH_MAX];
+    out[0] = 0;
+    memcpy(&inside, &base->GetApi, sizeof inside); // ISO C has no cast from function to data
+    if (!tsr__file_at(inside, path, sizeof path))
+        return;
+    const char *slash = strrchr(path, '/');
+    int length = (int)(slash - path);
+    snprintf(out, n, "%s", path);
+    if (strncmp(slash, "/" ENGINE_NAME, sizeof ENGINE_NAME) == 0)
+        return;
+    snprintf(out, n, "%.*s", length, path);
+    DIR *folder = opendir(out);
+    out[0] = 0;
+    const struct dirent *entry = NULL;
+    if (folder)
+        entry = readdir(folder);
+    while (entry && strncmp(entry->d_name, ENGINE_NAME, sizeof ENGINE_NAME - 1) != 0)
+        entry = readdir(folder);
+    if (entry)
+        snprintf(out, n, "%.*s/%s", length, path, entry->d_name);
+    if (folder)
+        closedir(folder);
 }
 
 // The program beside the library that this code is in, or below it in tessera/, where packages put
@@ -63,11 +100,12 @@ static bool find_program(char *out, size_t n)
 }
 
 // A fresh start: no handler, no blocked signal and no open file of this process is the program's.
-static int spawn_program(const char *program, const char *folder, const char *engine, int socket,
+static int spawn_program(const char *program, const struct served_start *start, int socket,
                          pid_t *pid)
 {
-    char *const words[] = {(char *)(uintptr_t)SERVED_PROGRAM, (char *)(uintptr_t)folder,
-                           (char *)(uintptr_t)engine, NULL};
+    char *const words[] = {(char *)(uintptr_t)SERVED_PROGRAM, (char *)(uintptr_t)start->folder,
+                           (char *)(uintptr_t)start->engine, (char *)(uintptr_t)start->threads,
+                           NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t none, all;
@@ -92,16 +130,16 @@ static int spawn_program(const char *program, const char *folder, const char *en
 // The child's end is closed here once it has it, so that this side reads the end of the stream when
 // the program is gone. It must not be number SERVED_SOCKET already: dup2 onto itself would leave it
 // to be closed with the start.
-static tsr_status start_program(struct served *served, const char *folder, const char *engine)
+static tsr_status start_program(struct served *served, const struct served_start *start)
 {
     char program[PATH_MAX];
     int ends[2];
     tsr_session *session = served->session;
     if (!find_program(program, sizeof program))
         return cannot_start(session,
-                            "put it beside libtessera_ops.so, where it was installed from; or "
-                            "partition again without --transport shm",
-                            "it is not beside libtessera_ops.so");
+                            "put it beside Tessera's library, where it was installed from; or "
+                            "use threads instead of shm",
+                            "it is not beside the library");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return cannot_start(session, "a higher limit of open files", strerror(errno));
     served->socket = ends[0];
@@ -112,7 +150,7 @@ static tsr_status start_program(struct served *served, const char *folder, const
     }
     if (theirs < 0)
         return cannot_start(session, "a higher limit of open files", strerror(errno));
-    int error = spawn_program(program, folder, engine, theirs, &served->pid);
+    int error = spawn_program(program, start, theirs, &served->pid);
     close(theirs);
     if (error == 0)
         return TSR_OK;
@@ -207,14 +245,18 @@ static tsr_status take_answer(struct served *served, tsr_tensors *to)
 
 // ---- calls -------------------------------------------------------------------------------------
 
-tsr_status tsr__served_open(tsr_session *session, const char *folder, const char *engine,
-                            struct served **out)
+tsr_status tsr__served_open(tsr_session *session, const char *folder, const OrtApiBase *host,
+                            int threads, struct served **out)
 {
+    char engine[PATH_MAX], number[16];
+    struct served_start start = {folder, engine, number};
+    find_engine(host, engine, sizeof engine);
+    snprintf(number, sizeof number, "%d", threads);
     struct served *served = tsr__alloc(session, sizeof *served);
     if (!served)
         return TSR_NOMEM;
     *served = (struct served){.session = session, .socket = -1, .how = "is gone"};
-    tsr_status st = start_program(served, folder, engine);
+    tsr_status st = start_program(served, &start);
     if (st == TSR_OK)
         st = take_answer(served, NULL);
     if (st != TSR_OK) {

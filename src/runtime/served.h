@@ -7,7 +7,7 @@
 // Both sides exchange notes (children.h) over one socket, which the program has as descriptor
 // SERVED_SOCKET:
 //
-//   this process                    tessera-ranks FOLDER ENGINE
+//   this process                    tessera-ranks FOLDER ENGINE THREADS
 //   (starts it)                     opens ONNX Runtime and the ranks, then sends READY
 //   START + full inputs       -->   makes the run, then sends START + its full outputs
 //   (closes the socket)             reads the end of the stream, ends its ranks and itself
@@ -20,14 +20,5 @@
 
 #define SERVED_PROGRAM "tessera-ranks"
 #define SERVED_SOCKET  3 // the program's end
-
-struct served;
-// Starts the program and waits until its ranks are ready. engine: the library of ONNX Runtime that
-// they are to run in; "": the one that the loader finds. *out is to be closed.
-tsr_status tsr__served_open(tsr_session *session, const char *folder, const char *engine,
-                            struct served **out);
-// One run. After a failure there are no more: it is to be closed.
-tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs);
-void tsr__served_close(struct served *served); // NULL is fine; no process is left
 
 #endif

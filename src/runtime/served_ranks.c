@@ -53,9 +53,10 @@ static bool serve_run(tsr_session *session, tsr_job *job, int fd)
 }
 
 static tsr_status open_ranks(tsr_session *session, const char *folder, const char *engine,
-                             tsr_job **out)
+                             int threads, tsr_job **out)
 {
-    tsr_run_options options = {.size = sizeof options, .transport = TSR_TRANSPORT_SHM};
+    tsr_run_options options = {
+        .size = sizeof options, .transport = TSR_TRANSPORT_SHM, .threads = threads};
     const char *library = NULL;
     if (engine[0])
         library = engine;
@@ -65,7 +66,7 @@ static tsr_status open_ranks(tsr_session *session, const char *folder, const cha
     return tsr__job_open_children(session, folder, &options, out);
 }
 
-int tsr__served_work(const char *folder, const char *engine)
+int tsr__served_work(const char *folder, const char *engine, int threads)
 {
     tsr_job *job = NULL;
     tsr_session *session = tsr_session_new(NULL);
@@ -73,7 +74,7 @@ int tsr__served_work(const char *folder, const char *engine)
     int fd;
     if (!session)
         return 1;
-    tsr_status st = open_ranks(session, folder, engine, &job);
+    tsr_status st = open_ranks(session, folder, engine, threads, &job);
     bool goes_on = answer(session, READY, st, NULL) && st == TSR_OK;
     while (goes_on && tsr__note_receive(SERVED_SOCKET, &note, &fd))
         goes_on = serve_run(session, job, fd);

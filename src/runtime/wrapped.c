@@ -28,13 +28,11 @@
 #include "transport/transport.h"
 #include "bundle/bundle.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 
-#define VARIADIC    2 // of GetInputCharacteristic
-#define ERROR_TEXT  2000
-#define ENGINE_NAME "libonnxruntime.so"
+#define VARIADIC   2 // of GetInputCharacteristic
+#define ERROR_TEXT 2000
 
 // The operator, as it is registered with one set of session options; never freed.
 struct wrapped_op {
@@ -106,43 +104,12 @@ static void close_ranks(struct wrapped *wrapped)
     tsr__arena_free(&wrapped->arena);
 }
 
-// Path of the host's ONNX Runtime, for another process to load; "": it is in no library that can be
-// loaded alone. Python's is inside of an extension module, which has such a library beside it.
-static void find_engine(const OrtApiBase *base, char *out, size_t n)
-{
-    void *inside;
-    char path[PATH_MAX];
-    out[0] = 0;
-    memcpy(&inside, &base->GetApi, sizeof inside); // ISO C has no cast from function to data
-    if (!tsr__file_at(inside, path, sizeof path))
-        return;
-    const char *slash = strrchr(path, '/');
-    int length = (int)(slash - path);
-    snprintf(out, n, "%s", path);
-    if (strncmp(slash, "/" ENGINE_NAME, sizeof ENGINE_NAME) == 0)
-        return;
-    snprintf(out, n, "%.*s", length, path);
-    DIR *folder = opendir(out);
-    out[0] = 0;
-    const struct dirent *entry = NULL;
-    if (folder)
-        entry = readdir(folder);
-    while (entry && strncmp(entry->d_name, ENGINE_NAME, sizeof ENGINE_NAME - 1) != 0)
-        entry = readdir(folder);
-    if (entry)
-        snprintf(out, n, "%.*s/%s", length, path, entry->d_name);
-    if (folder)
-        closedir(folder);
-}
-
 static tsr_status start_ranks(struct wrapped *wrapped, const char *path)
 {
     tsr_run_options options = {.size = sizeof options, .transport = TSR_TRANSPORT_THREADS};
-    char engine[PATH_MAX];
     if (!wrapped->processes)
         return tsr_job_open(wrapped->session, path, &options, &wrapped->job);
-    find_engine(wrapped->base, engine, sizeof engine);
-    return tsr__served_open(wrapped->session, path, engine, &wrapped->served);
+    return tsr__served_open(wrapped->session, path, wrapped->base, 0, &wrapped->served);
 }
 
 // The host's engine is needed in either case: it reads the inputs.

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// fused.c - the node that runs in place of the application's graph: it gives its inputs to the
+// ranks and returns what they compute.
+//
+// The ranks are threads of this process with sessions of the application's ONNX Runtime, or
+// processes of the program tessera-ranks. They are opened when the session is created, and again
+// after a run that failed: a failure ends the ranks.
+#include "ep/internal.h"
+#include "runtime/runtime.h"
+#include "transport/transport.h"
+
+#include <stdlib.h>
+
+// ---- the ranks ---------------------------------------------------------------------------------
+
+static void close_ranks(struct fused *fused)
+{
+    tsr_job_close(fused->job);
+    tsr__served_close(fused->served);
+    fused->job = NULL;
+    fused->served = NULL;
+}
+
+static tsr_status open_ranks(struct fused *fused)
+{
+    const struct provider *provider = fused->provider;
+    tsr_session *session = provider->session;
+    const OrtApiBase *base = provider->factory->api.base;
+    tsr_run_options options = {.size = sizeof options,
+                               .transport = TSR_TRANSPORT_THREADS,
+                               .threads = provider->options.threads,
+                               .no_pin = true}; // the application's threads need cores too
+    if (fused->job || fused->served)
+        return TSR_OK;
+    tsr_status st = tsr__engine_adopt(session, base); // also for processes: it reads the inputs
+    if (st != TSR_OK)
+        return st;
+    if (provider->options.processes)
+        return tsr__served_open(session, fused->parts.folder, base, options.threads,
+                                &fused->served);
+    return tsr_job_open(session, fused->parts.folder, &options, &fused->job);
+}
+
+// ---- a run -------------------------------------------------------------------------------------
+
+static tsr_status read_inputs(struct fused *fused, OrtKernelContext *context, tsr_tensors *to)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    tsr_session *session = fused->provider->session;
+    for (size_t i = 0; i < fused->n_inputs; i++) {
+        const OrtValue *given = NULL;
+        OrtStatus *failed = api->ort->KernelContext_GetInput(context, i, &given);
+        tsr_status st = tsr__ep_report(session, api, failed);
+        failed = NULL;
+        if (st == TSR_OK)
+            st = tsr__engine_view(session->engine, (OrtValue *)(uintptr_t)given, fused->inputs[i],
+                                  to, &failed);
+        if (failed)
+            st = tsr__ep_report(session, api, failed);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static OrtStatus *give_texts(const OrtApi *ort, const struct tensor *tensor, OrtValue *to)
+{
+    for (int64_t i = 0; i < tsr__tensor_elements(tensor); i++) {
+        struct str text = tsr__tensor_text(tensor, i);
+        char *at = NULL;
+        TRY(ort->GetResizedStringTensorElementBuffer(to, (size_t)i, text.n, &at));
+        if (text.n)
+            memcpy(at, text.p, text.n);
+    }
+    return NULL;
+}
+
+static OrtStatus *give_output(const OrtApi *ort, OrtKernelContext *context, size_t i,
+                              const struct tensor *tensor)
+{
+    OrtValue *value = NULL;
+    void *data = NULL;
+    TRY(ort->KernelContext_GetOutput(context, i, tensor->dims, (size_t)tensor->rank, &value));
+    if (!value)
+        return NULL; // not requested
+    if (tensor->type == TSR_STRING)
+        return give_texts(ort, tensor, value);
+    TRY(ort->GetTensorMutableData(value, &data));
+    if (tensor->bytes)
+        memcpy(data, tensor->data, tensor->bytes);
+    return NULL;
+}
+
+static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *context,
+                               const tsr_tensors *outputs)
+{
+    const OrtApi *ort = fused->provider->factory->api.ort;
+    for (size_t i = 0; i < fused->n_outputs; i++) {
+        int64_t at = tsr_tensors_find(outputs, fused->outputs[i]);
+        if (at < 0 || outputs->at[at]->rank < 0)
+            return ort->CreateStatus(ORT_FAIL, "Tessera: the ranks did not return an output");
+        TRY(give_output(ort, context, i, outputs->at[at]));
+    }
+    return NULL;
+}
+
+// Inputs that do not fit leave the ranks as they are. A failed run ends them.
+static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs, tsr_tensors *outputs)
+{
+    tsr_status st;
+    if (fused->served) {
+        st = tsr__served_run(fused->served, inputs, outputs);
+    } else {
+        tsr__job_set_run_options(fused->job, tsr__ep_run_options(fused->provider));
+        st = tsr_job_start(fused->job, inputs);
+        if (st != TSR_OK)
+            return st;
+        st = tsr_job_wait(fused->job, outputs);
+    }
+    if (st != TSR_OK)
+        close_ranks(fused);
+    return st;
+}
+
+static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    tsr_session *session = fused->provider->session;
+    tsr_tensors *inputs = NULL, *outputs = NULL;
+    OrtStatus *failed = NULL;
+    tsr_status st = open_ranks(fused);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(session, &inputs);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(session, &outputs);
+    if (st == TSR_OK)
+        st = read_inputs(fused, context, inputs);
+    if (st == TSR_OK)
+        st = run_ranks(fused, inputs, outputs);
+    if (st == TSR_OK)
+        failed = give_outputs(fused, context, outputs);
+    else
+        failed = tsr__ep_failed(api, session, st);
+    tsr_tensors_free(outputs);
+    tsr_tensors_free(inputs);
+    tsr_finding_clear(session);
+    return failed;
+}
+
+static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
+{
+    struct fused *fused = (struct fused *)info;
+    (void)state;
+    pthread_mutex_lock(&fused->lock);
+    OrtStatus *failed = run(fused, context);
+    pthread_mutex_unlock(&fused->lock);
+    return failed;
+}
+
+// ---- the node ----------------------------------------------------------------------------------
+
+static OrtStatus *create_state(OrtNodeComputeInfo *info, OrtNodeComputeContext *context, void **out)
+{
+    (void)context;
+    *out = info;
+    return NULL;
+}
+
+static void release_state(OrtNodeComputeInfo *info, void *state)
+{
+    (void)info, (void)state;
+}
+
+static OrtStatus *read_names(struct fused *fused, const OrtValueInfo **values, size_t n,
+                             const char ***out)
+{
+    const OrtApi *ort = fused->provider->factory->api.ort;
+    *out = ARENA_ARRAY(&fused->arena, const char *, n + 1);
+    for (size_t i = 0; *out && i < n; i++) {
+        const char *name = "";
+        TRY(ort->GetValueInfoName(values[i], &name));
+        (*out)[i] = tsr__arena_str(&fused->arena, str_of(name)).p;
+    }
+    return NULL;
+}
+
+static OrtStatus *read_ports(struct fused *fused, const OrtNode *node)
+{
+    const OrtApi *ort = fused->provider->factory->api.ort;
+    TRY(ort->Node_GetNumInputs(node, &fused->n_inputs));
+    TRY(ort->Node_GetNumOutputs(node, &fused->n_outputs));
+    const OrtValueInfo **values =
+        ARENA_ARRAY(&fused->arena, const OrtValueInfo *, fused->n_inputs + fused->n_outputs + 1);
+    if (!values)
+        return ort->CreateStatus(ORT_FAIL, "out of memory");
+    TRY(ort->Node_GetInputs(node, values, fused->n_inputs));
+    TRY(ort->Node_GetOutputs(node, values + fused->n_inputs, fused->n_outputs));
+    TRY(read_names(fused, values, fused->n_inputs, &fused->inputs));
+    return read_names(fused, values + fused->n_inputs, fused->n_outputs, &fused->outputs);
+}
+
+tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, const OrtNode *node,
+                             struct fused **out)
+{
+    double began = tsr__now_s();
+    struct fused *fused = tsr__alloc(provider->session, sizeof *fused);
+    if (!fused)
+        return TSR_NOMEM;
+    *fused = (struct fused){.ort = {.ort_version_supported = ORT_API_EP,
+                                    .CreateState = create_state,
+                                    .Compute = compute,
+                                    .ReleaseState = release_state},
+                            .provider = provider};
+    tsr__arena_init(&fused->arena, provider->session);
+    pthread_mutex_init(&fused->lock, NULL);
+    *out = fused;
+    tsr_status st =
+        tsr__ep_report(provider->session, &provider->factory->api, read_ports(fused, node));
+    if (st == TSR_OK)
+        st = arena_status(&fused->arena);
+    if (st == TSR_OK)
+        st = tsr__ep_parts_make(provider, graph, &fused->arena, &fused->parts);
+    if (st == TSR_OK)
+        st = open_ranks(fused);
+    if (st == TSR_OK)
+        st = tsr__ep_summary_write(provider, &fused->parts, tsr__now_s() - began);
+    return st;
+}
+
+void tsr__ep_fused_free(struct fused *fused)
+{
+    if (!fused)
+        return;
+    close_ranks(fused);
+    tsr__temporary_remove(fused->parts.temporary);
+    tsr__arena_free(&fused->arena);
+    pthread_mutex_destroy(&fused->lock);
+    tsr__free(fused->provider->session, fused, sizeof *fused);
+}

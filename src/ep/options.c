@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// options.c - reads the options of the provider from the session's configuration.
+//
+// ONNX Runtime passes a provider option `devices` as the configuration entry
+// `ep.tesseraexecutionprovider.devices`. All values are texts.
+#include "ep/internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define PREFIX      "ep.tesseraexecutionprovider."
+#define MAX_OPTION  (1u << 16) // bytes of a value
+#define MAX_THREADS 4096
+
+// The entries of one session, and the options that are read from them.
+struct reader {
+    const struct ep_api *api;
+    const OrtSessionOptions *from;
+    tsr_session *session;
+    struct ep_options *to;
+    tsr_status status; // TSR_OK so far, else the first error
+};
+
+static tsr_status refuse(struct reader *reader, const char *option, const char *wanted,
+                         const char *value)
+{
+    struct place at = PLACE_NONE;
+    at.value = str_of(option);
+    tsr__diag(reader->session, DIAG_ep_option, &at, wanted,
+              "the provider option %s has the value '%.200s', which is not valid", option, value);
+    reader->status = TSR_USAGE;
+    return TSR_USAGE;
+}
+
+// The value of a configuration entry, in the arena; NULL: not set, or empty.
+static const char *entry(struct reader *reader, const char *key)
+{
+    const OrtApi *ort = reader->api->ort;
+    int has = 0;
+    size_t bytes = 0;
+    tsr_status st = tsr__ep_report(reader->session, reader->api,
+                                   ort->HasSessionConfigEntry(reader->from, key, &has));
+    if (st == TSR_OK && has) {
+        OrtStatus *too_small = ort->GetSessionConfigEntry(reader->from, key, NULL, &bytes);
+        if (too_small)
+            ort->ReleaseStatus(too_small);
+    }
+    if (st != TSR_OK || bytes < 2 || bytes > MAX_OPTION)
+        return NULL; // `bytes` counts the terminator
+    char *text = tsr__arena_raw(&reader->to->arena, bytes);
+    if (!text)
+        return NULL;
+    st = tsr__ep_report(reader->session, reader->api,
+                        ort->GetSessionConfigEntry(reader->from, key, text, &bytes));
+    return st == TSR_OK ? text : NULL;
+}
+
+// "4" is a number of devices, every other text a topology.
+static void read_devices(struct reader *reader, const char *text)
+{
+    struct ep_options *options = reader->to;
+    options->devices = text;
+    if (!text)
+        return;
+    if (text[strspn(text, "0123456789")] != 0) {
+        tsr_status st =
+            tsr_topology_find(reader->session, text, NULL, NULL, &options->plan_options.topology);
+        if (st != TSR_OK)
+            (void)refuse(reader, "devices", "give a number of devices, or a topology", text);
+        return;
+    }
+    if (!tsr__str_int(str_of(text), &options->plan_options.devices) ||
+        options->plan_options.devices < 1)
+        (void)refuse(reader, "devices", "give a number from 1 up", text);
+}
+
+// "16GiB", "512MB", "1000".
+static void read_memory(struct reader *reader, const char *text)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+    if (!text)
+        return;
+    char *end;
+    double number = strtod(text, &end);
+    end += strspn(end, " ");
+    for (size_t i = 0; end != text && isfinite(number) && i < TSR_COUNT(units); i++)
+        if (strcasecmp(end, units[i].name) == 0 && number > 0 && number * units[i].bytes < 0x1p62) {
+            reader->to->plan_options.memory = (int64_t)(number * units[i].bytes);
+            return;
+        }
+    (void)refuse(reader, "memory", "give bytes per device, such as 16GiB", text);
+}
+
+// One "batch=8" of a list. The last sign separates: names may contain one.
+static bool read_dim(struct reader *reader, struct str item)
+{
+    size_t at = item.n;
+    while (at > 0 && item.p[at - 1] != '=')
+        at--;
+    int64_t size = 0;
+    if (at < 2 || !tsr__str_int((struct str){item.p + at, item.n - at}, &size) || size < 1)
+        return false;
+    tsr_dim_size *dim = vec_push(&reader->to->arena, &reader->to->dims);
+    if (dim)
+        *dim = (tsr_dim_size){tsr__arena_str(&reader->to->arena, (struct str){item.p, at - 1}).p,
+                              size};
+    return true;
+}
+
+static void read_dims(struct reader *reader, const char *text)
+{
+    for (const char *at = text; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
+        if (!read_dim(reader, (struct str){at, strcspn(at, ",")})) {
+            (void)refuse(reader, "dims", "give sizes as in batch=1,seq=128", text);
+            return;
+        }
+    reader->to->plan_options.sizes = reader->to->dims.at;
+    reader->to->plan_options.n_sizes = reader->to->dims.n;
+}
+
+static void read_run(struct reader *reader)
+{
+    struct ep_options *options = reader->to;
+    const char *transport = entry(reader, PREFIX "transport");
+    const char *threads = entry(reader, PREFIX "threads");
+    int64_t n = 0;
+    options->processes = transport && strcmp(transport, "shm") == 0;
+    if (transport && !options->processes && strcmp(transport, "threads") != 0)
+        (void)refuse(reader, "transport", "give threads or shm", transport);
+    if (threads && (!tsr__str_int(str_of(threads), &n) || n < 0 || n > MAX_THREADS))
+        (void)refuse(reader, "threads", "give a number of threads per rank, or 0", threads);
+    options->threads = (int)n;
+}
+
+static bool read_flag(struct reader *reader, const char *name, const char *key)
+{
+    const char *text = entry(reader, key);
+    if (!text || strcmp(text, "0") == 0 || strcasecmp(text, "false") == 0)
+        return false;
+    if (strcmp(text, "1") != 0 && strcasecmp(text, "true") != 0)
+        (void)refuse(reader, name, "give 0 or 1", text);
+    return true;
+}
+
+tsr_status tsr__ep_options_read(tsr_session *session, const struct ep_api *api,
+                                const OrtSessionOptions *from, struct ep_options *out)
+{
+    struct reader reader = {.api = api, .from = from, .session = session, .to = out};
+    *out = (struct ep_options){.plan_options = {.size = sizeof out->plan_options}};
+    tsr__arena_init(&out->arena, session);
+    read_devices(&reader, entry(&reader, PREFIX "devices"));
+    read_memory(&reader, entry(&reader, PREFIX "memory"));
+    read_dims(&reader, entry(&reader, PREFIX "dims"));
+    read_run(&reader);
+    out->plan = entry(&reader, PREFIX "plan");
+    out->cache = entry(&reader, PREFIX "cache");
+    out->summary = entry(&reader, PREFIX "summary");
+    out->strict = read_flag(&reader, "strict", PREFIX "strict");
+    out->context = read_flag(&reader, "ep.context_enable", "ep.context_enable");
+    out->context_path = entry(&reader, "ep.context_file_path");
+    if (out->arena.failed)
+        return TSR_NOMEM;
+    return reader.status;
+}
+
+void tsr__ep_options_free(struct ep_options *options)
+{
+    tsr_topology_free(options->plan_options.topology);
+    tsr__arena_free(&options->arena);
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// parts.c - plans and partitions the model of a session, as `tessera run MODEL --devices N` does.
+//
+// The model is read from its file if the file has what ONNX Runtime has loaded. Otherwise (a model
+// in memory, replaced weights) it is written from the graph of ONNX Runtime first.
+#include "ep/internal.h"
+
+#include <unistd.h>
+
+#include "tessera_cli.h"
+#include "tessera_graph.h"
+
+static tsr_status temporary_folder(struct provider *provider, struct temporary **out)
+{
+    return tsr__temporary_folder(provider->session, NULL, "ep", out);
+}
+
+// ---- the model ---------------------------------------------------------------------------------
+
+// The file that the application has given, if there is one that agrees with the graph; else *out is
+// NULL.
+static tsr_status load_file(struct provider *provider, const OrtGraph *graph, tsr_model **out)
+{
+    const struct ep_api *api = &provider->factory->api;
+    tsr_session *session = provider->session;
+    const char *path = NULL;
+    bool matches = false;
+    *out = NULL;
+    tsr_status st = tsr__ep_report(session, api, api->ort->Graph_GetModelPath(graph, &path));
+    if (st != TSR_OK || !path[0] || access(path, R_OK) != 0)
+        return st;
+    st = tsr_model_load(session, path, out);
+    if (st == TSR_OK)
+        st = tsr__ep_graph_matches(session, api, graph, *out, &matches);
+    if (st == TSR_OK && matches)
+        return TSR_OK;
+    tsr_model_free(*out);
+    *out = NULL;
+    return st;
+}
+
+// The graph as a file in a folder of its own, which stays until the partition is written.
+static tsr_status load_graph(struct provider *provider, const OrtGraph *graph, struct arena *arena,
+                             struct temporary **folder, tsr_model **out)
+{
+    const char *path = NULL;
+    tsr_status st = temporary_folder(provider, folder);
+    if (st == TSR_OK)
+        st = tsr__ep_graph_write(provider->session, &provider->factory->api, graph, (*folder)->path,
+                                 arena, &path);
+    if (st == TSR_OK)
+        st = tsr_model_load(provider->session, path, out);
+    return st;
+}
+
+// ---- the sharding ------------------------------------------------------------------------------
+
+// The configuration that the model has for this number of devices; NULL: none.
+static const char *own_config(const tsr_model *model, int64_t devices)
+{
+    for (size_t i = 0; i < tsr_model_config_count(model); i++) {
+        const tsr_config *config = tsr_model_config(model, i);
+        if (tsr_config_devices(config) == devices)
+            return tsr_config_name(config);
+    }
+    return NULL;
+}
+
+// An annotated model is run as it is annotated; others are planned.
+static tsr_status choose_config(const struct provider *provider, tsr_model *model,
+                                const char **config)
+{
+    const tsr_plan_options *options = &provider->options.plan_options;
+    tsr_plan_summary summary = {.size = sizeof summary};
+    int64_t devices = options->devices;
+    if (options->topology)
+        devices = tsr_topology_devices(options->topology);
+    *config = own_config(model, devices);
+    if (*config)
+        return TSR_OK;
+    tsr_status st = tsr_plan_into(model, options, &summary);
+    *config = summary.config;
+    return st;
+}
+
+static tsr_status partition(const struct provider *provider, tsr_model *model, const char *folder,
+                            struct parts *parts)
+{
+    tsr_partition_options options = {.size = sizeof options};
+    tsr_partition_summary summary = {.size = sizeof summary};
+    tsr_status st = choose_config(provider, model, &options.config);
+    if (st == TSR_OK)
+        st = tsr_partition_into(model, folder, &options, &summary);
+    parts->devices = summary.devices;
+    parts->nodes = summary.nodes;
+    parts->cut_nodes = summary.cut_nodes;
+    return st;
+}
+
+tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, struct arena *arena,
+                              struct parts *out)
+{
+    tsr_model *model = NULL;
+    struct temporary *written = NULL;
+    *out = (struct parts){.route = ROUTE_FILE};
+    tsr_status st = load_file(provider, graph, &model);
+    if (st == TSR_OK && !model) {
+        out->route = ROUTE_GRAPH;
+        st = load_graph(provider, graph, arena, &written, &model);
+    }
+    if (st == TSR_OK)
+        st = temporary_folder(provider, &out->temporary);
+    if (st == TSR_OK) {
+        out->folder = tsr__arena_printf(arena, "%s/parts", out->temporary->path).p;
+        st = out->folder ? partition(provider, model, out->folder, out) : TSR_NOMEM;
+    }
+    tsr_model_free(model);
+    tsr__temporary_remove(written);
+    return st;
+}
+
+// ---- the summary -------------------------------------------------------------------------------
+
+tsr_status tsr__ep_summary_write(const struct provider *provider, const struct parts *parts,
+                                 double seconds)
+{
+    if (!provider->options.summary)
+        return TSR_OK;
+    tsr_json *json = tsr_json_new(provider->session);
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_int(json, "devices", (int64_t)parts->devices);
+    tsr_json_int(json, "nodes", (int64_t)parts->nodes);
+    tsr_json_int(json, "cut_nodes", (int64_t)parts->cut_nodes);
+    tsr_json_number(json, "milliseconds", seconds * 1000);
+    tsr_json_string(json, "route", parts->route == ROUTE_FILE ? "file" : "graph");
+    tsr_json_bool(json, "cached", parts->cached);
+    tsr_json_end(json);
+    tsr_status st = tsr_json_write(json, provider->options.summary);
+    tsr_json_free(json);
+    return st;
+}
