@@ -39,18 +39,16 @@ static tsr_status load_file(struct provider *provider, const OrtGraph *graph, ts
     return st;
 }
 
-// The graph as a file in a folder of its own, which stays until the partition is written.
-static tsr_status load_graph(struct provider *provider, const OrtGraph *graph, struct arena *arena,
+// The graph as a model whose data files are in a folder of its own. The folder stays until the
+// partition is written.
+static tsr_status load_graph(struct provider *provider, const OrtGraph *graph,
                              struct temporary **folder, tsr_model **out)
 {
-    const char *path = NULL;
     tsr_status st = temporary_folder(provider, folder);
-    if (st == TSR_OK)
-        st = tsr__ep_graph_write(provider->session, &provider->factory->api, graph, (*folder)->path,
-                                 arena, &path);
-    if (st == TSR_OK)
-        st = tsr_model_load(provider->session, path, out);
-    return st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__ep_graph_load(provider->session, &provider->factory->api, graph, (*folder)->path,
+                              out);
 }
 
 // ---- the sharding ------------------------------------------------------------------------------
@@ -106,7 +104,7 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
     tsr_status st = load_file(provider, graph, &model);
     if (st == TSR_OK && !model) {
         out->route = ROUTE_GRAPH;
-        st = load_graph(provider, graph, arena, &written, &model);
+        st = load_graph(provider, graph, &written, &model);
     }
     if (st == TSR_OK)
         st = temporary_folder(provider, &out->temporary);
