@@ -49,6 +49,76 @@ struct pattern {
     bool same;    // all outputs are shaped as the first input, whatever the others are
     bool stretch; // all inputs are [A~], all outputs [A*]
 };
+// A rule that is built step by step (rule_build.c). Every call does nothing after the first error.
+#define NO_LETTER (-1)
+#define NO_INPUT  (-1)
+struct rule_builder {
+    struct arena *arena;
+    struct pattern pattern;        // its letters are those below
+    struct pattern_tensor *tensor; // the last one, which calls for dimensions extend
+    enum side side;                // of that tensor
+    const char *wrong;             // the first error
+    bool begun;                    // something was added
+    struct letter letters[PATTERN_MAX_LETTERS];
+};
+void tsr__rule_start(struct rule_builder *rule, struct arena *arena);
+bool tsr__rule_fail(struct rule_builder *rule, const char *wrong); // always false
+// Returns the rule, which lives as long as the builder and its arena, or NULL after an error.
+const struct pattern *tsr__rule_built(struct rule_builder *rule);
+
+// Parts of the rule in the notation of rule_text.c: a full rule; tensors, "[n c S*],[c]?";
+// dimensions of the last tensor, "n (g i)"; clauses, "rep d q; once 2".
+void tsr__rule_text(struct rule_builder *rule, const char *text);
+void tsr__rule_inputs(struct rule_builder *rule, const char *tensors);
+void tsr__rule_outputs(struct rule_builder *rule, const char *tensors);
+void tsr__rule_dims(struct rule_builder *rule, const char *dims);
+void tsr__rule_clauses(struct rule_builder *rule, const char *clauses);
+
+// An empty tensor, to which the following calls add dimensions.
+void tsr__rule_input(struct rule_builder *rule);
+void tsr__rule_output(struct rule_builder *rule);
+struct pattern_tensor *tsr__rule_tensor(struct rule_builder *rule, enum side side);
+void tsr__rule_optional(struct rule_builder *rule); // the last tensor may be absent
+void tsr__rule_variadic(struct rule_builder *rule); // the last tensor repeats
+
+// Letters by name, "h", or by letter and number, d2. The index of a letter; NO_LETTER: none.
+int tsr__rule_find(const struct rule_builder *rule, struct str name);
+int tsr__rule_letter(struct rule_builder *rule, struct str name);           // created if new
+int tsr__rule_numbered(struct rule_builder *rule, char letter, int number); // created if new
+
+// Dimensions of the last tensor.
+enum dim_mark { DIM_PLAIN, DIM_BROADCAST, DIM_WINDOW };
+void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // d2
+void tsr__rule_marked_dim(struct rule_builder *rule, char letter, int number, enum dim_mark mark);
+void tsr__rule_range(struct rule_builder *rule, char letter, int from, int to); // d0 d1 .. d(to-1)
+void tsr__rule_any(struct rule_builder *rule, int n);                           // n times "_"
+void tsr__rule_ones(struct rule_builder *rule, int n);                          // n times "1"
+void tsr__rule_product(struct rule_builder *rule, const int *letters, int n);   // (h d)
+struct pattern_dim *tsr__rule_empty_dim(struct rule_builder *rule);
+void tsr__rule_dim_letter(struct rule_builder *rule, struct pattern_dim *dim, int letter);
+
+// What factors need; each factor has at most one such clause. The letters are separated by blanks.
+void tsr__rule_kind(struct rule_builder *rule, enum factor_kind kind, const char *letters);
+void tsr__rule_kind_if(struct rule_builder *rule, bool holds, enum factor_kind kind,
+                       const char *letters);
+void tsr__rule_kind_range(struct rule_builder *rule, enum factor_kind kind, char letter, int from,
+                          int to);
+void tsr__rule_kind_of(struct rule_builder *rule, enum factor_kind kind, int letter);
+void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combine);
+struct letter *tsr__rule_clause(struct rule_builder *rule, int letter); // NULL: it has one
+
+// What changes in the local node; `factor` holds the index of a letter. Patches are for the last
+// list. A list without an input is attribute `name`, which must outlive the builder.
+void tsr__rule_rewrite(struct rule_builder *rule, struct rule_rewrite rewrite);
+void tsr__rule_window(struct rule_builder *rule, struct rule_window window);
+void tsr__rule_trim(struct rule_builder *rule, struct rule_trim trim);
+void tsr__rule_list(struct rule_builder *rule, int input, const char *name, const int64_t *values,
+                    int64_t n);
+void tsr__rule_unset(struct rule_builder *rule, const char *name); // removes the attribute
+void tsr__rule_patch(struct rule_builder *rule, int at, enum put_kind what, int window,
+                     int64_t value);
+void tsr__rule_patch_count(struct rule_builder *rule, int at, int letter);
+
 // Parses the text of a rule. On failure *wrong says what; NULL there means out of memory.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong);
 
@@ -61,29 +131,33 @@ struct known_size {
     struct str letter;
     tsr_dim size;
 };
-#define DERIVE_MAX_TEXT 4096
 
-// What a derive function works with and gives back.
+// What a derive function works with and returns. It builds a rule, or selects another text, or does
+// neither: then the row's text is the rule.
 struct derivation {
-    struct arena *arena; // gone when the rule is made; NULL where only the letters are wanted
+    struct arena *arena; // freed when the rule is made
     const tsr_node *node;
     const struct shapes *shapes;
-    const char *text;  // in: the row's; out: the rule for this node, or NULL
-    const char *whole; // out: why nothing may be cut; a constant text
+    bool shapes_only;         // only the letters are needed: windows may be left out
+    struct rule_builder rule; // used if something was added to it
+    const char *text;         // a constant
+    const char *whole;        // why nothing is sharded; a constant text
     int n_sizes;
     struct known_size sizes[RULE_MAX_FACTORS]; // of tsr__derive_size
-    size_t n;
-    char buffer[DERIVE_MAX_TEXT]; // of tsr__derive_add
 };
 typedef void (*derive_fn)(struct derivation *derivation);
-// Adds to a text of the derivation's own, which becomes the rule.
-void tsr__derive_add(struct derivation *derivation, const char *format, ...) TSR_PRINTF(2, 3);
-// The size of a letter that the shapes alone do not give; the name must outlive the derivation.
-void tsr__derive_size(struct derivation *derivation, struct str letter, tsr_dim size);
-void tsr__derive_none(struct derivation *derivation,
-                      const char *why); // nothing may be cut, no letters fit
-struct shape tsr__derive_in(const struct derivation *derivation,
-                            size_t i); // rank -1: not known or absent
+void tsr__derivation_start(struct derivation *derivation, struct arena *arena, const tsr_node *node,
+                           const struct shapes *shapes, const char *text);
+// Returns the rule of the node, which lives as long as the derivation, or NULL.
+const struct pattern *tsr__derivation_rule(struct derivation *derivation);
+// Sets the size of a letter, "g" or f2, that does not follow from the shapes.
+void tsr__derive_size(struct derivation *derivation, const char *letter, int64_t size);
+void tsr__derive_numbered_size(struct derivation *derivation, char letter, int number,
+                               tsr_dim size);
+// Ends the derivation: nothing is sharded, and the rule gives no shapes.
+void tsr__derive_none(struct derivation *derivation, const char *why);
+// Shape of input i; rank -1: not known or absent.
+struct shape tsr__derive_in(const struct derivation *derivation, size_t i);
 
 // Why some factors of a rule are whole on every device: names of factors ("f c"; "_" for dimensions
 // without one), and the reason.

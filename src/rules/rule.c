@@ -253,28 +253,13 @@ static bool gives_nothing(const struct shapes *shapes, const tsr_node *node)
 
 // ---- the rule of a node ------------------------------------------------------------------------
 
-// Patterns of the table are parsed once for all nodes; a text whose letters have sizes of this node
-// is parsed for it alone, in scratch memory.
-static const struct pattern *pattern_for(struct arena *scratch, const struct derivation *derivation)
-{
-    const char *wrong;
-    const struct pattern *pattern = NULL;
-    if (!derivation->text)
-        return NULL;
-    if (!derivation->n_sizes)
-        pattern = tsr__pattern_of(derivation->shapes, derivation->text);
-    if (!pattern)
-        pattern = tsr__pattern_parse(scratch, str_of(derivation->text), &wrong);
-    return pattern;
-}
-
 // NULL only when memory is full.
 static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
-                                      const struct derivation *derivation, const struct op_row *row)
+                                      struct derivation *derivation, const struct op_row *row)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
     struct fit *fit = ARENA_NEW(scratch, struct fit);
-    const struct pattern *pattern = pattern_for(scratch, derivation);
+    const struct pattern *pattern = tsr__derivation_rule(derivation);
     if (!rule || !fit || scratch->failed)
         return NULL;
     if (!pattern)
@@ -303,13 +288,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     struct arena scratch;
     tsr__arena_init(&scratch, arena->session);
     struct derivation derivation; // large: not cleared
-    derivation.arena = &scratch;
-    derivation.node = node;
-    derivation.shapes = shapes;
-    derivation.text = row->rule;
-    derivation.whole = NULL;
-    derivation.n_sizes = 0;
-    derivation.n = 0;
+    tsr__derivation_start(&derivation, &scratch, node, shapes, row->rule);
     // It may replace the text, add sizes for letters, or say why there is no rule.
     if (derive)
         derive(&derivation);

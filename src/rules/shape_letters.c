@@ -109,33 +109,30 @@ void tsr__infer_stretched(struct shape_job *job)
         tsr__job_set(job, i, rank, dims);
 }
 
-// A derive function may look at shapes and attributes of the node; in this place it has no arena,
-// and leaves out what only cutting needs.
-void tsr__job_letters(struct shape_job *job)
+// Sets the shapes of the outputs from the letters of the rule.
+static void shape_by_rule(struct shape_job *job, const struct pattern *pattern,
+                          const struct derivation *derivation)
 {
-    const char *text = job->row->rule;
-    struct derivation derivation; // large: not cleared
-    derivation.n_sizes = 0;
-    if (job->row->derive) {
-        derivation.arena = NULL;
-        derivation.node = job->node;
-        derivation.shapes = job->shapes;
-        derivation.text = text;
-        derivation.whole = NULL;
-        derivation.n = 0;
-        job->row->derive(&derivation);
-        text = derivation.text;
-    }
-    if (!text)
-        return;
-    const struct pattern *pattern = tsr__pattern_of(job->shapes, text);
-    if (!pattern)
-        return;
     if (pattern->same)
         for (int i = 0; i < job->n_out; i++)
             tsr__job_like(job, i, 0);
     if (pattern->stretch)
         tsr__infer_stretched(job);
     else if (!pattern->same)
-        shape_by(job, pattern, &derivation);
+        shape_by(job, pattern, derivation);
+}
+
+void tsr__job_letters(struct shape_job *job)
+{
+    struct arena scratch;
+    struct derivation derivation; // large: not cleared
+    tsr__arena_init(&scratch, job->arena->session);
+    tsr__derivation_start(&derivation, &scratch, job->node, job->shapes, job->row->rule);
+    derivation.shapes_only = true;
+    if (job->row->derive)
+        job->row->derive(&derivation);
+    const struct pattern *pattern = tsr__derivation_rule(&derivation);
+    if (pattern)
+        shape_by_rule(job, pattern, &derivation);
+    tsr__arena_free(&scratch);
 }

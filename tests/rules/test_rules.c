@@ -198,6 +198,79 @@ static void test_notation_reads_clauses(void **state)
     assert_int_equal(p->n_inputs, 0);
 }
 
+// ---- rules that are built step by step ---------------------------------------------------------
+
+// The example of rule_build.c, and the same rule as text.
+static void test_builder_makes_the_rule_of_its_text(void **state)
+{
+    struct bench *b = *state;
+    static struct rule_builder rule;
+    const char *wrong;
+    tsr__rule_start(&rule, &b->arena);
+    tsr__rule_input(&rule);
+    tsr__rule_range(&rule, 'd', 0, 2);
+    tsr__rule_dims(&rule, "(h k)~");
+    tsr__rule_output(&rule);
+    tsr__rule_dim(&rule, 'd', 1);
+    tsr__rule_dim(&rule, 'd', 0);
+    tsr__rule_kind(&rule, FACTOR_STAT, "h");
+    tsr__rule_reduce(&rule, tsr__rule_find(&rule, STR("k")), COMBINE_SUM);
+    const struct pattern *built = tsr__rule_built(&rule);
+    struct pattern *read =
+        tsr__pattern_parse(&b->arena, STR("[d0 d1 (h k)~] -> [d1 d0]; stat h; red k:sum"), &wrong);
+    assert_non_null(built);
+    assert_non_null(read);
+    assert_int_equal(built->n_letters, read->n_letters);
+    for (int i = 0; i < read->n_letters; i++) {
+        assert_true(str_eq(built->letters[i].name, read->letters[i].name));
+        assert_int_equal(built->letters[i].kind, read->letters[i].kind);
+        assert_int_equal(built->letters[i].in, read->letters[i].in);
+        assert_int_equal(built->letters[i].out, read->letters[i].out);
+    }
+    assert_int_equal(built->inputs[0].n_dims, 3);
+    assert_int_equal(built->inputs[0].dims[2].n, 2);
+    assert_true(built->inputs[0].dims[2].broadcast);
+    assert_int_equal(built->outputs[0].dims[0].letters[0], 1);
+}
+
+static void test_builder_keeps_the_first_error(void **state)
+{
+    struct bench *b = *state;
+    static struct rule_builder rule;
+    tsr__rule_start(&rule, &b->arena);
+    tsr__rule_text(&rule, "[a] -> [a]");
+    tsr__rule_kind(&rule, FACTOR_REP, "a");
+    tsr__rule_kind(&rule, FACTOR_STAT, "a");
+    tsr__rule_patch(&rule, 0, PATCH_SIZE, 0, 0);
+    assert_null(tsr__rule_built(&rule));
+    assert_string_equal(rule.wrong, "a factor has two clauses");
+    assert_int_equal(rule.letters[0].kind, FACTOR_REP);
+}
+
+// Patches refer to an entry of the last list, and to a window or factor that exists.
+static void test_builder_checks_patches(void **state)
+{
+    struct bench *b = *state;
+    static struct rule_builder rule;
+    static const int64_t pads[] = {1, 1};
+    for (int entry = 1; entry < 3; entry++) {
+        tsr__rule_start(&rule, &b->arena);
+        tsr__rule_text(&rule, "[a^] -> [a]");
+        tsr__rule_window(&rule, (struct rule_window){.from = 4, .to = 4, .step = 1, .reach = 1});
+        tsr__rule_list(&rule, NO_INPUT, "pads", pads, 2);
+        tsr__rule_patch(&rule, entry, PATCH_AFTER, 0, 0);
+        const struct pattern *built = tsr__rule_built(&rule);
+        if (entry == 1)
+            assert_int_equal(built->lists[0].puts[0].at, 1);
+        else
+            assert_null(built);
+    }
+    tsr__rule_start(&rule, &b->arena);
+    tsr__rule_text(&rule, "[a^] -> [a]");
+    tsr__rule_window(&rule, (struct rule_window){.factor = NO_LETTER, .step = 1});
+    assert_null(tsr__rule_built(&rule));
+}
+
 // ---- expressions -------------------------------------------------------------------------------
 
 static tsr_dim symbol(const char *s)
@@ -558,6 +631,9 @@ int main(void)
         TEST(test_rows_parse_and_are_sorted),
         TEST(test_notation_refuses),
         TEST(test_notation_reads_clauses),
+        TEST(test_builder_makes_the_rule_of_its_text),
+        TEST(test_builder_keeps_the_first_error),
+        TEST(test_builder_checks_patches),
         TEST(test_sizes_compare),
         TEST(test_sizes_print),
         TEST(test_matmul),

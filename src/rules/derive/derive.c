@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive.c - rules that depend on attributes or ranks. Each function writes the rule's text for one
-// node; the parser does the rest. Reshape has a separate file.
+// derive.c - rules that depend on attributes or ranks. Each derive function builds the rule of one
+// node. Reshape has a separate file.
 //
 //   MatMul of [2 4 5] and [5]      [B* m k],[k] -> [B* m]; red k:sum
 //   Gemm, transB 1                 [m k],[n k],[m~ n~]? -> [m n]; red k:sum; once 2
 //   Transpose, perm 0 2 1          [d0 d1 d2] -> [d0 d2 d1]
 //
-// Letters only mean equality; sizes are found when the text is matched with the node's shapes
-// (fit.c). A text may also have clauses: `red` factors are reduced, `rep` ones are never sharded,
-// sharding a `stat` one replaces the node, `attr` ones are counted by an attribute, `win` ones need
-// a window of an input (rule_text.c has them all).
+// A letter stands for one size in all tensors; fit.c finds that size from the node's shapes.
+// rule_text.c explains the notation, rule_build.c has the functions that build a rule.
 #include "rules/internal.h"
 
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
@@ -17,99 +15,53 @@ struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
     return tsr__shapes_element(derivation->shapes, input_at(derivation->node, i));
 }
 
+void tsr__derivation_start(struct derivation *derivation, struct arena *arena, const tsr_node *node,
+                           const struct shapes *shapes, const char *text)
+{
+    derivation->arena = arena;
+    derivation->node = node;
+    derivation->shapes = shapes;
+    derivation->shapes_only = false;
+    derivation->text = text;
+    derivation->whole = NULL;
+    derivation->n_sizes = 0;
+    tsr__rule_start(&derivation->rule, arena);
+}
+
+// Constant texts are parsed once for all nodes.
+const struct pattern *tsr__derivation_rule(struct derivation *derivation)
+{
+    if (derivation->rule.begun || derivation->rule.wrong)
+        return tsr__rule_built(&derivation->rule);
+    if (!derivation->text)
+        return NULL;
+    return tsr__pattern_of(derivation->shapes, derivation->text);
+}
+
+// What was built so far is dropped, and calls that follow add nothing.
 void tsr__derive_none(struct derivation *derivation, const char *why)
 {
     derivation->whole = why;
     derivation->text = NULL;
+    tsr__rule_fail(&derivation->rule, why);
 }
 
-void tsr__derive_size(struct derivation *derivation, struct str letter, tsr_dim size)
+static void add_size(struct derivation *derivation, struct str letter, tsr_dim size)
 {
     if (derivation->n_sizes < RULE_MAX_FACTORS)
         derivation->sizes[derivation->n_sizes++] = (struct known_size){letter, size};
 }
 
-// Rules are built for every node of a model, and printf would be half of the work: what they are
-// made of (%s %d %c %lld) is put down by hand.
-static size_t put(char *at, size_t room, const char *p, size_t n)
+void tsr__derive_size(struct derivation *derivation, const char *letter, int64_t size)
 {
-    if (n < room)
-        room = n;
-    memcpy(at, p, room);
-    return n;
+    add_size(derivation, str_of(letter), dim_of(size));
 }
 
-// Digits from the end; the least number has no positive twin, so the work is done without sign.
-static size_t put_number(char *at, size_t room, int64_t v)
+void tsr__derive_numbered_size(struct derivation *derivation, char letter, int number, tsr_dim size)
 {
-    char digits[24], *end = digits + sizeof(digits), *p = end;
-    uint64_t left = (uint64_t)v;
-    if (v < 0)
-        left = -left;
-    do
-        *--p = (char)('0' + left % 10);
-    while (left /= 10);
-    if (v < 0)
-        *--p = '-';
-    return put(at, room, p, (size_t)(end - p));
-}
-
-// The number of characters that the text has, or `room` where it does not fit: what was put down
-// then is not read.
-static size_t format_to(char *at, size_t room, const char *format, va_list args)
-{
-    size_t n = 0;
-    while (*format && n < room) {
-        const char *s;
-        char c;
-        size_t plain = strcspn(format, "%");
-        n += put(at + n, room - n, format, plain);
-        format += plain;
-        if (!*format || n >= room)
-            break;
-        switch (*++format) {
-        case 's':
-            s = va_arg(args, const char *);
-            n += put(at + n, room - n, s, strlen(s));
-            break;
-        case 'c':
-            c = (char)va_arg(args, int);
-            n += put(at + n, room - n, &c, 1);
-            break;
-        case 'd':
-            n += put_number(at + n, room - n, va_arg(args, int));
-            break;
-        case 'l': // %lld
-            format += 2;
-            n += put_number(at + n, room - n, va_arg(args, long long));
-            break;
-        default:
-            return room; // not understood: as if it did not fit
-        }
-        format++;
-    }
-    return n;
-}
-
-// A text that has begun and was given up (tsr__derive_none) takes nothing more, and its reason
-// stays.
-void tsr__derive_add(struct derivation *derivation, const char *format, ...)
-{
-    if (derivation->n && !derivation->text)
-        return;
-    size_t room = DERIVE_MAX_TEXT - derivation->n - 1;
-    va_list args;
-    va_start(args, format);
-    size_t n = format_to(derivation->buffer + derivation->n, room, format, args);
-    va_end(args);
-    if (n >= room) {
-        derivation->n = DERIVE_MAX_TEXT - 1;
-        tsr__derive_none(derivation, "the node has more dimensions than are followed");
-        return;
-    }
-    derivation->n += n;
-    derivation->buffer[derivation->n] = 0;
-    derivation->text = derivation->buffer;
+    struct str name = tsr__arena_printf(derivation->arena, "%c%d", letter, number);
+    if (name.p)
+        add_size(derivation, name, size);
 }
 
 // numpy's matmul: an operand of one dimension has no m or no n.
@@ -124,7 +76,7 @@ void tsr__derive_matmul(struct derivation *derivation)
         derivation->text = "[B* m k],[k] -> [B* m]; red k:sum";
 }
 
-// Texts by transA and transB: both operands may be stored transposed.
+// Both operands may be stored transposed: one text for each transA and transB.
 void tsr__derive_gemm(struct derivation *derivation)
 {
     static const char *const texts[2][2] = {{"[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
@@ -137,13 +89,13 @@ void tsr__derive_gemm(struct derivation *derivation)
     bool a = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transA"), 0) != 0;
     bool b = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transB"), 0) != 0;
     derivation->text = texts[a][b];
-    // Before opset 11 the summand cannot be left out, so the sum over k is not cut.
+    // Before opset 11 the summand is not optional, so k is not sharded.
     if (tsr__node_opset(derivation->node) < 11)
         derivation->text = old[a][b];
 }
 
-// Training draws random numbers; only the inference form is element-wise. With a seed it stays
-// whole too: the numbers of a part are not a part of the numbers.
+// Training draws random numbers; only inference is element-wise. With a seed it is not sharded
+// either: the numbers drawn for a shard are no slice of those for the full tensor.
 void tsr__derive_dropout(struct derivation *derivation)
 {
     if (!tsr__node_input_is_off(derivation->node, 2))
@@ -164,19 +116,15 @@ void tsr__derive_transpose(struct derivation *derivation)
         tsr__derive_none(derivation, "perm does not fit the number of dimensions");
         return;
     }
-    tsr__derive_add(derivation, "[");
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, "d%d ", i);
-    tsr__derive_add(derivation, "] -> [");
+    tsr__rule_input(&derivation->rule);
+    tsr__rule_range(&derivation->rule, 'd', 0, rank);
+    tsr__rule_output(&derivation->rule);
     for (int i = 0; i < rank; i++) {
-        int64_t from = rank - 1 - i;
-        if (n)
-            from = perm[i];
+        int64_t from = n ? perm[i] : rank - 1 - i;
         if (from < 0 || from >= rank) {
             tsr__derive_none(derivation, "perm names a dimension that is not there");
             return;
         }
-        tsr__derive_add(derivation, "d%d ", (int)from);
+        tsr__rule_dim(&derivation->rule, 'd', (int)from);
     }
-    tsr__derive_add(derivation, "]");
 }

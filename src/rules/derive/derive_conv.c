@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_conv.c - rules of convolutions, poolings and sampling in images. Batch and channels can be
-// sharded: groups g, input channels i of a group (summed) and output channels o. Space can be
-// sharded if each position is independent. Otherwise a part of the result needs more than a part of
-// the input (struct rule_window), and the local node has the pads of its ends; if sizes are
-// unknown, space is not sharded.
+// derive_conv.c - rules of convolutions, pools and sampling in images. Batch and channels can be
+// sharded: groups g, input channels i of a group (summed) and output channels o. Spatial dimensions
+// can be sharded if each position is independent. Otherwise a shard of the result needs a larger
+// window of the input (struct rule_window), and the local node has the pads of its ends. If sizes are
+// unknown, spatial dimensions are not sharded.
 //
-// A Conv of 224 positions, kernel 7, stride 2, pads 3 3, gives 112 positions. Its rule, in full:
+// A Conv of 224 positions, kernel 7, stride 2, pads 3 3, gives 112 positions:
 //
-//   [n (g i) o0^],[(g o) i _],[(g o)]? -> [n (g o) o0]; attr group=g
-//   ; win 0 2 o0 224 112 2 -3 7; list pads 3 2; put 0 before 0; put 1 after 0
-//   ; unset auto_pad; unset ceil_mode; red i:sum; once 2
+//   [n (g i) o0^],[(g o) i _],[(g o)]? -> [n (g o) o0]; attr group=g; red i:sum; once 2
+//   window of o0: dimension 2 of input 0, from 224, to 112, step 2, shift -3, reach 7
+//   attribute pads: 3 2, of which entry 0 and 1 are replaced by the pads of the shard
 //
-// The end pad is written as 2, where the last window ends. Split in 2 along o0:
+// The end pad is 2, where the last window ends. Sharded in 2 along o0:
 //
 //   part 0 has positions 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
 //   part 1 has positions 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
@@ -20,17 +20,18 @@
 #include "rules/derive/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"
-#define NO_WEIGHTS (-1) // of a pooling: the input that would hold them
+#define NO_WEIGHTS (-1) // index of the weights of a pool
 
+// The spatial dimensions.
 struct space {
     int n;
-    bool alone[DERIVE_MAX_RANK];  // a window of one place, one step, nothing around
+    bool alone[DERIVE_MAX_RANK];  // positions are independent: kernel 1, stride 1, no pads
     bool window[DERIVE_MAX_RANK]; // all numbers of the window are known
     int64_t size[DERIVE_MAX_RANK], out[DERIVE_MAX_RANK], stride[DERIVE_MAX_RANK],
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
 };
 
-// The list of an attribute; 0 entries if it is absent.
+// Reads the list of an attribute; 0 entries if it is absent.
 static size_t list_of(const struct derivation *derivation, const char *name, const int64_t **list)
 {
     return tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), list);
@@ -46,7 +47,7 @@ static bool all_are(const struct derivation *derivation, const char *name, int64
     return true;
 }
 
-// Entry i of an attribute that is a list, one for each dimension of space (pads: two).
+// Returns entry i of a list attribute, which has one for each spatial dimension (pads: two).
 static int64_t entry(const struct derivation *derivation, const char *name, int i,
                      int64_t otherwise)
 {
@@ -57,8 +58,8 @@ static int64_t entry(const struct derivation *derivation, const char *name, int 
     return list[i];
 }
 
-// The size of the kernel in dimension i of space that the weights have, in their last dimensions:
-// [64 3 7 7] is 7 by 7. -1: not known, or the operator has no weights.
+// Returns the kernel size in spatial dimension i from the shape of the weights: [64 3 7 7] is 7 by 7.
+// -1: not known, or the operator has no weights.
 static int64_t kernel_of_weights(const struct derivation *derivation, int weights, int rank, int i)
 {
     if (weights == NO_WEIGHTS)
@@ -69,7 +70,8 @@ static int64_t kernel_of_weights(const struct derivation *derivation, int weight
     return w.dims[i + 2].value;
 }
 
-// Windows of one place: kernel 1, stride 1, no pads. Without kernel_shape the weights tell.
+// Finds the spatial dimensions, and those with independent positions. Without kernel_shape, the
+// weights give the kernel size.
 static bool read_space(struct derivation *derivation, int weights, struct space *space)
 {
     const int64_t *kernel;
@@ -93,10 +95,10 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
     return true;
 }
 
-// Pads of one dimension as numbers, including automatic ones and those of a last window beyond the
-// end. False: unknown. If automatic windows do not reach the end (9 elements, kernel 1, stride 3:
-// they span 7), the standard begins with the first element; ONNX Runtime's poolings and
-// convolutions skip some in front, each differently.
+// Finds the pads of one dimension, including automatic ones and those of a last window beyond the end.
+// False: unknown. If automatic windows do not reach the end (9 elements, kernel 1, stride 3: they
+// span 7), ONNX starts with the first element, but ONNX Runtime's pools and convolutions skip some
+// elements, each differently.
 static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
@@ -117,14 +119,13 @@ static bool read_pads(const struct derivation *derivation, struct space *space, 
     return true;
 }
 
-// A number that stays in range when windows are computed with it.
+// True for numbers with which windows can be computed without overflow.
 static bool is_size(int64_t number)
 {
     return number >= 1 && number <= INT32_MAX;
 }
 
-// Sizes and strides of dimension i of space, input and result. False: one is not a number that can
-// be computed with.
+// Reads sizes and stride of spatial dimension i. False: one is unknown or out of range.
 static bool read_sizes(const struct derivation *derivation, struct space *space, int i)
 {
     space->size[i] = size_at(tsr__derive_in(derivation, 0), i + 2);
@@ -133,8 +134,8 @@ static bool read_sizes(const struct derivation *derivation, struct space *space,
     return is_size(space->size[i]) && is_size(space->out[i]) && is_size(space->stride[i]);
 }
 
-// Whether the windows of dimension i can be divided: numbers all of them, and each sees at least
-// one element.
+// Reads the window of dimension i. False: it cannot be sharded, because a number is unknown or a window
+// has no element. ONNX Runtime requires pads of a pool to be smaller than its undilated kernel.
 static bool read_window(const struct derivation *derivation, int weights, struct space *space,
                         int i)
 {
@@ -148,15 +149,12 @@ static bool read_window(const struct derivation *derivation, int weights, struct
     space->reach[i] = (kernel - 1) * dilation + 1;
     if (!read_pads(derivation, space, i))
         return false;
-    int64_t most = space->reach[i];
-    if (weights ==
-        NO_WEIGHTS) // engines want pads of a pooling to be smaller than its kernel, dilated or not
-        most = kernel;
+    int64_t most = weights == NO_WEIGHTS ? kernel : space->reach[i];
     return space->before[i] >= 0 && space->before[i] < most && space->after[i] < most &&
            entry(derivation, "pads", space->n + i, 0) >= 0;
 }
 
-// The pads are those of the list `pads`, not found by the engine.
+// True if attribute `pads` gives the pads, not auto_pad.
 static bool pads_are_listed(const struct derivation *derivation)
 {
     return !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
@@ -165,14 +163,15 @@ static bool pads_are_listed(const struct derivation *derivation)
 
 static void read_windows(const struct derivation *derivation, int weights, struct space *space)
 {
-    bool all = true, sized = derivation->arena && tsr__derive_result(derivation).rank ==
-                                                      tsr__derive_in(derivation, 0).rank;
+    bool all = true;
+    bool sized = !derivation->shapes_only &&
+                 tsr__derive_result(derivation).rank == tsr__derive_in(derivation, 0).rank;
     for (int i = 0; i < space->n; i++) {
         if (sized && !space->alone[i])
             space->window[i] = read_window(derivation, weights, space, i);
         all = all && (space->alone[i] || space->window[i]);
     }
-    // Pads that are not in the list are known as numbers for all dimensions or for none.
+    // Automatic pads are replaced by numbers for all dimensions or for none.
     bool list = pads_are_listed(derivation) && !tsr__derive_int(derivation, "ceil_mode", 0);
     if (all || list)
         return;
@@ -180,76 +179,78 @@ static void read_windows(const struct derivation *derivation, int weights, struc
         space->window[i] = false;
 }
 
-// Letters of space: s where the input stands, o where only the output does, or a window leads to
-// it.
-static void add_space(struct derivation *derivation, const struct space *space, enum side side)
+// Adds the spatial dimensions: s for an input, o for an output, or one letter if positions are
+// independent or the output needs a window of the input.
+static void add_space(struct rule_builder *rule, const struct space *space, enum side side)
 {
     for (int i = 0; i < space->n; i++) {
-        if (space->alone[i])
-            tsr__derive_add(derivation, " s%d", i);
-        else if (side == SIDE_OUT)
-            tsr__derive_add(derivation, " o%d", i);
-        else if (space->window[i])
-            tsr__derive_add(derivation, " o%d^", i);
+        bool output = side == SIDE_OUT || space->window[i];
+        if (space->alone[i] || !output)
+            tsr__rule_dim(rule, 's', i);
         else
-            tsr__derive_add(derivation, " s%d", i);
+            tsr__rule_marked_dim(rule, 'o', i, side == SIDE_OUT ? DIM_PLAIN : DIM_WINDOW);
     }
 }
 
-// The pad that the whole node has, as entry i of its list: first those in front, then those behind.
+// Returns entry i of the pads: first those at the start of each dimension, then those at the end.
 static int64_t pad_at(const struct derivation *derivation, const struct space *space, int i)
 {
     int dim = i % space->n;
     if (!space->window[dim])
         return entry(derivation, "pads", i, 0);
-    if (i < space->n)
-        return space->before[dim];
-    return space->after[dim];
+    return i < space->n ? space->before[dim] : space->after[dim];
 }
 
-// What the parts of windows need of input 0, and the pads that they have.
+// A local node has its own pads: those of the full node at the ends, else none.
+static void patch_pads(struct rule_builder *rule, const struct space *space)
+{
+    for (int i = 0, window = 0; i < space->n; i++)
+        if (space->window[i]) {
+            tsr__rule_patch(rule, i, PATCH_BEFORE, window, 0);
+            tsr__rule_patch(rule, space->n + i, PATCH_AFTER, window, 0);
+            window++;
+        }
+}
+
+// Adds the windows of input 0 that shards of the result need, and their pads.
 static void add_windows(struct derivation *derivation, const struct space *space)
 {
+    struct rule_builder *rule = &derivation->rule;
+    int64_t pads[2 * DERIVE_MAX_RANK];
     int count = 0;
     for (int i = 0; i < space->n; i++)
         if (space->window[i]) {
-            tsr__derive_add(derivation, "; win 0 %d o%d %lld %lld %lld %lld %lld", i + 2, i,
-                            (long long)space->size[i], (long long)space->out[i],
-                            (long long)space->stride[i], (long long)-space->before[i],
-                            (long long)space->reach[i]);
+            tsr__rule_window(rule, (struct rule_window){.dim = i + 2,
+                                                        .factor = tsr__rule_numbered(rule, 'o', i),
+                                                        .from = space->size[i],
+                                                        .to = space->out[i],
+                                                        .step = space->stride[i],
+                                                        .shift = -space->before[i],
+                                                        .reach = space->reach[i]});
             count++;
         }
     if (!count)
         return;
-    tsr__derive_add(derivation, "; list pads");
     for (int i = 0; i < 2 * space->n; i++)
-        tsr__derive_add(derivation, " %lld", (long long)pad_at(derivation, space, i));
-    for (int i = 0, window = 0; i < space->n; i++)
-        if (space->window[i]) {
-            tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
-                            space->n + i, window);
-            window++;
+        pads[i] = pad_at(derivation, space, i);
+    tsr__rule_list(rule, NO_INPUT, "pads", pads, 2 * space->n);
+    patch_pads(rule, space);
+    tsr__rule_unset(rule, "auto_pad");
+    tsr__rule_unset(rule, "ceil_mode");
+}
+
+// Spatial dimensions without a window are not sharded.
+static void keep_unsharded(struct rule_builder *rule, const struct space *space)
+{
+    for (int i = 0; i < space->n; i++)
+        if (!space->alone[i] && !space->window[i]) {
+            tsr__rule_kind_range(rule, FACTOR_REP, 's', i, i + 1);
+            tsr__rule_kind_range(rule, FACTOR_REP, 'o', i, i + 1);
         }
-    tsr__derive_add(derivation, "; unset auto_pad; unset ceil_mode");
 }
 
-static void add_kernel(struct derivation *derivation, const struct space *space)
-{
-    for (int i = 0; i < space->n; i++)
-        tsr__derive_add(derivation, " _");
-}
-
-static void keep_whole(struct derivation *derivation, const struct space *space)
-{
-    for (int i = 0; i < space->n; i++)
-        if (!space->alone[i] && !space->window[i])
-            tsr__derive_add(derivation, "; rep s%d o%d", i, i);
-    add_windows(derivation, space);
-}
-
-// Depthwise convolutions have as many groups as channels: g is then what a cut of the channels
-// cuts. Sizes of g, and of i where the channels are a number: of 3 in 3 groups i is 1, whatever
-// name the weights have for it.
+// Sets the sizes of g, and of i if the number of channels is known: 3 channels in 3 groups are i = 1,
+// even if the shape of the weights has a symbol there.
 static bool take_groups(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
@@ -261,102 +262,98 @@ static bool take_groups(struct derivation *derivation)
         tsr__derive_none(derivation, "group is not a positive number");
         return false;
     }
-    tsr__derive_size(derivation, STR("g"), (tsr_dim){groups, ""});
+    tsr__derive_size(derivation, "g", groups);
     if (channels > 0 && channels % groups == 0)
-        tsr__derive_size(derivation, STR("i"), (tsr_dim){channels / groups, ""});
+        tsr__derive_size(derivation, "i", channels / groups);
     return true;
 }
 
 // ---- convolutions ------------------------------------------------------------------------------
 
-// A scale or zero point: one for the tensor, or one for each channel that is given; which of the
-// two, a size that only the run knows does not say, unless it has the name of the weights'
-// channels.
+// Adds input i, a scale or zero point for the tensor or for each channel. A symbolic size does not
+// show which, unless it is the symbol of the weights' channels.
 static void add_per_channel(struct derivation *derivation, size_t i, size_t weights)
 {
     struct shape shape = tsr__derive_in(derivation, i);
     if (shape.rank != 1) {
-        tsr__derive_add(derivation, ",[]?");
+        tsr__rule_inputs(&derivation->rule, "[]?");
         return;
     }
     struct shape kernels = tsr__derive_in(derivation, weights);
     tsr_dim size = shape.dims[0];
-    bool told =
+    bool known =
         size.value >= 0 || (kernels.rank > 0 && dim_known(size) &&
                             tsr__dim_equal(derivation->shapes->exprs, size, kernels.dims[0]));
-    if (!told)
+    if (!known)
         tsr__derive_none(derivation, "a scale may be one for each channel or one for all");
-    if (size.value == 1)
-        tsr__derive_add(derivation, ",[1]?");
-    else
-        tsr__derive_add(derivation, ",[(g o)]?");
+    tsr__rule_inputs(&derivation->rule, size.value == 1 ? "[1]?" : "[(g o)]?");
 }
 
-static void add_images(struct derivation *derivation, const struct space *space)
+static void add_images(struct rule_builder *rule, const struct space *space)
 {
-    tsr__derive_add(derivation, "[n (g i)");
-    add_space(derivation, space, SIDE_IN);
-    tsr__derive_add(derivation, "]");
+    tsr__rule_inputs(rule, "[n (g i)]");
+    add_space(rule, space, SIDE_IN);
 }
 
-static void add_weights(struct derivation *derivation, const struct space *space)
+static void add_weights(struct rule_builder *rule, const struct space *space)
 {
-    tsr__derive_add(derivation, ",[(g o) i");
-    add_kernel(derivation, space);
-    tsr__derive_add(derivation, "]");
+    tsr__rule_inputs(rule, "[(g o) i]");
+    tsr__rule_any(rule, space->n);
 }
 
 static void add_result(struct derivation *derivation, const struct space *space)
 {
-    tsr__derive_add(derivation, " -> [n (g o)");
-    add_space(derivation, space, SIDE_OUT);
-    tsr__derive_add(derivation, "]; attr group=g");
-    keep_whole(derivation, space);
+    tsr__rule_outputs(&derivation->rule, "[n (g o)]");
+    add_space(&derivation->rule, space, SIDE_OUT);
+    tsr__rule_clauses(&derivation->rule, "attr group=g");
+    keep_unsharded(&derivation->rule, space);
+    add_windows(derivation, space);
 }
 
-// The rule of the head of this file. A cut of i gives partial sums; the bias is added once.
+// Sharding i gives partial sums; one device adds the bias.
 void tsr__derive_conv(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
     if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
     read_windows(derivation, 1, &space);
-    add_images(derivation, &space);
-    add_weights(derivation, &space);
-    tsr__derive_add(derivation, ",[(g o)]?");
+    add_images(rule, &space);
+    add_weights(rule, &space);
+    tsr__rule_inputs(rule, "[(g o)]?");
     add_result(derivation, &space);
-    tsr__derive_add(derivation, "; red i:sum; once 2");
+    tsr__rule_clauses(rule, "red i:sum; once 2");
 }
 
-// Also adds a tensor, and ends with an activation: the sum must be complete.
+// This one also adds a tensor and applies an activation, which needs the complete sum.
 void tsr__derive_fused_conv(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
     if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
     read_windows(derivation, 1, &space);
-    add_images(derivation, &space);
-    add_weights(derivation, &space);
-    tsr__derive_add(derivation, ",[(g o)]?,[n (g o)");
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "]?");
+    add_images(rule, &space);
+    add_weights(rule, &space);
+    tsr__rule_inputs(rule, "[(g o)]?,[n (g o)]");
+    add_space(rule, &space, SIDE_OUT);
+    tsr__rule_optional(rule);
     add_result(derivation, &space);
-    tsr__derive_add(derivation, "; rep i");
+    tsr__rule_kind(rule, FACTOR_REP, "i");
 }
 
 // ---- transposed convolutions -------------------------------------------------------------------
 
-// A number of a kernel: products of two of them stay in range.
+// True for sizes of a kernel; products of two of them do not overflow.
 static bool is_short(int64_t number)
 {
     return number >= 1 && number <= INT16_MAX;
 }
 
-// Whether dimension i of a transposed convolution can be divided: a place y of the result is
-// reached by the elements j with y + pad - (reach - 1) <= j * stride <= y + pad. All pads are
-// numbers, each place is reached (reach >= stride, no padding of the result beyond what is cut
-// off), and what is left over at both ends of a part are its pads.
-static bool read_spread_at(const struct derivation *derivation, struct space *space, int i)
+// Reads dimension i of a transposed convolution: position y of the result depends on the elements j
+// with y + pad - (reach - 1) <= j * stride <= y + pad. False: it cannot be sharded, because a pad is
+// unknown, or because no element contributes to some position.
+static bool read_transposed_at(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t kernel = size_at(tsr__derive_in(derivation, 1), i + 2),
             dilation = entry(derivation, "dilations", i, 1),
@@ -374,108 +371,118 @@ static bool read_spread_at(const struct derivation *derivation, struct space *sp
            after >= more && after < reach && all - before - after == space->out[i];
 }
 
-// Pads that the engine would find, and shapes that are asked for, are not followed: space then
-// stays whole.
-static void read_spread(const struct derivation *derivation, struct space *space)
+// Automatic pads and output_shape are not supported: spatial dimensions are then not sharded.
+static void read_transposed(const struct derivation *derivation, struct space *space)
 {
     int rank = tsr__derive_in(derivation, 0).rank;
-    if (!derivation->arena || !pads_are_listed(derivation) ||
+    if (derivation->shapes_only || !pads_are_listed(derivation) ||
         tsr__attr_of(derivation->shapes, derivation->node, "output_shape") ||
         tsr__derive_result(derivation).rank != rank || tsr__derive_in(derivation, 1).rank != rank)
         return;
     for (int i = 0; i < space->n; i++)
         if (!space->alone[i])
-            space->window[i] = read_spread_at(derivation, space, i);
+            space->window[i] = read_transposed_at(derivation, space, i);
 }
 
-// "; list NAME 1 1": the attribute's entries as the node has them, n of them.
+// Adds the entries of an attribute, which patches then change.
 static void add_list(struct derivation *derivation, const char *name, int n)
 {
-    tsr__derive_add(derivation, "; list %s", name);
+    int64_t values[2 * DERIVE_MAX_RANK];
     for (int i = 0; i < n; i++)
-        tsr__derive_add(derivation, " %lld", (long long)entry(derivation, name, i, 0));
+        values[i] = entry(derivation, name, i, 0);
+    tsr__rule_list(&derivation->rule, NO_INPUT, name, values, n);
 }
 
-// What add_windows writes, for a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1
-// give 15: "; win 0 2 o0 8 15 1 -1 3 2". Both lists stand whole, then every window patches its own
-// entries; no part has output padding, for its window already ends where the part ends.
-static void add_spread(struct derivation *derivation, const struct space *space)
+// Adds the windows of a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1 give 15: from
+// 8, to 15, step 1, shift -1, reach 3, per 2. No local node has output padding, because its window
+// ends with its shard.
+static void add_transposed(struct derivation *derivation, const struct space *space)
 {
+    struct rule_builder *rule = &derivation->rule;
     int count = 0;
     for (int i = 0; i < space->n; i++) {
-        if (!space->alone[i] && !space->window[i])
-            tsr__derive_add(derivation, "; rep s%d o%d", i, i);
         if (!space->window[i])
             continue;
-        tsr__derive_add(derivation, "; win 0 %d o%d %lld %lld 1 %lld %lld %lld", i + 2, i,
-                        (long long)space->size[i], (long long)space->out[i],
-                        (long long)(space->before[i] - space->reach[i] + 1),
-                        (long long)space->reach[i], (long long)space->stride[i]);
+        tsr__rule_window(rule, (struct rule_window){.dim = i + 2,
+                                                    .factor = tsr__rule_numbered(rule, 'o', i),
+                                                    .from = space->size[i],
+                                                    .to = space->out[i],
+                                                    .step = 1,
+                                                    .shift = space->before[i] - space->reach[i] + 1,
+                                                    .reach = space->reach[i],
+                                                    .per = space->stride[i]});
         count++;
     }
     if (!count)
         return;
     add_list(derivation, "pads", 2 * space->n);
-    for (int i = 0, window = 0; i < space->n; i++)
-        if (space->window[i]) {
-            tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
-                            space->n + i, window);
-            window++;
-        }
+    patch_pads(rule, space);
     add_list(derivation, "output_padding", space->n);
     for (int i = 0, window = 0; i < space->n; i++)
         if (space->window[i])
-            tsr__derive_add(derivation, "; put %d value %d 0", i, window++);
+            tsr__rule_patch(rule, i, PATCH_VALUE, window++, 0);
 }
 
-// The weights have the read channels first.
+// The weights have the input channels first.
 void tsr__derive_conv_transpose(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
     if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
-    read_spread(derivation, &space);
-    add_images(derivation, &space);
-    tsr__derive_add(derivation, ",[(g i) o");
-    add_kernel(derivation, &space);
-    tsr__derive_add(derivation, "],[(g o)]? -> [n (g o)");
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "]; attr group=g; red i:sum; once 2");
-    add_spread(derivation, &space);
+    read_transposed(derivation, &space);
+    add_images(rule, &space);
+    tsr__rule_inputs(rule, "[(g i) o]");
+    tsr__rule_any(rule, space.n);
+    tsr__rule_inputs(rule, "[(g o)]?");
+    tsr__rule_outputs(rule, "[n (g o)]");
+    add_space(rule, &space, SIDE_OUT);
+    tsr__rule_clauses(rule, "attr group=g; red i:sum; once 2");
+    keep_unsharded(rule, &space);
+    add_transposed(derivation, &space);
 }
 
 // ---- other kinds of convolutions ---------------------------------------------------------------
 
-// Each channel uses its neighbours, as far as they exist: with size 5, channel 7 uses 5..9. What
-// the local node computes for received neighbours is trimmed.
+// Each channel uses its neighbours: with size 5, channel 7 uses 5..9. The results that the local node
+// computes for received neighbours are trimmed.
 void tsr__derive_lrn(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int64_t size = tsr__derive_int(derivation, "size", 0),
             c = size_at(tsr__derive_in(derivation, 0), 1);
     derivation->text = "[n c S*] -> [n c S*]; rep c";
-    if (!is_size(c) || !is_short(size) || !derivation->arena)
+    if (!is_size(c) || !is_short(size) || derivation->shapes_only)
         return;
-    tsr__derive_add(derivation,
-                    "[n c^ S*] -> [n c S*]; win 0 1 c %lld %lld 1 %lld %lld; trim 0 1 0 1",
-                    (long long)c, (long long)c, (long long)-((size - 1) / 2), (long long)size);
+    tsr__rule_text(rule, "[n c^ S*] -> [n c S*]");
+    tsr__rule_window(rule, (struct rule_window){.dim = 1,
+                                                .factor = tsr__rule_find(rule, STR("c")),
+                                                .from = c,
+                                                .to = c,
+                                                .step = 1,
+                                                .shift = -((size - 1) / 2),
+                                                .reach = size});
+    tsr__rule_trim(rule, (struct rule_trim){.dim = 1, .unit = 1});
 }
 
-// Zero points are taken off before the products, so that sums over parts of i are exact.
+// Zero points are subtracted before the products, so partial sums over i are exact.
 void tsr__derive_conv_integer(struct derivation *derivation)
 {
     struct space space = {0};
     if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
     read_windows(derivation, 1, &space);
-    add_images(derivation, &space);
-    add_weights(derivation, &space);
-    add_single(derivation, 2, "?");
+    add_images(&derivation->rule, &space);
+    add_weights(&derivation->rule, &space);
+    add_single(derivation, 2);
+    tsr__rule_optional(&derivation->rule);
     add_per_channel(derivation, 3, 1);
     add_result(derivation, &space);
-    tsr__derive_add(derivation, "; red i:sum");
+    tsr__rule_clauses(&derivation->rule, "red i:sum");
 }
 
-// A sum over parts of i needs the integers before they are rounded (expand_quant.c).
+// True if the node can be expanded: partial sums over i are integers that are not rounded yet
+// (expand_quant.c).
 static bool sums_integers(const struct derivation *derivation)
 {
     static const size_t single[] = {1, 2, 6, 7};
@@ -490,117 +497,116 @@ static bool sums_integers(const struct derivation *derivation)
             return false;
     return tsr__derive_in(derivation, 1).dtype == TSR_FLOAT &&
            tsr__derive_in(derivation, 4).rank >= 0 &&
-           (tsr__derive_single(
-                tsr__derive_in(derivation, 5)) || // the engine has no points per channel
+           // ONNX Runtime does not support zero points per channel.
+           (tsr__derive_single(tsr__derive_in(derivation, 5)) ||
             tsr__derive_alike(tsr_node_input(derivation->node, 5), w, &point));
 }
 
-// Rounding comes after the sum over i.
+// The complete sum over i is rounded.
 void tsr__derive_qlinear_conv(struct derivation *derivation)
 {
     struct space space = {0};
     if (!read_space(derivation, 3, &space) || !take_groups(derivation))
         return;
     read_windows(derivation, 3, &space);
-    add_images(derivation, &space);
-    add_single(derivation, 1, "");
-    add_single(derivation, 2, "?");
-    add_weights(derivation, &space);
+    add_images(&derivation->rule, &space);
+    add_single(derivation, 1);
+    add_single(derivation, 2);
+    tsr__rule_optional(&derivation->rule);
+    add_weights(&derivation->rule, &space);
     for (size_t i = 4; i < 8; i++)
         add_per_channel(derivation, i, 3);
-    tsr__derive_add(derivation, ",[(g o)]?");
+    tsr__rule_inputs(&derivation->rule, "[(g o)]?");
     add_result(derivation, &space);
-    const char *clause = "rep";
-    if (sums_integers(derivation))
-        clause = "stat";
-    tsr__derive_add(derivation, "; %s i", clause);
+    tsr__rule_kind(&derivation->rule, sums_integers(derivation) ? FACTOR_STAT : FACTOR_REP, "i");
 }
 
-// Space of the result may be cut where the node can be taken apart; the image stays whole, offsets
-// lead anywhere.
+// Spatial dimensions of the result can be sharded if the node can be expanded. Those of the image are
+// not sharded, because offsets may address any position.
 static void add_deform_space(struct derivation *derivation, const struct space *space)
 {
-    const char *of_result = "rep";
-    if (tsr__deform_expands(derivation))
-        of_result = "stat";
-    for (int i = 0; i < space->n; i++)
-        tsr__derive_add(derivation, "; rep s%d; %s o%d", i, of_result, i);
+    enum factor_kind of_result = tsr__deform_expands(derivation) ? FACTOR_STAT : FACTOR_REP;
+    tsr__rule_kind_range(&derivation->rule, FACTOR_REP, 's', 0, space->n);
+    tsr__rule_kind_range(&derivation->rule, of_result, 'o', 0, space->n);
 }
 
-// Offsets are one set for all channels, or one for each run of them; the latter go along with the
-// groups where there are as many.
+// Adds an input [n CHANNELS o0 o1] with the spatial dimensions of the result.
+static void add_offsets(struct rule_builder *rule, const struct space *space, const char *channels)
+{
+    tsr__rule_inputs(rule, "[n]");
+    tsr__rule_dims(rule, channels);
+    add_space(rule, space, SIDE_OUT);
+}
+
+// There is one set of offsets for all channels, or one for each range of channels. The latter are
+// sharded with the groups if there are as many.
 void tsr__derive_deform_conv(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
     int64_t groups = tsr__derive_int(derivation, "group", 1),
             sets = tsr__derive_int(derivation, "offset_group", 1);
     if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
     for (int i = 0; i < space.n; i++)
-        space.alone[i] = false;                 // offsets lead elsewhere
-    const char *per_set = "z", *per_mask = "_"; // channels of the offsets, and of the masks
-    if (sets == 1) {
-        per_set = "_";
-    } else if (sets == groups) {
-        per_set = "(g z)";
-        per_mask = "(g y)";
-    }
-    add_images(derivation, &space);
-    add_weights(derivation, &space);
-    tsr__derive_add(derivation, ",[n %s", per_set);
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "],[(g o)]?,[n %s", per_mask);
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "]? -> [n (g o)");
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "]; attr group=g");
+        space.alone[i] = false; // offsets address other positions
+    bool one = sets == 1, per_group = !one && sets == groups;
+    add_images(rule, &space);
+    add_weights(rule, &space);
+    add_offsets(rule, &space, one ? "_" : per_group ? "(g z)" : "z");
+    tsr__rule_inputs(rule, "[(g o)]?");
+    add_offsets(rule, &space, per_group ? "(g y)" : "_");
+    tsr__rule_optional(rule);
+    tsr__rule_outputs(rule, "[n (g o)]");
+    add_space(rule, &space, SIDE_OUT);
+    tsr__rule_clauses(rule, "attr group=g");
     add_deform_space(derivation, &space);
-    if (sets == 1) {
-        tsr__derive_add(derivation, "; red i:sum; once 3");
-    } else if (sets == groups) {
-        tsr__derive_add(derivation, "; rep i z y; attr offset_group=g");
-    } else {
-        tsr__derive_add(derivation, "; rep g i z");
-    }
+    if (one)
+        tsr__rule_clauses(rule, "red i:sum; once 3");
+    else
+        tsr__rule_clauses(rule, per_group ? "rep i z y; attr offset_group=g" : "rep g i z");
 }
 
-// ---- poolings ----------------------------------------------------------------------------------
+// ---- pools -------------------------------------------------------------------------------------
 
-// A pooling keeps its channels: "[n c o0^] -> [n c o0],[n c o0]?". The second output, indices of
-// MaxPool, makes everything whole.
+// True if windows of the pool can be computed. Engines disagree about the number of elements in a last
+// window beyond the pads, and about pads of dilated windows.
+static bool pool_windows_known(const struct derivation *derivation)
+{
+    bool partial = tsr__derive_int(derivation, "ceil_mode", 0) != 0 &&
+                   str_is(tsr__node_op_str(derivation->node), "AveragePool");
+    bool automatic = tsr__derive_text_is(derivation, "auto_pad", "SAME_UPPER") ||
+                     tsr__derive_text_is(derivation, "auto_pad", "SAME_LOWER");
+    return !partial && (!automatic || all_are(derivation, "dilations", 1));
+}
+
+// "[n c o0^] -> [n c o0],[n c o0]?". The second output, indices of MaxPool, counts through batch and
+// channels of the full tensor: with it, nothing is sharded.
 void tsr__derive_pool(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
-    // Indices count through batch and channels of the whole.
     bool indices = output_at(derivation->node, 1) != NULL;
     if (!read_space(derivation, NO_WEIGHTS, &space))
         return;
-    // What a last window counts that reaches beyond the pads, engines do not agree about; nor how
-    // windows with holes are padded.
-    bool doubtful = tsr__derive_int(derivation, "ceil_mode", 0) != 0 &&
-                    str_is(tsr__node_op_str(derivation->node), "AveragePool");
-    bool same = tsr__derive_text_is(derivation, "auto_pad", "SAME_UPPER") ||
-                tsr__derive_text_is(derivation, "auto_pad", "SAME_LOWER");
-    doubtful = doubtful || (same && !all_are(derivation, "dilations", 1));
-    if (!indices && !doubtful)
+    if (!indices && pool_windows_known(derivation))
         read_windows(derivation, NO_WEIGHTS, &space);
-    tsr__derive_add(derivation, "[n c");
-    add_space(derivation, &space, SIDE_IN);
-    tsr__derive_add(derivation, "] -> [n c");
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "],[n c");
-    add_space(derivation, &space, SIDE_OUT);
-    tsr__derive_add(derivation, "]?");
-    keep_whole(derivation, &space);
-    if (!indices)
-        return;
-    for (int i = 0; i < space.n; i++)
+    tsr__rule_inputs(rule, "[n c]");
+    add_space(rule, &space, SIDE_IN);
+    tsr__rule_outputs(rule, "[n c]");
+    add_space(rule, &space, SIDE_OUT);
+    tsr__rule_outputs(rule, "[n c]");
+    add_space(rule, &space, SIDE_OUT);
+    tsr__rule_optional(rule);
+    keep_unsharded(rule, &space);
+    add_windows(derivation, &space);
+    for (int i = 0; indices && i < space.n; i++)
         if (space.alone[i])
-            tsr__derive_add(derivation, "; rep s%d", i);
-    tsr__derive_add(derivation, "; rep n c");
+            tsr__rule_kind_range(rule, FACTOR_REP, 's', i, i + 1);
+    tsr__rule_kind_if(rule, indices, FACTOR_REP, "n c");
 }
 
-// Elements of the block whose sizes the value holds: {2 3} are 6. 0: not known.
+// Returns the number of elements of a block with these sizes: {2 3} are 6. 0: not known.
 static int64_t block_elements(struct known_value block)
 {
     int64_t size = 1;
@@ -613,7 +619,7 @@ static int64_t block_elements(struct known_value block)
     return size;
 }
 
-// Channels, then the elements of a block: both from the constant that holds the block's sizes.
+// Each channel has the elements of a block; an input holds the block's sizes.
 void tsr__derive_col2im(struct derivation *derivation)
 {
     int64_t size =
@@ -622,8 +628,17 @@ void tsr__derive_col2im(struct derivation *derivation)
         derivation->text = "[n _ l],·,· -> [n _ O*]; rep l O";
         return;
     }
-    tsr__derive_size(derivation, STR("k"), (tsr_dim){size, ""});
+    tsr__derive_size(derivation, "k", size);
     derivation->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
+}
+
+// Adds a state "b c _", or "b _ c" if channels are last; a window adds a leading dimension.
+static void add_conv_state(struct rule_builder *rule, bool window, bool last, int rank)
+{
+    tsr__rule_any(rule, window);
+    tsr__rule_dims(rule, last ? "b _ c" : "b c");
+    if (!last)
+        tsr__rule_any(rule, rank - 2);
 }
 
 // Channels are independent; the state is the end of the previous input. The com.microsoft
@@ -631,26 +646,26 @@ void tsr__derive_col2im(struct derivation *derivation)
 // leading dimension to the states.
 void tsr__derive_causal_conv(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     bool last = tsr__derive_int(derivation, "channels_last", 0) != 0;
-    const char *window = text_if(tsr__derive_int(derivation, "state_window", 0) > 0, "_ ");
+    bool window = tsr__derive_int(derivation, "state_window", 0) > 0;
     if (rank < 0)
         return;
     if (rank < 3 || rank > DERIVE_MAX_RANK || (last && rank != 3)) {
         tsr__derive_none(derivation, NO_WINDOWS);
         return;
     }
-    if (last) {
-        tsr__derive_add(derivation, "[b t c],[c _ _],[c]?,[%sb _ c]? -> [b t c],[%sb _ c]; rep t",
-                        window, window);
-        return;
+    tsr__rule_inputs(rule, last ? "[b t c],[c _ _],[c]?" : "[b c S*],[c _]");
+    if (!last) {
+        tsr__rule_any(rule, rank - 2);
+        tsr__rule_inputs(rule, "[c]?");
     }
-    struct space space = {.n = rank - 2};
-    tsr__derive_add(derivation, "[b c S*],[c _");
-    add_kernel(derivation, &space);
-    tsr__derive_add(derivation, "],[c]?,[%sb c", window);
-    add_kernel(derivation, &space);
-    tsr__derive_add(derivation, "]? -> [b c S*],[%sb c", window);
-    add_kernel(derivation, &space);
-    tsr__derive_add(derivation, "]; rep S");
+    tsr__rule_input(rule);
+    add_conv_state(rule, window, last, rank);
+    tsr__rule_optional(rule);
+    tsr__rule_outputs(rule, last ? "[b t c]" : "[b c S*]");
+    tsr__rule_output(rule);
+    add_conv_state(rule, window, last, rank);
+    tsr__rule_kind(rule, FACTOR_REP, last ? "t" : "S");
 }

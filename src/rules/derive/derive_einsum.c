@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_einsum.c - Einsum: the equation is the rule. Letters that the result lacks are summed; of
-// one that an operand has twice (a diagonal) the rows may be cut (expand_einsum.c); the ellipsis is
-// a pack. A size of 1 is stretched along a letter that stands more than once: "ab,ab->ab" of [n 6]
-// and [1 6] gives [n 6].
+// derive_einsum.c - the rule of Einsum, which follows from its equation. Letters that the result
+// lacks are summed. A letter that an operand has twice is a diagonal; sharding it expands the node
+// (expand_einsum.c). The ellipsis is a pack. A size of 1 is broadcast along a letter that occurs more
+// than once: "ab,ab->ab" of [n 6] and [1 6] gives [n 6].
 //
-//   "bij,bjk->bik"   [b i j],[b j k] -> [b i k]; j is summed over parts
+//   "bij,bjk->bik"   [b~ i j~],[b~ j~ k] -> [b i k]; red j:sum
 //   "bii->bi"        [b i _] -> [b i]; stat i
 #include "rules/derive/derive.h"
 
@@ -12,18 +12,18 @@
 
 #define LETTERS 52
 
-// Letters by number, a to z, then A to Z. The text is read once from left to right.
+// Letters are numbered a to z, then A to Z. The text is read once from left to right.
 struct equation {
     struct str text;     // what is left of it
-    int times[LETTERS];  // number of occurrences of each letter in all operands
-    int seen[LETTERS];   // and in those that were read
-    bool twice[LETTERS]; // in one operand
-    bool square;         // sizes along each diagonal are the same
-    bool out[LETTERS];
+    int times[LETTERS];  // number of occurrences in all operands
+    int seen[LETTERS];   // number of occurrences read so far
+    bool twice[LETTERS]; // occurs twice in one operand
+    bool square;         // both sizes of each diagonal are equal
+    bool out[LETTERS];   // occurs in the result
     bool dots, out_dots;
 };
 
-// c is a letter of ASCII: callers look first.
+// c must be an ASCII letter.
 static int number_of(char c)
 {
     if (islower((unsigned char)c))
@@ -31,13 +31,22 @@ static int number_of(char c)
     return c - 'A' + 26;
 }
 
-// Capitals are packs in a rule, so they get another spelling.
-static void add_letter(struct derivation *derivation, int i, const char *after)
+// Returns the index of the letter in the rule. Capitals are packs in a rule, so A becomes "upA".
+static int rule_letter(struct derivation *derivation, int i)
 {
-    if (i < 26)
-        tsr__derive_add(derivation, "%c%s", 'a' + i, after);
-    else
-        tsr__derive_add(derivation, "up%c%s", 'A' + i - 26, after);
+    char name[] = {'u', 'p', (char)('A' + i - 26)};
+    if (i >= 26)
+        return tsr__rule_letter(&derivation->rule, (struct str){name, sizeof(name)});
+    name[0] = (char)('a' + i);
+    return tsr__rule_letter(&derivation->rule, (struct str){name, 1});
+}
+
+static void add_letter(struct derivation *derivation, int i, bool broadcast)
+{
+    struct pattern_dim *dim = tsr__rule_empty_dim(&derivation->rule);
+    tsr__rule_dim_letter(&derivation->rule, dim, rule_letter(derivation, i));
+    if (dim)
+        dim->broadcast = broadcast;
 }
 
 static void skip(struct equation *equation)
@@ -56,14 +65,13 @@ static bool take(struct equation *equation, const char *word)
     return true;
 }
 
-// The letter stands again in the term that is read: along the diagonal of its first axis and this
-// one. Axes behind an ellipsis are counted from the end.
+// The term that is read, and the axis of each letter's first occurrence in it.
 struct term_axes {
     int operand, axis;
-    int first[LETTERS]; // 1 + axis
+    int first[LETTERS]; // 1 + axis; 0: not read yet
 };
 
-// A negative axis: the ellipsis of an operand of unknown rank stands before it.
+// A negative axis follows the ellipsis of an operand of unknown rank.
 static tsr_dim size_along(const struct derivation *derivation, const struct term_axes *axes,
                           int axis)
 {
@@ -72,8 +80,7 @@ static tsr_dim size_along(const struct derivation *derivation, const struct term
     return dim_at(tsr__derive_in(derivation, (size_t)axes->operand), axis);
 }
 
-// Sizes that are not known to be equal are not: a diagonal of [n m] is as long as the shorter of
-// both.
+// Sizes must be known to be equal: a diagonal of [n m] has the length of the shorter.
 static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)
 {
     tsr_dim rows = size_along(derivation, axes, axes->first[letter] - 1),
@@ -90,7 +97,7 @@ static int dots_length(const struct derivation *derivation, struct str term, int
     return tsr__derive_in(derivation, (size_t)operand).rank - letters;
 }
 
-// Before anything is read: whether a letter stands more than once decides how it is written.
+// Counts occurrences before the terms are read: a letter that occurs more than once may be broadcast.
 static void count_letters(struct equation *equation)
 {
     for (size_t i = 0; i < equation->text.n && equation->text.p[i] != '-'; i++)
@@ -98,20 +105,20 @@ static void count_letters(struct equation *equation)
             equation->times[number_of(equation->text.p[i])]++;
 }
 
-// A letter of a term. In a rule for sharding, a repeated letter matches any size: its rows are
-// sharded, not its columns; in a rule for shapes, both give its size.
+// Adds a letter that the term has already: a diagonal. In a rule for sharding, rows are sharded and
+// columns match any size. In a rule for shapes, both give the size.
 static void add_again(struct derivation *derivation, struct equation *equation,
                       const struct term_axes *axes, int i)
 {
     equation->twice[i] = true;
     equation->square = equation->square && is_square(derivation, axes, i);
-    if (derivation->arena)
-        tsr__derive_add(derivation, "_ ");
+    if (derivation->shapes_only)
+        add_letter(derivation, i, true);
     else
-        add_letter(derivation, i, "~ ");
+        tsr__rule_any(&derivation->rule, 1);
 }
 
-// The next letter of the text, which is taken from it; -1: another sign stands there, or nothing.
+// Takes the next letter from the text; -1: there is none.
 static int take_letter(struct equation *equation)
 {
     skip(equation);
@@ -122,48 +129,42 @@ static int take_letter(struct equation *equation)
     return letter;
 }
 
-// The term of an operand: letters and at most one ellipsis. A letter that stands anywhere else too
-// may be stretched.
+// Reads the term of an operand: letters and at most one ellipsis.
 static void read_operand(struct derivation *derivation, struct equation *equation, int operand)
 {
     struct term_axes axes = {.operand = operand};
     bool dots = false;
     int length = dots_length(derivation, equation->text, operand);
-    tsr__derive_add(derivation, "[");
+    tsr__rule_input(&derivation->rule);
     for (;;) {
         if (!dots && take(equation, "...")) {
             dots = true;
             axes.axis += length;
-            tsr__derive_add(derivation, "Dots~ ");
+            tsr__rule_dims(&derivation->rule, "Dots~");
             continue;
         }
         int letter = take_letter(equation);
         if (letter < 0)
             break;
         equation->seen[letter]++;
-        // In this order: again in this operand, in another one too, or nowhere else.
         if (axes.first[letter])
             add_again(derivation, equation, &axes, letter);
-        else if (equation->times[letter] > 1)
-            add_letter(derivation, letter, "~ ");
         else
-            add_letter(derivation, letter, " ");
+            add_letter(derivation, letter, equation->times[letter] > 1);
         if (!axes.first[letter])
             axes.first[letter] = axes.axis + 1;
         axes.axis++;
     }
     equation->dots |= dots;
-    tsr__derive_add(derivation, "]");
 }
 
-// The result's term. False: a letter occurs in it twice, or in no operand.
+// Reads the term of the result. False: a letter occurs in it twice, or in no operand.
 static bool read_result(struct derivation *derivation, struct equation *equation)
 {
-    tsr__derive_add(derivation, "[");
     for (;;) {
         if (!equation->out_dots && take(equation, "...")) {
             equation->out_dots = true;
-            tsr__derive_add(derivation, "Dots* ");
+            tsr__rule_dims(&derivation->rule, "Dots*");
             continue;
         }
         int letter = take_letter(equation);
@@ -172,39 +173,36 @@ static bool read_result(struct derivation *derivation, struct equation *equation
         if (equation->out[letter] || !equation->seen[letter])
             return false;
         equation->out[letter] = true;
-        add_letter(derivation, letter, " ");
+        add_letter(derivation, letter, false);
     }
-    tsr__derive_add(derivation, "]");
     return true;
 }
 
-// No arrow: the letters that stand once, in alphabetical order, after the ellipsis.
+// Without an arrow the result has the letters that occur once, in alphabetical order, after the
+// ellipsis.
 static void implied_output(struct derivation *derivation, struct equation *equation)
 {
-    tsr__derive_add(derivation, "[%s", text_if(equation->dots, "Dots* "));
+    if (equation->dots)
+        tsr__rule_dims(&derivation->rule, "Dots*");
     equation->out_dots = equation->dots;
     for (int k = 0; k < LETTERS; k++) {
         int i = (k + 26) % LETTERS; // capitals first, as bytes are ordered
         if (equation->seen[i] != 1)
             continue;
         equation->out[i] = true;
-        add_letter(derivation, i, " ");
+        add_letter(derivation, i, false);
     }
-    tsr__derive_add(derivation, "]");
 }
 
-// Terms of operands, one for each input of the node, then the result's; without an arrow the
-// standard says what it is.
+// Reads the terms of the operands, one for each input, then that of the result.
 static bool read_equation(struct derivation *derivation, struct equation *equation)
 {
     size_t n = 0;
     count_letters(equation);
-    do {
-        if (n++)
-            tsr__derive_add(derivation, ",");
-        read_operand(derivation, equation, (int)n - 1);
-    } while (take(equation, ","));
-    tsr__derive_add(derivation, " -> ");
+    do
+        read_operand(derivation, equation, (int)n++);
+    while (take(equation, ","));
+    tsr__rule_output(&derivation->rule);
     if (take(equation, "->")) {
         if (!read_result(derivation, equation))
             return false;
@@ -212,14 +210,12 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
         implied_output(derivation, equation);
     }
     skip(equation);
-    // All of the text was read, each input has a term, and the ellipsis stands on both sides or on
-    // none.
+    // The ellipsis must be on both sides, or on none.
     return !equation->text.n && n == tsr_node_input_count(derivation->node) &&
            equation->dots == equation->out_dots;
 }
 
-// "bij,bjk->bik": [b~ i j~],[b~ j~ k] -> [b i k]; red j:sum. Letters that stand in both operands
-// may be 1 in one of them.
+// Letters of the result pass through, unless they are diagonals.
 void tsr__derive_einsum(struct derivation *derivation)
 {
     struct equation equation = {.square = true};
@@ -229,17 +225,15 @@ void tsr__derive_einsum(struct derivation *derivation)
         tsr__derive_none(derivation, "the equation could not be read");
         return;
     }
-    const char *diagonal = tsr__derive_stat_if(equation.square, derivation, 12, EXPAND_NUMBERS);
+    enum factor_kind diagonal =
+        tsr__derive_stat_if(equation.square, derivation, 12, EXPAND_NUMBERS);
     for (int i = 0; i < LETTERS; i++) {
-        // Letters of the result pass through, unless one is a diagonal.
         if (!equation.seen[i] || (equation.out[i] && !equation.twice[i]))
             continue;
-        if (equation.twice[i]) {
-            tsr__derive_add(derivation, "; %s ", diagonal);
-            add_letter(derivation, i, "");
-        } else {
-            tsr__derive_add(derivation, "; red ");
-            add_letter(derivation, i, ":sum");
-        }
+        int letter = rule_letter(derivation, i);
+        if (!equation.twice[i])
+            tsr__rule_reduce(&derivation->rule, letter, COMBINE_SUM);
+        else
+            tsr__rule_kind_of(&derivation->rule, diagonal, letter);
     }
 }

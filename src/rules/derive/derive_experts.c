@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. The second layer sums
-// over the inner size i of all experts, so it can be sharded too, if the first layer's halves (gate
-// and value) are sharded equally and no block of packed weights is split. Experts can be sharded if
-// the node can be expanded (expand_experts.c); otherwise not, since the operator chooses among
-// those it sees.
+// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. So can the inner size i of
+// all experts, over which the second layer sums: the first layer's halves (gate and value) are then
+// sharded equally, and no block of packed weights is split. Sharding experts expands the node
+// (expand_experts.c), because the operator chooses among the experts that it has.
 //
 // 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
 //
@@ -14,14 +13,13 @@
 // added. Sharded in 2 along e, the node is expanded, and each device has 4 experts.
 #include "rules/derive/derive.h"
 
-// How many rows of the first layer belong to one of the inner size, and whether they lie together.
 struct layers {
-    int64_t inner, rows;
-    bool together; // (i f) instead of (f i)
+    int64_t inner; // size that the second layer reads
+    int64_t rows;  // of the first layer for each element of it
+    bool together; // these rows are adjacent: (i f) instead of (f i)
 };
 
-// inner: what the second layer reads. A first layer of 512 rows for an inner size of 256 has 2 rows
-// for each: gate and value.
+// A first layer of 512 rows for an inner size of 256 has 2 rows for each element: gate and value.
 static bool read_layers(const struct derivation *derivation, size_t first, int64_t inner,
                         struct layers *layers)
 {
@@ -37,31 +35,28 @@ static bool read_layers(const struct derivation *derivation, size_t first, int64
     return layers->rows > 0;
 }
 
-// How tokens lie, what the router says of each, and which experts it chose: by rank of the input,
-// one long row of tokens or batches of rows. The router knows no batches.
-static const struct {
-    const char *tokens, *router, *choice;
-} forms[] = {{"[t m]", "[t e]", ",[t e]?"}, {"[b t m]", "[(b t) e]", ",[(b t) e]?"}};
-
 static bool in_batches(const struct derivation *derivation)
 {
     return tsr__derive_in(derivation, 0).rank == 3;
 }
 
+// Adds tokens and router outputs. The router has one dimension for all tokens of all batches.
 static void add_tokens(struct derivation *derivation)
 {
-    bool batches = in_batches(derivation);
-    tsr__derive_add(derivation, "%s,%s", forms[batches].tokens, forms[batches].router);
+    tsr__rule_inputs(&derivation->rule,
+                     in_batches(derivation) ? "[b t m],[(b t) e]" : "[t m],[t e]");
 }
 
-static void end_tokens(struct derivation *derivation, const char *experts)
+// Adds the result.
+static void end_tokens(struct derivation *derivation, enum factor_kind experts)
 {
-    tsr__derive_add(derivation, " -> %s; rep m; %s e", forms[in_batches(derivation)].tokens,
-                    experts);
+    tsr__rule_outputs(&derivation->rule, in_batches(derivation) ? "[b t m]" : "[t m]");
+    tsr__rule_kind(&derivation->rule, FACTOR_REP, "m");
+    tsr__rule_kind(&derivation->rule, experts, "e");
 }
 
-// Two layers without halves, and an activation that has a plain operator.
-static bool can_be_taken_apart(const struct derivation *derivation)
+// True if the node can be expanded: no halves, and an activation that has its own operator.
+static bool can_expand(const struct derivation *derivation)
 {
     static const char *const known[] = {"relu", "silu", "identity"};
     struct shape w = tsr__derive_in(derivation, 2), v = tsr__derive_in(derivation, 4);
@@ -78,47 +73,54 @@ static bool can_be_taken_apart(const struct derivation *derivation)
            tsr__derive_int(derivation, "k", 1) <= w.dims[0].value;
 }
 
-// How the rows of a first layer with two halves are written.
-static const char *halves_of(const struct layers *layers, const char *together, const char *apart)
+// Adds an input "[e ROWS AFTER]"; rows and after are dimensions as text.
+static void add_rows(struct rule_builder *rule, const char *rows, const char *after)
 {
-    if (layers->together)
-        return together;
-    return apart;
+    tsr__rule_input(rule);
+    tsr__rule_dims(rule, "e");
+    tsr__rule_dims(rule, rows);
+    tsr__rule_dims(rule, after);
 }
 
-// 8 experts of 64 -> 256 -> 64 without halves: "[t m],[t e],[e i m],[e i]?,[e m i],[e m]?,..." with
-// e 8, m 64, i 256. With two halves in the first layer its rows are (i f) or (f i), f 2.
+// With two halves in the first layer, its rows are (i f) or (f i), f 2.
 void tsr__derive_experts(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct layers layers;
     struct shape second = tsr__derive_in(derivation, 4);
     if (tsr__derive_rank(derivation, 0) < 0)
         return;
     bool known = second.rank == 3 && read_layers(derivation, 2, second.dims[2].value, &layers);
-    const char *inner = "_", *rows = "_";
-    if (known)
-        inner = rows = "i";
+    const char *inner = known ? "i" : "_", *rows = inner;
     if (known && layers.rows != 1)
-        rows = halves_of(&layers, "(i f)", "(f i)");
+        rows = layers.together ? "(i f)" : "(f i)";
     add_tokens(derivation);
-    tsr__derive_add(derivation, ",[e %s m],[e %s]?,[e m %s],[e m]?,[e %s m]?,[e %s]?", rows, rows,
-                    inner, inner, inner);
+    add_rows(rule, rows, "m");
+    add_rows(rule, rows, "");
+    tsr__rule_optional(rule);
+    add_rows(rule, "m", inner);
+    tsr__rule_inputs(rule, "[e m]?");
+    add_rows(rule, inner, "m");
+    tsr__rule_optional(rule);
+    add_rows(rule, inner, "");
+    tsr__rule_optional(rule);
     end_tokens(derivation,
-               tsr__derive_stat_if(can_be_taken_apart(derivation), derivation, 13, EXPAND_FLOATS));
-    if (known)
-        tsr__derive_add(derivation, "; red i:sum; once 5");
-    if (known && layers.rows > 1) {
-        tsr__derive_size(derivation, STR("f"), (tsr_dim){layers.rows, ""});
-        tsr__derive_add(derivation, "; rep f");
+               tsr__derive_stat_if(can_expand(derivation), derivation, 13, EXPAND_FLOATS));
+    if (!known)
+        return;
+    tsr__rule_clauses(rule, "red i:sum; once 5");
+    if (layers.rows > 1) {
+        tsr__derive_size(derivation, "f", layers.rows);
+        tsr__rule_kind(rule, FACTOR_REP, "f");
     }
 }
 
 // ---- packed weights ----------------------------------------------------------------------------
 
-// The inner size is made of units: as many elements as must stay together in the second layer.
+// The inner size consists of units: elements that must be on one device in the second layer.
 struct packed {
     struct layers layers;
-    int64_t unit, bytes; // elements of a unit, and bytes they are packed into
+    int64_t unit, bytes; // elements of a unit, and the bytes that they are packed into
     int64_t scales;      // of a unit; 0: one scale for a row
 };
 
@@ -130,15 +132,14 @@ static int64_t bits_of(const struct derivation *derivation, const char *own)
     return tsr__derive_int(derivation, "expert_weight_bits", 4);
 }
 
-// Zero points that are packed along the rows of a first layer: a cut would go through a byte.
+// True if zero points are packed along the rows of a first layer: a shard boundary would split a byte.
 static bool points_by_row(const struct derivation *derivation, size_t i, int64_t bits)
 {
     return tsr__derive_has(derivation, i) && bits < 8 && tsr__derive_in(derivation, i).rank != 3;
 }
 
-// False: the packing is not one of those that can be cut. 4 bits in blocks of 32: a unit is 32
-// elements, 16 bytes, 1 scale; with zero points, of which two share a byte, it is 64 elements, 32
-// bytes, 2 scales.
+// False: weights in this packing cannot be sharded. 4 bits in blocks of 32: a unit is 32 elements, 16
+// bytes, 1 scale. With zero points, of which two share a byte, it is 64 elements, 32 bytes, 2 scales.
 static bool read_packed(const struct derivation *derivation, struct packed *packed)
 {
     int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),
@@ -152,12 +153,12 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
         points_by_row(derivation, 13, bits_of(derivation, "fc3_expert_weight_bits")))
         return false;
     int64_t inner = w.dims[2].value * 8 / bits, per_byte = 8 / bits;
-    if (block == 0) { // one scale for a row: only bytes must stay together
+    if (block == 0) { // one scale for a row: only bytes must not be split
         packed->scales = 0;
         packed->unit = per_byte;
     } else {
         packed->scales = 1;
-        if (tsr__derive_has(derivation, 12)) // this many zero points share a byte
+        if (tsr__derive_has(derivation, 12)) // `per_byte` zero points share a byte
             packed->scales = per_byte;
         packed->unit = block * packed->scales;
     }
@@ -166,78 +167,82 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
            read_layers(derivation, 2, inner, &packed->layers);
 }
 
-// [e rows] with dimensions after it that stay whole; none: the input is not there.
-static void add_rows(struct derivation *derivation, size_t i, const char *rows)
+// Adds input i "[e ROWS]", or "[e ROWS _]" if it has three dimensions.
+static void add_packed_rows(struct derivation *derivation, size_t i, const char *rows)
 {
-    int rank = tsr__derive_in(derivation, i).rank;
-    tsr__derive_add(derivation, ",[e %s%s]?", rows, text_if(rank == 3, " _"));
+    add_rows(&derivation->rule, rows, tsr__derive_in(derivation, i).rank == 3 ? "_" : "");
+    tsr__rule_optional(&derivation->rule);
 }
 
+// Adds input i "[e m UNITS]", or "[e _]" if it does not have three dimensions.
 static void add_units(struct derivation *derivation, size_t i, const char *units)
 {
-    int rank = tsr__derive_in(derivation, i).rank;
-    if (rank == 3)
-        tsr__derive_add(derivation, ",[e m %s]?", units);
-    else
-        tsr__derive_add(derivation, ",[e _]?");
+    bool units_apart = tsr__derive_in(derivation, i).rank == 3;
+    add_rows(&derivation->rule, units_apart ? "m" : "_", units_apart ? units : "");
+    tsr__rule_optional(&derivation->rule);
 }
 
-// Inputs that nothing is known of, whole in all their dimensions.
+// Adds inputs that are not sharded.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
         int rank = tsr__derive_in(derivation, i).rank;
-        tsr__derive_add(derivation, ",[");
-        for (int k = 0; k < (int)clamped(rank, 0, DERIVE_MAX_RANK); k++)
-            tsr__derive_add(derivation, "_ ");
-        tsr__derive_add(derivation, "]?");
+        tsr__rule_input(&derivation->rule);
+        tsr__rule_any(&derivation->rule, (int)clamped(rank, 0, DERIVE_MAX_RANK));
+        tsr__rule_optional(&derivation->rule);
     }
 }
 
+// Adds the experts that the router chose.
 static void add_choice(struct derivation *derivation)
 {
-    tsr__derive_add(derivation, "%s", forms[in_batches(derivation)].choice);
+    tsr__rule_inputs(&derivation->rule, in_batches(derivation) ? "[(b t) e]?" : "[t e]?");
+}
+
+// Packed weights whose layout is not known: only tokens can be sharded.
+static void unknown_packing(struct derivation *derivation)
+{
+    add_rest(derivation, 2, 14);
+    add_choice(derivation);
+    add_rest(derivation, 15, 21);
+    end_tokens(derivation, FACTOR_REP);
 }
 
 // 4 bits in blocks of 32 with zero points: two zero points share a byte, so a unit u is 2 blocks:
-// z = 64 elements, y = 32 bytes, p = 2 scales. Only u is cut; a cut inside a unit would split a
-// byte or a block. Without readable packing no weight is cut, only tokens are.
+// z = 64 elements, y = 32 bytes, p = 2 scales. Only u is sharded, so no byte or block is split.
 void tsr__derive_quantized_experts(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct packed packed;
     if (tsr__derive_rank(derivation, 0) < 0)
         return;
     add_tokens(derivation);
     if (!read_packed(derivation, &packed)) {
-        add_rest(derivation, 2, 14);
-        add_choice(derivation);
-        add_rest(derivation, 15, 21);
-        end_tokens(derivation, "rep");
+        unknown_packing(derivation);
         return;
     }
-    bool twice = packed.layers.rows > 1;
-    const char *rows = "(u z)", *scales = "u";
-    if (twice)
-        rows = halves_of(&packed.layers, "(u z f)", "(f u z)");
-    if (packed.scales > 1)
-        scales = "(u p)";
+    bool halves = packed.layers.rows > 1, groups = packed.scales > 1;
+    const char *rows = "(u z)";
+    if (halves)
+        rows = packed.layers.together ? "(u z f)" : "(f u z)";
     for (size_t i = 2; i < 5; i++)
-        add_rows(derivation, i, rows);
-    tsr__derive_add(derivation, ",[e m (u y)]");
-    add_units(derivation, 6, scales);
-    tsr__derive_add(derivation, ",[e m]?");
+        add_packed_rows(derivation, i, rows);
+    tsr__rule_inputs(rule, "[e m (u y)]");
+    add_units(derivation, 6, groups ? "(u p)" : "u");
+    tsr__rule_inputs(rule, "[e m]?");
     for (size_t i = 8; i < 11; i++)
-        add_rows(derivation, i, "(u z)");
-    add_rows(derivation, 11, rows);
+        add_packed_rows(derivation, i, "(u z)");
+    add_packed_rows(derivation, 11, rows);
     add_units(derivation, 12, "u");
-    add_rows(derivation, 13, "(u z)");
+    add_packed_rows(derivation, 13, "(u z)");
     add_choice(derivation);
     add_rest(derivation, 15, 21);
-    end_tokens(derivation, "rep");
-    tsr__derive_add(derivation, "; red u:sum; rep z y%s%s; once 7", text_if(twice, " f"),
-                    text_if(packed.scales > 1, " p"));
-    tsr__derive_size(derivation, STR("z"), (tsr_dim){packed.unit, ""});
-    tsr__derive_size(derivation, STR("y"), (tsr_dim){packed.bytes, ""});
-    tsr__derive_size(derivation, STR("f"), (tsr_dim){packed.layers.rows, ""});
-    tsr__derive_size(derivation, STR("p"), (tsr_dim){packed.scales, ""});
+    end_tokens(derivation, FACTOR_REP);
+    tsr__rule_clauses(rule, "red u:sum; rep z y; once 7");
+    tsr__rule_kind_if(rule, halves, FACTOR_REP, "f");
+    tsr__rule_kind_if(rule, groups, FACTOR_REP, "p");
+    tsr__derive_size(derivation, "z", packed.unit);
+    tsr__derive_size(derivation, "y", packed.bytes);
+    tsr__derive_size(derivation, "f", packed.layers.rows);
+    tsr__derive_size(derivation, "p", packed.scales);
 }

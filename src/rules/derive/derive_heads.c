@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_heads.c - rules of the fused attention operators of com.microsoft. Letters as in
-// derive_attention.c. Weights and biases that hold queries, keys and values one after the other are
-// cut in each third (s h d); where the thirds differ, heads stay whole.
+// derive_heads.c - rules of the fused attention operators of com.microsoft. Letters are those of
+// derive_attention.c. Weights and biases for queries, keys and values that are concatenated are (s h
+// d) with s = 3, and each third is sharded. If the thirds differ in size, heads are not sharded.
 //
 // MultiHeadAttention with 8 heads of q [2 6 64], k and v [2 7 64] and a bias [192]:
 //
 //   [b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]? ... -> [b q (h v)] ...; attr num_heads=h
 //   b 2, q 6, k 7, h 8, d 8, v 8, s 3
 //
-// Cut in 2 along h, device 0 has columns 0..31 of q, k and v, and of the bias 0..31, 64..95 and
-// 128..159: its heads in each third. Its node says 4 heads.
+// Sharded in 2 along h, device 0 has columns 0..31 of q, k and v, and 0..31, 64..95 and 128..159 of
+// the bias: its heads in each third. Its node has num_heads = 4.
 //
 // GroupQueryAttention with q, k and v in one tensor [2 6 96], 8 heads of 8 and 2 of keys: columns
-// 0..63 are queries, 64..79 keys, 80..95 values. No factor is cut like that, so h has three
-// windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
+// 0..63 are queries, 64..79 keys, 80..95 values. Shards of one factor cannot have unequal ranges, so
+// h has three windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
 #include "rules/derive/derive.h"
 
 #define NO_HEADS "the number of heads is not known"
 
-// The size of h; without it a projection's columns cannot be told apart.
+// Sets the size of h; without it, the columns of a projection cannot be assigned to heads.
 static bool take_heads(struct derivation *derivation)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
@@ -26,7 +26,7 @@ static bool take_heads(struct derivation *derivation)
         tsr__derive_none(derivation, NO_HEADS);
         return false;
     }
-    tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
+    tsr__derive_size(derivation, "h", heads);
     return true;
 }
 
@@ -38,7 +38,7 @@ static int64_t last_size(const struct derivation *derivation, size_t i)
     return shape.dims[shape.rank - 1].value;
 }
 
-// The same if the input has that many dimensions; -1: it has not.
+// The same if the input has that rank, else -1.
 static int64_t last_size_if(const struct derivation *derivation, size_t i, int rank)
 {
     if (tsr__derive_in(derivation, i).rank != rank)
@@ -46,7 +46,7 @@ static int64_t last_size_if(const struct derivation *derivation, size_t i, int r
     return last_size(derivation, i);
 }
 
-// Is input i's last size the batch of input 0?
+// True if input i has one dimension, the batch of input 0.
 static bool is_batch(const struct derivation *derivation, size_t i)
 {
     struct shape x = tsr__derive_in(derivation, 0), shape = tsr__derive_in(derivation, i);
@@ -54,89 +54,83 @@ static bool is_batch(const struct derivation *derivation, size_t i)
            tsr__dim_equal(derivation->shapes->exprs, x.dims[0], shape.dims[0]);
 }
 
-// A mask over keys: for each sequence a length, a row or a matrix. False: it runs through the
-// batch.
+// Adds input i, a mask over keys: for each sequence a length, a row or a matrix. False: it is one
+// list for all sequences, so the batch is not sharded.
 static bool add_key_mask(struct derivation *derivation, size_t i)
 {
-    static const char *const texts[] = {",[]?", ",[b]?", ",[b _]?", ",[b q~ _]?", ",[b _ _ _]?"};
+    static const char *const texts[] = {"[]?", "[b]?", "[b _]?", "[b q~ _]?", "[b _ _ _]?"};
     int rank = tsr__derive_in(derivation, i).rank;
     if (rank == 1 && !is_batch(derivation, i)) {
-        tsr__derive_add(derivation, ",[_]?");
+        tsr__rule_inputs(&derivation->rule, "[_]?");
         return false;
     }
     if (rank < 0 || rank >= (int)TSR_COUNT(texts))
         rank = 0;
-    tsr__derive_add(derivation, "%s", texts[rank]);
+    tsr__rule_inputs(&derivation->rule, texts[rank]);
     return true;
 }
 
-// Biases of the three projections, one after the other: three equal parts, or heads stay whole.
+// Adds input i, the concatenated biases of the three projections. False: the three are not equal in
+// size, so heads are not sharded.
 static bool add_bias(struct derivation *derivation, size_t i, int64_t hidden, int64_t hidden_v)
 {
-    bool even = !tsr__derive_has(derivation, i) ||
-                (hidden > 0 && hidden == hidden_v && last_size(derivation, i) == 3 * hidden);
-    if (!even) {
-        tsr__derive_add(derivation, ",[_]?");
-        return false;
-    }
-    if (tsr__derive_has(derivation, i))
-        tsr__derive_size(derivation, STR("s"), (tsr_dim){3, ""});
-    tsr__derive_add(derivation, ",[(s h d)]?");
-    return true;
+    bool given = tsr__derive_has(derivation, i);
+    bool even =
+        !given || (hidden > 0 && hidden == hidden_v && last_size(derivation, i) == 3 * hidden);
+    if (given && even)
+        tsr__derive_size(derivation, "s", 3);
+    tsr__rule_inputs(&derivation->rule, even ? "[(s h d)]?" : "[_]?");
+    return even;
 }
 
 // ---- MultiHeadAttention ------------------------------------------------------------------------
 
+// What can be sharded besides the head size.
 struct multi {
-    bool rows;  // rows of the query are free
-    bool heads; // so are heads
+    bool rows; // of the query
+    bool heads;
     bool batch;
-    bool own; // values have a head size of their own
+    bool own_values; // the values have a separate head size v
 };
 
-// Keys and values, each with its heads side by side or (of 4 dimensions) apart.
+// Adds keys and values; those of 4 dimensions have a separate dimension for heads.
 static void add_keys_and_values(struct derivation *derivation)
 {
-    static const char *const keys[] = {",[b k (h d)]", ",[b h k d]"};
-    static const char *const values[] = {",[b k (h v)]", ",[b h k v]"};
-    bool keys_apart = tsr__derive_in(derivation, 1).rank == 4,
-         values_apart = tsr__derive_in(derivation, 2).rank == 4;
-    tsr__derive_add(derivation, "%s%s", keys[keys_apart], values[values_apart]);
+    bool key_heads = tsr__derive_in(derivation, 1).rank == 4,
+         value_heads = tsr__derive_in(derivation, 2).rank == 4;
+    tsr__rule_inputs(&derivation->rule, key_heads ? "[b h k d]" : "[b k (h d)]");
+    tsr__rule_inputs(&derivation->rule, value_heads ? "[b h k v]" : "[b k (h v)]");
 }
 
-// Query, key and value in one of their forms: all packed in one, keys and values packed, or three.
+// Adds query, key and value: all packed in one tensor, keys and values packed, or three tensors.
 static void add_three(struct derivation *derivation, struct multi *multi)
 {
     if (tsr__derive_in(derivation, 0).rank == 5) {
-        tsr__derive_add(derivation, "[b q h _ d],[]?,[]?");
+        tsr__rule_inputs(&derivation->rule, "[b q h _ d],[]?,[]?");
         multi->rows = false;
     } else if (tsr__derive_in(derivation, 1).rank == 5) {
-        tsr__derive_add(derivation, "[b q (h d)],[b k h _ d],[]?");
+        tsr__rule_inputs(&derivation->rule, "[b q (h d)],[b k h _ d],[]?");
     } else {
-        tsr__derive_add(derivation, "[b q (h d)]");
+        tsr__rule_inputs(&derivation->rule, "[b q (h d)]");
         add_keys_and_values(derivation);
-        multi->own = true;
+        multi->own_values = true;
     }
 }
 
-// The letter of a head's result: v if values have a different head size.
-static const char *head_of_values(bool own)
+static void add_results(struct rule_builder *rule, const struct multi *multi)
 {
-    if (own)
-        return "v";
-    return "d";
+    bool v = multi->own_values;
+    tsr__rule_outputs(rule, v ? "[b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?"
+                              : "[b q (h d)],[b h _ d]?,[b h _ d]?,[b h q _]?");
+    tsr__rule_kind(rule, FACTOR_REP, "d");
+    tsr__rule_kind_if(rule, !multi->rows, FACTOR_REP, "q");
+    tsr__rule_kind_if(rule, !multi->heads, FACTOR_REP, "h");
+    tsr__rule_kind_if(rule, !multi->batch, FACTOR_REP, "b");
+    tsr__rule_clauses(rule, "attr num_heads=h");
 }
 
-static void add_results(struct derivation *derivation, const struct multi *multi)
-{
-    const char *v = head_of_values(multi->own);
-    tsr__derive_add(derivation, " -> [b q (h %s)],[b h _ d]?,[b h _ %s]?,[b h q _]?; rep d", v, v);
-    tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", text_if(!multi->rows, " q"),
-                    text_if(!multi->heads, " h"), text_if(!multi->batch, " b"));
-}
-
-// Queries, keys and values apart, at most a bias on the scores: can be taken apart.
-static bool multi_is_plain(const struct derivation *derivation)
+// True if the node can be expanded: three separate tensors, at most a bias on the scores.
+static bool can_expand(const struct derivation *derivation)
 {
     static const size_t others[] = {3, 4, 6, 7, 8, 9};
     for (size_t i = 0; i < TSR_COUNT(others); i++)
@@ -154,10 +148,11 @@ static bool multi_is_plain(const struct derivation *derivation)
            tsr__derive_mask_fits(derivation, 5, 1);
 }
 
-// Rows of the query are free where no mask, cache or buffer counts them; heads where the bias is in
-// even thirds; the batch where the mask has one row for each sequence.
+// Rows of the query can be sharded if no mask, cache or buffer counts them, heads if the bias has
+// three equal parts, and the batch if the mask has one row for each sequence.
 void tsr__derive_multi_head(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct multi multi = {.rows = tsr__derive_int(derivation, "unidirectional", 0) == 0 &&
                                   !tsr__derive_has(derivation, 6) &&
                                   !tsr__derive_has(derivation, 9)};
@@ -169,51 +164,50 @@ void tsr__derive_multi_head(struct derivation *derivation)
         return;
     }
     add_three(derivation, &multi);
-    int64_t hidden_v = -1;
-    if (multi.own)
-        hidden_v = last_size_if(derivation, 2, 3);
+    int64_t hidden_v = multi.own_values ? last_size_if(derivation, 2, 3) : -1;
     bool even = add_bias(derivation, 3, last_size_if(derivation, 0, 3), hidden_v);
     multi.batch = add_key_mask(derivation, 4);
     multi.heads = tsr__derive_mask(derivation, 5, "h") && even;
-    tsr__derive_add(derivation, ",[b h p d]?,[b h p %s]?,·?,[b _ _]?", head_of_values(multi.own));
-    add_results(derivation, &multi);
-    // Caches, keys that lie by heads, and biases have values as large as keys.
+    tsr__rule_inputs(rule, multi.own_values ? "[b h p d]?,[b h p v]?" : "[b h p d]?,[b h p d]?");
+    tsr__rule_inputs(rule, "·?,[b _ _]?");
+    add_results(rule, &multi);
+    // With caches, biases, or a separate dimension for heads, values have the size of keys.
     bool equal = tsr__derive_has(derivation, 3) || tsr__derive_has(derivation, 6) ||
                  tsr__derive_in(derivation, 2).rank == 4 ||
                  tsr_node_output_count(derivation->node) > 1;
-    tsr__derive_add(derivation, "; rep p%s%s", text_if(even, " s"),
-                    text_if(equal && multi.own, " v"));
+    tsr__rule_kind(rule, FACTOR_REP, even ? "p s" : "p");
+    tsr__rule_kind_if(rule, equal && multi.own_values, FACTOR_REP, "v");
     if (rank != 5)
-        tsr__derive_add(
-            derivation, "; %s k",
-            tsr__derive_stat_if(multi_is_plain(derivation), derivation, 13, EXPAND_FLOATS));
+        tsr__rule_kind(
+            rule, tsr__derive_stat_if(can_expand(derivation), derivation, 13, EXPAND_FLOATS), "k");
 }
 
 // One decoding step: the cache may be stored in another order, but heads are separate.
 void tsr__derive_masked_multi_head(struct derivation *derivation)
 {
-    struct multi multi = {.rows = false, .own = true};
+    struct rule_builder *rule = &derivation->rule;
+    struct multi multi = {.rows = false, .own_values = true};
     if (tsr__derive_rank(derivation, 0) < 0 || !take_heads(derivation))
         return;
     if (!tsr__derive_has(derivation, 1) || tsr__derive_in(derivation, 0).rank != 3) {
-        tsr__derive_none(derivation, "queries, keys and values lie in one tensor");
+        tsr__derive_none(derivation, "queries, keys and values are in one tensor");
         return;
     }
-    tsr__derive_add(derivation, "[b q (h d)]");
+    tsr__rule_inputs(rule, "[b q (h d)]");
     add_keys_and_values(derivation);
     multi.batch = add_key_mask(derivation, 3) &&
                   !tsr__derive_has(derivation, 8); // beams are rows of the batch
     multi.heads = tsr__derive_mask(derivation, 4, "h");
-    tsr__derive_add(derivation, ",[b h p d]?,[b h p v]?,·?,·?,[_ _ _]?");
+    tsr__rule_inputs(rule, "[b h p d]?,[b h p v]?,·?,·?,[_ _ _]?");
     bool even = add_bias(derivation, 10, last_size(derivation, 0), last_size_if(derivation, 2, 3));
     multi.heads = multi.heads && even;
-    add_results(derivation, &multi);
-    tsr__derive_add(derivation, "; rep k p v%s", text_if(even, " s"));
+    add_results(rule, &multi);
+    tsr__rule_kind(rule, FACTOR_REP, even ? "k p v s" : "k p v");
 }
 
 // ---- Attention with its projection -------------------------------------------------------------
 
-// Weights [i (s h d)]: thirds of one size.
+// True if the weights [i (s h d)] have three parts of equal size.
 static bool even_thirds(const struct derivation *derivation, int64_t heads, size_t weights)
 {
     const int64_t *sizes;
@@ -224,9 +218,8 @@ static bool even_thirds(const struct derivation *derivation, int64_t heads, size
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
 }
 
-// What all three begin with: input, weights and bias of the projection. x: the dimensions of the
-// input before the last.
-static bool start_projected(struct derivation *derivation, const char *x)
+// Adds input, weights and bias of the projection. input: "[b q i]" or "[t i]".
+static bool start_projected(struct derivation *derivation, const char *input)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
     if (!take_heads(derivation))
@@ -236,83 +229,87 @@ static bool start_projected(struct derivation *derivation, const char *x)
                          "queries, keys and values have different sizes, or unknown ones");
         return false;
     }
-    tsr__derive_size(derivation, STR("s"), (tsr_dim){3, ""});
-    tsr__derive_add(derivation, "[%s i],[i (s h d)],[(s h d)]?", x);
+    tsr__derive_size(derivation, "s", 3);
+    tsr__rule_inputs(&derivation->rule, input);
+    tsr__rule_inputs(&derivation->rule, "[i (s h d)],[(s h d)]?");
     return true;
 }
 
-// The projection is inside, so that its rows i cannot be cut; positions matter to masks and caches.
+// The node contains the projection, so its rows i are not sharded. Masks and caches depend on
+// positions.
 void tsr__derive_projected_attention(struct derivation *derivation)
 {
-    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "b q"))
+    struct rule_builder *rule = &derivation->rule;
+    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "[b q i]"))
         return;
     bool batch = add_key_mask(derivation, 3);
-    tsr__derive_add(derivation, ",[_ b h p d]?");
+    tsr__rule_inputs(rule, "[_ b h p d]?");
     bool heads = tsr__derive_mask(derivation, 5, "h");
-    tsr__derive_add(derivation,
-                    ",·?,·?,·? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s%s; attr num_heads=h",
-                    text_if(!heads, " h"), text_if(!batch, " b"));
-    tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
+    tsr__rule_inputs(rule, "·?,·?,·?");
+    tsr__rule_outputs(rule, "[b q (h d)],[_ b h _ d]?");
+    tsr__rule_kind(rule, FACTOR_REP, "i s d p q");
+    tsr__rule_kind_if(rule, !heads, FACTOR_REP, "h");
+    tsr__rule_kind_if(rule, !batch, FACTOR_REP, "b");
+    tsr__rule_clauses(rule, "attr num_heads=h; attr qkv_hidden_sizes=h");
 }
 
-// The heads of a bias: one for all, one each, or unknown.
-static const char *heads_of_bias(int64_t heads)
-{
-    if (heads == 1)
-        return "1";
-    if (heads > 1)
-        return "h";
-    return "_";
-}
-
-// A bias on the scores: [.. heads rows columns], or one for all heads where it has fewer
-// dimensions.
+// Returns the number of heads of a bias on the scores, [.. heads rows columns]; one with fewer
+// dimensions serves all heads.
 static int64_t bias_heads(const struct derivation *derivation, size_t i)
 {
     struct shape bias = tsr__derive_in(derivation, i);
-    if (bias.rank == 4)
-        return bias.dims[1].value;
-    return 1;
+    return bias.rank == 4 ? bias.dims[1].value : 1;
 }
 
-// Padding was taken out: t counts the tokens of all sequences, and stays whole.
+// Adds that bias.
+static void add_score_bias(struct rule_builder *rule, int64_t heads)
+{
+    if (heads == 1)
+        tsr__rule_inputs(rule, "[_ 1 _ _]?");
+    else
+        tsr__rule_inputs(rule, heads > 1 ? "[_ h _ _]?" : "[_ _ _ _]?");
+}
+
+// Without padding, t counts the tokens of all sequences, and is not sharded.
 void tsr__derive_packed_attention(struct derivation *derivation)
 {
-    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "t"))
+    struct rule_builder *rule = &derivation->rule;
+    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "[t i]"))
         return;
-    tsr__derive_add(derivation, ",[_ _],[_]");
     int64_t heads = bias_heads(derivation, 5);
-    tsr__derive_add(derivation, ",[_ %s _ _]? -> [t (h d)]; rep i s d t%s; attr num_heads=h",
-                    heads_of_bias(heads), text_if(heads < 1, " h"));
-    tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
+    tsr__rule_inputs(rule, "[_ _],[_]");
+    add_score_bias(rule, heads);
+    tsr__rule_outputs(rule, "[t (h d)]");
+    tsr__rule_kind(rule, FACTOR_REP, heads < 1 ? "i s d t h" : "i s d t");
+    tsr__rule_clauses(rule, "attr num_heads=h; attr qkv_hidden_sizes=h");
 }
 
-// A scale or zero point of the weights: one, or one for each column.
+// Adds input i, a scale or zero point of the weights: one, or one for each column.
 static void add_column_point(struct derivation *derivation, size_t i)
 {
     int64_t n = last_size(derivation, i);
     if (n > 1)
-        tsr__derive_add(derivation, ",[(s h d)]?");
-    else if (n == 1)
-        tsr__derive_add(derivation, ",[1]?");
+        tsr__rule_inputs(&derivation->rule, "[(s h d)]?");
     else
-        tsr__derive_add(derivation, ",[]?");
+        tsr__rule_inputs(&derivation->rule, n == 1 ? "[1]?" : "[]?");
 }
 
-// As the projected one, with scales and points: of the input one, of the weights one or one for
-// each column.
+// The same with scales and zero points.
 void tsr__derive_quantized_attention(struct derivation *derivation)
 {
-    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "b q"))
+    struct rule_builder *rule = &derivation->rule;
+    if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "[b q i]"))
         return;
-    add_single(derivation, 3, "");
+    add_single(derivation, 3);
     add_column_point(derivation, 4);
     bool batch = add_key_mask(derivation, 5);
-    add_single(derivation, 6, "?");
+    add_single(derivation, 6);
+    tsr__rule_optional(rule);
     add_column_point(derivation, 7);
-    tsr__derive_add(derivation, ",[_ b h p d]? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s",
-                    text_if(!batch, " b"));
-    tsr__derive_add(derivation, "; attr num_heads=h");
+    tsr__rule_inputs(rule, "[_ b h p d]?");
+    tsr__rule_outputs(rule, "[b q (h d)],[_ b h _ d]?");
+    tsr__rule_kind(rule, FACTOR_REP, batch ? "i s d p q" : "i s d p q b");
+    tsr__rule_clauses(rule, "attr num_heads=h");
 }
 
 // ---- grouped queries ---------------------------------------------------------------------------
@@ -330,25 +327,21 @@ static bool take_groups(struct derivation *derivation)
     return true;
 }
 
-// Scales of a quantised cache: one for all, or some for each head.
+// Adds input i, scales of a quantized cache: one, or some for each head.
 static void add_cache_scale(struct derivation *derivation, size_t i)
 {
     struct shape shape = tsr__derive_in(derivation, i);
-    tsr__derive_add(derivation, ",[");
+    tsr__rule_input(&derivation->rule);
     for (int k = 0; k < shape.rank; k++) {
         bool heads = (shape.rank == 4 && k == 1) || (shape.rank == 3 && k == 0);
-        if (heads)
-            tsr__derive_add(derivation, "h~ ");
-        else
-            tsr__derive_add(derivation, "_ ");
+        tsr__rule_dims(&derivation->rule, heads ? "h~" : "_");
     }
-    tsr__derive_add(derivation, "]?");
+    tsr__rule_optional(&derivation->rule);
 }
 
-#define GROUP_ATTRS "; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h"
+#define GROUP_ATTRS "attr num_heads=h; attr num_heads=g; attr kv_num_heads=h"
 
-// Queries, keys and values side by side, three parts of different sizes: elements of a head; 0: not
-// known.
+// Returns the head size of an input with concatenated queries, keys and values; 0: not known.
 static int64_t packed_head(const struct derivation *derivation)
 {
     int64_t all = tsr__derive_int(derivation, "num_heads", 0) +
@@ -359,163 +352,163 @@ static int64_t packed_head(const struct derivation *derivation)
     return 0;
 }
 
-// Of each part the heads that belong together: 8 heads of 8 for 2 of keys have windows 0 + 32 j, 64
-// + 8 j and 80 + 8 j.
-static void add_packed_windows(struct derivation *derivation, int64_t each)
+// Adds the windows of queries, keys and values in such an input. 8 heads of 8 elements for 2 heads of
+// keys: 0 + 32 j, 64 + 8 j and 80 + 8 j.
+static void add_packed_windows(struct derivation *derivation, int64_t head)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
             q = tsr__derive_int(derivation, "num_heads", 0);
-    int64_t wide = q / kv * each;
-    const int64_t steps[] = {wide, each, each};
-    const int64_t shifts[] = {0, q * each, (q + kv) * each};
+    const int64_t steps[] = {q / kv * head, head, head};
+    const int64_t shifts[] = {0, q * head, (q + kv) * head};
     for (int i = 0; i < 3; i++)
-        tsr__derive_add(derivation, "; win 0 2 h %lld %lld %lld %lld %lld",
-                        (long long)last_size(derivation, 0), (long long)kv, (long long)steps[i],
-                        (long long)shifts[i], (long long)steps[i]);
+        tsr__rule_window(&derivation->rule,
+                         (struct rule_window){.dim = 2,
+                                              .factor = tsr__rule_find(&derivation->rule, STR("h")),
+                                              .from = last_size(derivation, 0),
+                                              .to = kv,
+                                              .step = steps[i],
+                                              .shift = shifts[i],
+                                              .reach = steps[i]});
 }
 
-// Elements of a head in the cache: two of 4 bits share a byte, and then they are not counted.
-static const char *head_in_cache(const struct derivation *derivation)
-{
-    if (tsr__derive_int(derivation, "kv_cache_bit_width", 0) == 4)
-        return "_";
-    return "d";
-}
-
-// Lengths of the sequences: one for each, or a row of one.
-static const char *lengths_of(const struct derivation *derivation, size_t i)
-{
-    if (tsr__derive_in(derivation, i).rank == 2)
-        return "[b _]";
-    return "[b]";
-}
-
-// Queries, keys and values as three inputs, as one that is cut by windows (heads of `each`
-// elements), or as one that is whole.
-static void add_grouped(struct derivation *derivation, bool three, int64_t each)
+// Adds queries, keys and values: three inputs, or one that is sharded by windows if the size of a
+// head is known.
+static void add_grouped(struct rule_builder *rule, bool three, int64_t head)
 {
     if (three)
-        tsr__derive_add(derivation, "[b q (h g d)],[b k (h d)],[b k (h d)]");
-    else if (each)
-        tsr__derive_add(derivation, "[b q h^],[]?,[]?");
+        tsr__rule_inputs(rule, "[b q (h g d)],[b k (h d)],[b k (h d)]");
     else
-        tsr__derive_add(derivation, "[b q _],[]?,[]?");
+        tsr__rule_inputs(rule, head ? "[b q h^],[]?,[]?" : "[b q _],[]?,[]?");
 }
 
-// A prompt takes its position from the first sequence alone.
+// A prompt takes its position from the first sequence, so the batch is sharded only in decoding steps
+// (one token) or without positions. In a cache of 4 bits, two elements share a byte, and a head has
+// another size.
 void tsr__derive_group_query(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct shape x = tsr__derive_in(derivation, 0);
     bool batch = !tsr__derive_has(derivation, 9) || (x.rank == 3 && x.dims[1].value == 1);
     bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
+    bool bytes = tsr__derive_int(derivation, "kv_cache_bit_width", 0) == 4;
     if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
-    int64_t each = 0;
-    if (!three)
-        each = packed_head(derivation);
-    if (each)
-        tsr__derive_size(derivation, STR("d"), (tsr_dim){each, ""});
-    add_grouped(derivation, three, each);
-    const char *size = head_in_cache(derivation);
-    tsr__derive_add(derivation, ",[b h _ %s]?,[b h _ %s]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?", size, size,
-                    lengths_of(derivation, 5));
-    bool heads = tsr__derive_mask(derivation, 10, "(h g)") && (three || each);
-    tsr__derive_add(derivation, ",[(h g)]?");
+    int64_t head = three ? 0 : packed_head(derivation);
+    if (head)
+        tsr__derive_size(derivation, "d", head);
+    add_grouped(rule, three, head);
+    tsr__rule_inputs(rule, bytes ? "[b h _ _]?,[b h _ _]?" : "[b h _ d]?,[b h _ d]?");
+    tsr__rule_inputs(rule, tsr__derive_in(derivation, 5).rank == 2 ? "[b _]" : "[b]");
+    tsr__rule_inputs(rule, "·,[_ _]?,[_ _]?,[b~ q~]?");
+    bool heads = tsr__derive_mask(derivation, 10, "(h g)") && (three || head);
+    tsr__rule_inputs(rule, "[(h g)]?");
     add_cache_scale(derivation, 12);
     add_cache_scale(derivation, 13);
-    tsr__derive_add(derivation,
-                    ",[_]?,[_]? -> [b q (h g d)],[b h _ %s]?,[b h _ %s]?,[b (h g) q _]?", size,
-                    size);
-    tsr__derive_add(derivation, "; rep d q%s%s%s%s" GROUP_ATTRS, text_if(three, " k"),
-                    text_if(!heads, " h"), text_if(!heads || !three, " g"), text_if(!batch, " b"));
+    tsr__rule_inputs(rule, "[_]?,[_]?");
+    tsr__rule_outputs(rule, "[b q (h g d)]");
+    tsr__rule_outputs(rule, bytes ? "[b h _ _]?,[b h _ _]?" : "[b h _ d]?,[b h _ d]?");
+    tsr__rule_outputs(rule, "[b (h g) q _]?");
+    tsr__rule_kind(rule, FACTOR_REP, three ? "d q k" : "d q");
+    tsr__rule_kind_if(rule, !heads, FACTOR_REP, "h");
+    tsr__rule_kind_if(rule, !heads || !three, FACTOR_REP, "g");
+    tsr__rule_kind_if(rule, !batch, FACTOR_REP, "b");
+    tsr__rule_clauses(rule, GROUP_ATTRS);
     if (heads && !three)
-        add_packed_windows(derivation, each);
+        add_packed_windows(derivation, head);
 }
 
-// Layouts of blocks are taken in turn by the heads: a cut must start a new turn. 8 heads for 4 of
-// keys with 4 layouts: two heads of keys make a turn, so h is cut in multiples of 2 ("blk h/2").
+// Heads cycle through the layouts of blocks, so a shard of the heads must start with the first
+// layout. 8 heads for 4 heads of keys with 4 layouts: two heads of keys make a cycle, so h is sharded
+// in multiples of 2 (unit 2).
+static int64_t heads_per_cycle(const struct derivation *derivation, int64_t layouts)
+{
+    int64_t q = tsr__derive_int(derivation, "num_heads", 0),
+            kv = tsr__derive_int(derivation, "kv_num_heads", 0), unit = 1;
+    while (unit < kv && unit * (q / kv) % layouts)
+        unit++;
+    return unit;
+}
+
 void tsr__derive_sparse_attention(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct shape rows = tsr__derive_in(derivation, 5);
-    int64_t q = tsr__derive_int(derivation, "num_heads", 0),
-            kv = tsr__derive_int(derivation, "kv_num_heads", 0);
+    int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
+            layouts = tsr__derive_int(derivation, "num_heads", 0);
     bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
     if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
-    int64_t turn = q, unit = 1;
     if (rows.rank == 2 && rows.dims[0].value > 0)
-        turn = rows.dims[0].value;
-    while (unit < kv && unit * (q / kv) % turn)
-        unit++;
-    static const struct {
-        const char *head, *whole; // in the result; what stays whole
-    } forms[] = {{"e", " h"}, {"d", " k d"}};
-    add_grouped(derivation, three, 0);
-    tsr__derive_add(derivation,
-                    ",[b h m e],[b h m e],[_ _],[_ _],·,[b],[_ _]?,[_ _]? -> "
-                    "[b q (h g %s)],[b h m e],[b h m e]; rep q m e",
-                    forms[three].head);
-    tsr__derive_add(derivation, "%s%s", forms[three].whole, text_if(turn > 1 || !three, " g"));
-    if (three && unit > 1 && unit < kv)
-        tsr__derive_add(derivation, "; blk h/%lld", (long long)unit);
-    else if (three && unit > 1)
-        tsr__derive_add(derivation, "; rep h");
-    tsr__derive_add(derivation, GROUP_ATTRS);
+        layouts = rows.dims[0].value;
+    int64_t unit = heads_per_cycle(derivation, layouts);
+    add_grouped(rule, three, 0);
+    tsr__rule_inputs(rule, "[b h m e],[b h m e],[_ _],[_ _],·,[b],[_ _]?,[_ _]?");
+    tsr__rule_outputs(rule, three ? "[b q (h g d)]" : "[b q (h g e)]");
+    tsr__rule_outputs(rule, "[b h m e],[b h m e]");
+    tsr__rule_kind(rule, FACTOR_REP, three ? "q m e k d" : "q m e h");
+    tsr__rule_kind_if(rule, layouts > 1 || !three, FACTOR_REP, "g");
+    struct letter *heads = NULL;
+    if (three && unit > 1)
+        heads = tsr__rule_clause(rule, tsr__rule_find(rule, STR("h")));
+    if (heads && unit < kv)
+        heads->unit = unit;
+    else if (heads)
+        heads->kind = FACTOR_REP;
+    tsr__rule_clauses(rule, GROUP_ATTRS);
 }
 
-// ---- tokens of many sequences in one row -------------------------------------------------------
+// ---- tokens of many sequences in one dimension -------------------------------------------------
 
-// t counts the tokens of all sequences and stays whole: other inputs say where a sequence ends.
+// t counts the tokens of all sequences and is not sharded: other inputs hold the ends of sequences.
 void tsr__derive_packed_multi_head(struct derivation *derivation)
 {
-    static const char *const thirds[] = {" h",
-                                         " s"}; // what a bias in even thirds, or none, leaves whole
-    static const char *const forms[] = {"[t h _ d],[]?,[]?", "[t (h d)],[t (h d)],[t (h v)]"};
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     int64_t of_bias = bias_heads(derivation, 6);
     if (rank < 0 || !take_heads(derivation))
         return;
-    bool own = rank == 2;
-    tsr__derive_add(derivation, "%s", forms[own]);
-    int64_t hidden = -1, hidden_v = -1;
-    if (own) {
-        hidden = last_size(derivation, 0);
-        hidden_v = last_size(derivation, 2);
-    }
-    bool even = add_bias(derivation, 3, hidden, hidden_v);
-    tsr__derive_add(derivation, ",[_ _],[_],[_ %s _ _]? -> [t (h %s)]; rep t d",
-                    heads_of_bias(of_bias), head_of_values(own));
-    tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", thirds[even],
-                    text_if(of_bias < 1 && even, " h"), text_if(own, " v"));
+    bool three = rank == 2; // three separate tensors, with a head size v for values
+    tsr__rule_inputs(rule, three ? "[t (h d)],[t (h d)],[t (h v)]" : "[t h _ d],[]?,[]?");
+    bool even = add_bias(derivation, 3, three ? last_size(derivation, 0) : -1,
+                         three ? last_size(derivation, 2) : -1);
+    tsr__rule_inputs(rule, "[_ _],[_]");
+    add_score_bias(rule, of_bias);
+    tsr__rule_outputs(rule, three ? "[t (h v)]" : "[t (h d)]");
+    tsr__rule_kind(rule, FACTOR_REP, even ? "t d s" : "t d h");
+    tsr__rule_kind_if(rule, of_bias < 1 && even, FACTOR_REP, "h");
+    tsr__rule_kind_if(rule, three, FACTOR_REP, "v");
+    tsr__rule_clauses(rule, "attr num_heads=h");
 }
 
-// Keys and values lie in pages of a cache that all sequences share: n pages of m tokens. A latent
-// cache holds one tensor from which both are made, with v_head_size elements of a value.
+// Keys and values are stored in pages of a cache that all sequences share: n pages of m tokens. A
+// latent cache has one tensor for both, with v_head_size elements per value.
 void tsr__derive_paged_attention(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     bool latent = tsr__derive_text_is(derivation, "kv_cache_layout", "LATENT");
     bool three = tsr__derive_has(derivation, 1) && (latent || tsr__derive_has(derivation, 2));
     if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
-    int64_t v = 0;
-    if (latent)
-        v = tsr__derive_int(derivation, "v_head_size", 0);
+    int64_t v = latent ? tsr__derive_int(derivation, "v_head_size", 0) : 0;
     int64_t all = tsr__derive_int(derivation, "num_heads", 0) +
                   2 * tsr__derive_int(derivation, "kv_num_heads", 0);
-    bool own = v > 0 || (three && !latent); // values have a head size of their own
+    bool own_values = v > 0 || (three && !latent);
     if (v > 0)
-        tsr__derive_size(derivation, STR("v"), (tsr_dim){v, ""});
+        tsr__derive_size(derivation, "v", v);
     else if (!three && last_size(derivation, 0) > 0 && last_size(derivation, 0) % all == 0)
-        tsr__derive_size(derivation, STR("d"), (tsr_dim){last_size(derivation, 0) / all, ""});
-    static const char *const packed[] = {"[t _],[]?", "[t (h g d)],[t (h d)]"};
-    static const char *const values[] = {",[]?", ",[t (h v)]"};
-    tsr__derive_add(derivation, "%s%s", packed[three], values[three && !latent]);
-    tsr__derive_add(derivation,
-                    ",[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ _]?,[t]?,[(h g)]?,[_]?,[_]?");
+        tsr__derive_size(derivation, "d", last_size(derivation, 0) / all);
+    tsr__rule_inputs(rule, three ? "[t (h g d)],[t (h d)]" : "[t _],[]?");
+    tsr__rule_inputs(rule, three && !latent ? "[t (h v)]" : "[]?");
+    tsr__rule_inputs(rule, "[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ _]?,[t]?,[(h g)]?");
+    tsr__rule_inputs(rule, "[_]?,[_]?");
     add_cache_scale(derivation, 14);
     add_cache_scale(derivation, 15);
-    tsr__derive_add(derivation,
-                    ",[_]? -> [t (h g %s)],[n m h _]?,[n m h _]?; rep t n m%s%s%s" GROUP_ATTRS,
-                    head_of_values(own), text_if(three || !own, " d"), text_if(own, " v"),
-                    text_if(!three, " h g"));
+    tsr__rule_inputs(rule, "[_]?");
+    tsr__rule_outputs(rule, own_values ? "[t (h g v)]" : "[t (h g d)]");
+    tsr__rule_outputs(rule, "[n m h _]?,[n m h _]?");
+    tsr__rule_kind(rule, FACTOR_REP, "t n m");
+    tsr__rule_kind_if(rule, three || !own_values, FACTOR_REP, "d");
+    tsr__rule_kind_if(rule, own_values, FACTOR_REP, "v");
+    tsr__rule_kind_if(rule, !three, FACTOR_REP, "h g");
+    tsr__rule_clauses(rule, GROUP_ATTRS);
 }

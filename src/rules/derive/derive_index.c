@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_index.c - rules of operators that are addressed by values: lookups, scatters, selections.
-// Dimensions beside the addressed one pass through. A table can also be sharded along that
-// dimension, if its size is known: each device returns the rows that it has; other addressed
-// dimensions are not sharded.
+// derive_index.c - rules of operators with index inputs: lookups, scatters, selections. Dimensions
+// that no index addresses pass through. A table can also be sharded along the addressed dimension if
+// its size is known: each device returns the rows that it has.
 //
 // Gather of a table [100 8] with indices [3] along axis 0: "[v d1],[i0] -> [i0 d1]; red v:sum; look
 // 1 v 1". Sharded in 2 along v, device 0 holds rows 0..49 and device 1 rows 50..99. For the indices
@@ -10,7 +9,6 @@
 // sum is the result.
 #include "rules/derive/derive.h"
 
-// Types that the nodes take that would be put in place.
 static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -19,44 +17,38 @@ static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
     return false;
 }
 
-// "[d0 _ d2]": the axis is whole, what lies around it passes.
-// The same text on both sides: what is beside the axis passes, the axis itself stays whole.
-static void add_around(struct derivation *derivation, int rank, int axis)
+// Adds the dimensions of a tensor, with `at_axis` in place of the axis: "d0 _ d2".
+static void add_around(struct rule_builder *rule, int rank, int axis, const char *at_axis)
 {
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'd', 0, axis);
-    tsr__derive_add(derivation, "_ ");
-    tsr__derive_letters(derivation, 'd', axis + 1, rank);
-    tsr__derive_add(derivation, "]");
+    tsr__rule_range(rule, 'd', 0, axis);
+    tsr__rule_dims(rule, at_axis);
+    tsr__rule_range(rule, 'd', axis + 1, rank);
 }
 
-// The indices stand in the place of the axis: table [4 100 8], indices [2 3], axis 1: "[d0 v
-// d2],[i0 i1] -> [d0 i0 i1 d2]".
+// In the result, the dimensions of the indices replace the axis: table [4 100 8], indices [2 3], axis
+// 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
     if (rank < 0 || many < 0)
         return;
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'd', 0, axis);
-    tsr__derive_add(derivation, "v ");
-    tsr__derive_letters(derivation, 'd', axis + 1, rank);
-    tsr__derive_add(derivation, "],[");
-    tsr__derive_letters(derivation, 'i', 0, many);
-    tsr__derive_add(derivation, "] -> [");
-    tsr__derive_letters(derivation, 'd', 0, axis);
-    tsr__derive_letters(derivation, 'i', 0, many);
-    tsr__derive_letters(derivation, 'd', axis + 1, rank);
-    tsr__derive_add(derivation, "]");
+    tsr__rule_input(rule);
+    add_around(rule, rank, axis, "v");
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'i', 0, many);
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'd', 0, axis);
+    tsr__rule_range(rule, 'i', 0, many);
+    tsr__rule_range(rule, 'd', axis + 1, rank);
     tsr__derive_lookup(derivation, 0, rank - axis - 1);
 }
 
-// Parts of results of the type of that input can be put to 0 and added up.
-// A device that lacks a row gives zeros: where sums and zeros do not exist for the type, v stays
-// whole.
+// A device returns zeros for rows that it lacks, and the results are added. True if the engine can do
+// that for the type of input `like`.
 static bool can_be_added(const struct derivation *derivation, size_t like)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
@@ -65,19 +57,27 @@ static bool can_be_added(const struct derivation *derivation, size_t like)
            tsr__onnx_opset(derivation->node) >= 9;
 }
 
-// `behind`: dimensions of the result that stand behind those of the indices.
-void tsr__derive_lookup(struct derivation *derivation, size_t like, int behind)
+// Partial sums over factor v, which elements of input 1 address; tuple: which element of an index
+// tuple does, 1 for the first; 0: there are no tuples.
+static void add_lookup(struct rule_builder *rule, int v, int after, int tuple)
 {
-    bool known = tsr__derive_in(derivation, 0).rank > 0 && can_be_added(derivation, like);
-    if (known)
-        tsr__derive_add(derivation, "; red v:sum; look 1 v %d", behind);
-    else
-        tsr__derive_add(derivation, "; rep v");
+    tsr__rule_reduce(rule, v, COMBINE_SUM);
+    tsr__rule_rewrite(
+        rule, (struct rule_rewrite){
+                  .kind = REWRITE_LOOKUP, .index = 1, .factor = v, .last = after, .first = tuple});
 }
 
-// Along which dimensions data and indices run side by side: those whose sizes are the same.
-// False: ranks differ or are not known.
-static bool beside(const struct derivation *derivation, int axis, int rank, bool *same)
+void tsr__derive_lookup(struct derivation *derivation, size_t like, int after)
+{
+    if (tsr__derive_in(derivation, 0).rank > 0 && can_be_added(derivation, like))
+        add_lookup(&derivation->rule, tsr__rule_find(&derivation->rule, STR("v")), after, 0);
+    else
+        tsr__rule_kind(&derivation->rule, FACTOR_REP, "v");
+}
+
+// Finds the dimensions other than the axis in which data and indices have the same size. False: ranks
+// differ or are not known.
+static bool find_shared(const struct derivation *derivation, int axis, int rank, bool *same)
 {
     struct shape data = tsr__derive_in(derivation, 0), at = tsr__derive_in(derivation, 1);
     if (at.rank != rank)
@@ -87,70 +87,76 @@ static bool beside(const struct derivation *derivation, int axis, int rank, bool
     return true;
 }
 
-// "[d0 v d2]": dimensions that run side by side by their letter, the axis by the letter given, any
-// other whole.
-static void add_beside(struct derivation *derivation, int rank, const bool *same, int axis,
-                       char letter)
+// Adds the dimensions of a tensor: a letter where data and indices have the same size, `at_axis` at
+// the axis, "_" elsewhere.
+static void add_shared(struct rule_builder *rule, int rank, const bool *same, int axis,
+                       const char *at_axis)
 {
-    tsr__derive_add(derivation, "[");
     for (int i = 0; i < rank; i++) {
         if (same[i])
-            tsr__derive_add(derivation, "d%d ", i);
-        else if (i == axis && letter)
-            tsr__derive_add(derivation, "%c ", letter);
+            tsr__rule_dim(rule, 'd', i);
         else
-            tsr__derive_add(derivation, "_ ");
+            tsr__rule_dims(rule, i == axis ? at_axis : "_");
     }
-    tsr__derive_add(derivation, "]");
 }
 
-// Each index is looked up by itself, so the indices may be cut along the axis too.
+// Lookups are independent, so the indices can be sharded along the axis too.
 void tsr__derive_gather_elements(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     bool same[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    if (!beside(derivation, axis, rank, same)) {
+    if (!find_shared(derivation, axis, rank, same)) {
         tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return;
     }
-    add_beside(derivation, rank, same, axis, 'v');
-    tsr__derive_add(derivation, ",");
-    add_beside(derivation, rank, same, axis, 'w');
-    tsr__derive_add(derivation, " -> ");
-    add_beside(derivation, rank, same, axis, 'w');
+    tsr__rule_input(rule);
+    add_shared(rule, rank, same, axis, "v");
+    tsr__rule_input(rule);
+    add_shared(rule, rank, same, axis, "w");
+    tsr__rule_output(rule);
+    add_shared(rule, rank, same, axis, "w");
     tsr__derive_lookup(derivation, 0, 0);
 }
 
-// Indices and updates are replicated along the axis: of data [100 8] along 0 a device with rows
-// 0..49 gets all updates and drops those for other rows. Other dimensions are sharded equally, if
+// Devices change only elements of their shard of v, which is dimension `dim` of the data.
+static void add_scatter(struct rule_builder *rule, int v, int dim, int tuple)
+{
+    tsr__rule_rewrite(
+        rule, (struct rule_rewrite){
+                  .kind = REWRITE_SCATTER, .index = 1, .factor = v, .last = dim, .first = tuple});
+}
+
+// Indices and updates are replicated along the axis: of data [100 8] along 0, a device with rows
+// 0..49 gets all updates and drops those for other rows. Other dimensions are sharded equally if
 // their sizes are the same.
 void tsr__derive_scatter_elements(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     bool same[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    if (!beside(derivation, axis, rank, same)) {
+    if (!find_shared(derivation, axis, rank, same)) {
         tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return;
     }
-    static const struct {
-        const char *before;
-        char along_axis;                                          // 0: whole there
-    } tensors[] = {{"", 'v'}, {",", 0}, {",", 0}, {" -> ", 'v'}}; // data, indices, updates, result
-    for (size_t i = 0; i < TSR_COUNT(tensors); i++) {
-        tsr__derive_add(derivation, "%s", tensors[i].before);
-        add_beside(derivation, rank, same, axis, tensors[i].along_axis);
+    static const char *const inputs[] = {"v", "_", "_"}; // data, indices, updates
+    for (size_t i = 0; i < TSR_COUNT(inputs); i++) {
+        tsr__rule_input(rule);
+        add_shared(rule, rank, same, axis, inputs[i]);
     }
-    tsr__derive_add(derivation, "; scat 1 v %d", axis);
+    tsr__rule_output(rule);
+    add_shared(rule, rank, same, axis, "v");
+    add_scatter(rule, tsr__rule_find(rule, STR("v")), axis, 0);
 }
 
-// [b* v* s*],[b* i* _]: how many dimensions one index tuple addresses; -1: not known.
-// -1 after saying why.
+// Returns the number of dimensions that an index tuple addresses; -1: not known, and the derivation
+// has ended.
 static int tuple_length(struct derivation *derivation, int rank, int many, int batch)
 {
     struct shape at = tsr__derive_in(derivation, 1);
@@ -164,11 +170,11 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
 }
 
 // Data [4 5 6 7], indices [4 9 2], batch_dims 1: an index tuple addresses 2 dimensions, so the rule
-// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 can be sharded: a device without the
-// row returns 0, and the parts are summed. For types that cannot be summed they are not sharded
-// ("_").
+// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 can be sharded: a device without the row
+// returns 0, and the partial results are summed. For types that cannot be summed they are "_".
 void tsr__derive_gather_nd(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
     int64_t batch = tsr__derive_int(derivation, "batch_dims", 0);
     if (rank < 0 || many < 0)
@@ -180,67 +186,58 @@ void tsr__derive_gather_nd(struct derivation *derivation)
     int b = (int)batch, k = tuple_length(derivation, rank, many, b);
     if (k < 0)
         return;
-    bool parts = can_be_added(derivation, 0);
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'b', 0, b);
-    for (int i = 0; i < k; i++)
-        if (parts)
-            tsr__derive_add(derivation, "v%d ", i);
-        else
-            tsr__derive_add(derivation, "_ ");
-    tsr__derive_letters(derivation, 's', b + k, rank);
-    tsr__derive_add(derivation, "],[");
-    tsr__derive_letters(derivation, 'b', 0, b);
-    tsr__derive_letters(derivation, 'i', b, many - 1);
-    tsr__derive_add(derivation, "_] -> [");
-    tsr__derive_letters(derivation, 'b', 0, b);
-    tsr__derive_letters(derivation, 'i', b, many - 1);
-    tsr__derive_letters(derivation, 's', b + k, rank);
-    tsr__derive_add(derivation, "]");
-    if (!parts)
-        return;
-    for (int i = 0; i < k; i++)
-        tsr__derive_add(derivation, "; red v%d:sum; look 1 v%d %d %d", i, i, rank - b - k, i);
+    bool sums = can_be_added(derivation, 0);
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'b', 0, b);
+    if (sums)
+        tsr__rule_range(rule, 'v', 0, k);
+    else
+        tsr__rule_any(rule, k);
+    tsr__rule_range(rule, 's', b + k, rank);
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'b', 0, b);
+    tsr__rule_range(rule, 'i', b, many - 1);
+    tsr__rule_any(rule, 1);
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'b', 0, b);
+    tsr__rule_range(rule, 'i', b, many - 1);
+    tsr__rule_range(rule, 's', b + k, rank);
+    for (int i = 0; sums && i < k; i++)
+        add_lookup(rule, tsr__rule_numbered(rule, 'v', i), rank - b - k, i + 1);
 }
 
-// "[v0 v1 s2]": what tuples of k indices address, and what lies behind.
-static void add_addressed(struct derivation *derivation, int k, int rank)
-{
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'v', 0, k);
-    tsr__derive_letters(derivation, 's', k, rank);
-    tsr__derive_add(derivation, "]");
-}
-
-// Updates may hit one place twice, in order: they stay whole. Data [4 5 6] with indices [9 2]:
+// Updates may change an element twice, in order: they are not sharded. Data [4 5 6] with indices [9 2]:
 // "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
 void tsr__derive_scatter_nd(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
     if (rank < 0 || many < 0)
         return;
     int k = tuple_length(derivation, rank, many, 0);
     if (k < 0)
         return;
-    add_addressed(derivation, k, rank);
-    tsr__derive_add(derivation, ",[");
-    for (int i = 0; i < many; i++)
-        tsr__derive_add(derivation, "_ ");
-    tsr__derive_add(derivation, "],[");
-    for (int i = 0; i < many - 1; i++)
-        tsr__derive_add(derivation, "_ ");
-    tsr__derive_letters(derivation, 's', k, rank);
-    tsr__derive_add(derivation, "] -> ");
-    add_addressed(derivation, k, rank);
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'v', 0, k);
+    tsr__rule_range(rule, 's', k, rank);
+    tsr__rule_input(rule);
+    tsr__rule_any(rule, many);
+    tsr__rule_input(rule);
+    tsr__rule_any(rule, many - 1);
+    tsr__rule_range(rule, 's', k, rank);
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'v', 0, k);
+    tsr__rule_range(rule, 's', k, rank);
     for (int i = 0; i < k; i++)
-        tsr__derive_add(derivation, "; scat 1 v%d %d %d", i, i, i);
+        add_scatter(rule, tsr__rule_numbered(rule, 'v', i), i, i + 1);
 }
 
-// A cache that is written at a place of its axis, one for each element of the batch: [b h s d]
-// along 2: "[d0 d1 _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis stays whole: the place is
-// known when the model runs.
+// A cache that is written at one position of its axis for each sequence: [b h s d] along 2: "[d0 d1 _
+// d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not sharded: the position is known at run time
+// only.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", -2, rank);
     if (axis < 0)
@@ -249,16 +246,18 @@ void tsr__derive_tensor_scatter(struct derivation *derivation)
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    add_around(derivation, rank, axis);
-    tsr__derive_add(derivation, ",");
-    add_around(derivation, rank, axis);
-    tsr__derive_add(derivation, ",[d0]? -> ");
-    add_around(derivation, rank, axis);
+    for (int i = 0; i < 2; i++) {
+        tsr__rule_input(rule);
+        add_around(rule, rank, axis, "_");
+    }
+    tsr__rule_inputs(rule, "[d0]?");
+    tsr__rule_output(rule);
+    add_around(rule, rank, axis, "_");
 }
 
-// Fractions as indices are left alone: engines do not agree about them. Before opset 11 nothing
-// counted from the end.
-static bool one_hot_compares(const struct derivation *derivation)
+// True if OneHot can be expanded to a comparison. Engines disagree about fractions as indices. Before
+// opset 11, negative indices did not count from the end.
+static bool one_hot_expands(const struct derivation *derivation)
 {
     static const tsr_dtype at[] = {TSR_INT32, TSR_INT64, TSR_UINT8};
     static const tsr_dtype depth[] = {TSR_INT32, TSR_INT64, TSR_FLOAT};
@@ -269,10 +268,9 @@ static bool one_hot_compares(const struct derivation *derivation)
            tsr__derive_in(derivation, 1).rank >= 0 && tsr__onnx_opset(derivation->node) >= 11;
 }
 
-// ---- places: what is found by comparing (expand_place.c) ----------------------------------------
+// ---- operators that compare positions (expand_place.c) ------------------------------------------
 
-// The row's own text allows cuts; here it is only taken back where comparing places cannot replace
-// the node.
+// The text of the row applies, unless the node cannot be expanded.
 void tsr__derive_trilu(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16,
@@ -283,8 +281,8 @@ void tsr__derive_trilu(struct derivation *derivation)
         derivation->text = "[A* n m],·? -> [A* n m]; rep n m";
 }
 
-// Fractions would be rounded otherwise; other steps are rare.
-// As before: the row's rule stands unless something here is not as it must be.
+// The text of the row applies to integers with step 1. Fractions would be rounded differently, and
+// other steps are rare.
 void tsr__derive_range(struct derivation *derivation)
 {
     const tsr_node *node = derivation->node;
@@ -298,8 +296,7 @@ void tsr__derive_range(struct derivation *derivation)
         derivation->text = "·,·,· -> [r]; rep r";
 }
 
-// A diagonal is found by comparing places (expand_place.c), for types that comparing and casting
-// give.
+// The text of the row applies to types that comparisons and casts support.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,
@@ -312,32 +309,31 @@ void tsr__derive_eye_like(struct derivation *derivation)
         derivation->text = "[n m] -> [n m]; rep n m";
 }
 
-// [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Classes t can be cut where the node can
-// be replaced by a comparison.
+// [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Sharding the classes t expands the node.
 void tsr__derive_one_hot(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
     int at = tsr__derive_axis(derivation, "axis", -1, rank + 1); // of the result
     if (at < 0)
         return;
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'd', 0, rank);
-    tsr__derive_add(derivation, "],·,· -> [");
-    tsr__derive_letters(derivation, 'd', 0, at);
-    tsr__derive_add(derivation, "t ");
-    tsr__derive_letters(derivation, 'd', at, rank);
-    const char *clause = "rep";
-    if (one_hot_compares(derivation))
-        clause = "stat";
-    tsr__derive_add(derivation, "]; %s t", clause);
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_inputs(rule, "·,·");
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'd', 0, at);
+    tsr__rule_dims(rule, "t");
+    tsr__rule_range(rule, 'd', at, rank);
+    tsr__rule_kind(rule, one_hot_expands(derivation) ? FACTOR_STAT : FACTOR_REP, "t");
 }
 
-// How many elements of the axis stay, the run decides: it is whole. Without an axis the input is
-// one long list, and nothing can be cut.
+// The number of selected elements is known at run time only, so the axis is not sharded. Without an
+// axis the input is flattened, and nothing is sharded.
 void tsr__derive_compress(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
@@ -348,15 +344,18 @@ void tsr__derive_compress(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    add_around(derivation, rank, axis);
-    tsr__derive_add(derivation, ",[_] -> ");
-    add_around(derivation, rank, axis);
+    tsr__rule_input(rule);
+    add_around(rule, rank, axis, "_");
+    tsr__rule_inputs(rule, "[_]");
+    tsr__rule_output(rule);
+    add_around(rule, rank, axis, "_");
 }
 
-// Each sequence of the batch is reversed up to its own length: time is whole, lengths go with the
-// batch.
+// Each sequence of the batch is reversed up to its own length: time is not sharded, lengths are
+// sharded with the batch.
 void tsr__derive_reverse_sequence(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     int64_t time = tsr__derive_int(derivation, "time_axis", 0),
             batch = tsr__derive_int(derivation, "batch_axis", 1);
@@ -366,7 +365,10 @@ void tsr__derive_reverse_sequence(struct derivation *derivation)
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    add_around(derivation, rank, (int)time);
-    tsr__derive_add(derivation, ",[d%d] -> ", (int)batch);
-    add_around(derivation, rank, (int)time);
+    tsr__rule_input(rule);
+    add_around(rule, rank, (int)time, "_");
+    tsr__rule_input(rule);
+    tsr__rule_dim(rule, 'd', (int)batch);
+    tsr__rule_output(rule);
+    add_around(rule, rank, (int)time, "_");
 }

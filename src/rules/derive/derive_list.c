@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_list.c - rules of operators that make and join lists of tensors. A list has the letters of
-// its elements: all are sharded equally. The axis along which a tensor is split or joined is not
-// sharded.
+// derive_list.c - rules of operators that create and join sequences of tensors. A sequence has the
+// letters of its elements: all are sharded equally. The axis along which a tensor is split or joined
+// is not sharded.
 //
 //   SplitToSequence of [4 6] along 1     elements [4 ?]; dimension 0 can be sharded in all of them
-//   ConcatFromSequence along 1           of such a list [4 ?] again, sharded along 0 as its
-//                                        elements are
+//   ConcatFromSequence along 1           of such a sequence: [4 ?], sharded along 0 as its elements
 #include "rules/derive/derive.h"
 
-// [a0 a1 _ a3]: the letters of a tensor with that many others, and a whole dimension at the axis
-// (-1: none).
-static void add_tensor(struct derivation *derivation, int others, int axis)
+// Adds dimensions a0 a1 .. to the tensor, with "_" at the axis (-1: none).
+static void add_dims(struct rule_builder *rule, int letters, int axis)
 {
-    tsr__derive_add(derivation, "[");
-    for (int i = 0; i < others; i++) {
+    for (int i = 0; i <= letters; i++) {
         if (i == axis)
-            tsr__derive_add(derivation, "_ ");
-        tsr__derive_add(derivation, "a%d ", i);
+            tsr__rule_any(rule, 1);
+        if (i < letters)
+            tsr__rule_dim(rule, 'a', i);
     }
-    tsr__derive_add(derivation, "%s]", text_if(axis == others, "_"));
 }
 
-// Rank of input 0, of its elements if it is a list; -1: the node stays whole.
+// Returns the rank of input 0, or of its elements if it is a sequence; -1: not known, and the
+// derivation has ended.
 static int rank_in(struct derivation *derivation)
 {
     int rank = tsr__derive_in(derivation, 0).rank;
     if (rank >= 0 && rank < DERIVE_MAX_RANK)
         return rank;
-    tsr__derive_none(derivation, "the shape of an input is not known");
+    tsr__derive_none(derivation, DERIVE_NO_SHAPE);
     return -1;
 }
 
@@ -36,35 +34,32 @@ static int rank_in(struct derivation *derivation)
 void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation);
-    bool fresh = tsr__derive_int(derivation, "new_axis", 0) != 0;
+    bool new_axis = tsr__derive_int(derivation, "new_axis", 0) != 0;
     if (rank < 0)
         return;
-    int axis = tsr__derive_axis(derivation, "axis", 0, rank + fresh);
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank + new_axis);
     if (axis < 0)
         return;
-    if (fresh) { // tensors are stacked along a dimension that none of them has
-        add_tensor(derivation, rank, -1);
-        tsr__derive_add(derivation, " -> ");
-        add_tensor(derivation, rank, axis);
-        return;
-    }
-    add_tensor(derivation, rank - 1, axis);
-    tsr__derive_add(derivation, " -> ");
-    add_tensor(derivation, rank - 1, axis);
+    int letters = new_axis ? rank : rank - 1;
+    tsr__rule_input(&derivation->rule);
+    add_dims(&derivation->rule, letters, new_axis ? -1 : axis);
+    tsr__rule_output(&derivation->rule);
+    add_dims(&derivation->rule, letters, axis);
 }
 
-// [4 6] split along 1: "[a0 _],· -> [a0 _]"; into single indices without keepdims: "[a0 _] ->
-// [a0]".
+// [4 6] split along 1: "[a0 _],· -> [a0 _]". Without sizes and without keepdims, each element is one
+// index of the axis: "[a0 _] -> [a0]".
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation), axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     bool sizes = tsr__derive_has(derivation, 1),
-         kept = sizes || tsr__derive_int(derivation, "keepdims", 1) != 0;
-    add_tensor(derivation, rank - 1, axis);
-    tsr__derive_add(derivation, "%s -> ", text_if(sizes, ",·"));
-    if (!kept) // each element is one index of the axis, which goes
-        axis = -1;
-    add_tensor(derivation, rank - 1, axis);
+         keeps_axis = sizes || tsr__derive_int(derivation, "keepdims", 1) != 0;
+    tsr__rule_input(&derivation->rule);
+    add_dims(&derivation->rule, rank - 1, axis);
+    if (sizes)
+        tsr__rule_inputs(&derivation->rule, "·");
+    tsr__rule_output(&derivation->rule);
+    add_dims(&derivation->rule, rank - 1, keeps_axis ? axis : -1);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_move.c - rules of operators that move data or look it up: which dimensions pass through
-// untouched is decided by attributes and by small constant inputs.
+// derive_move.c - rules of operators that move data. Attributes and small constant inputs decide which
+// dimensions pass through unchanged; if they are unknown, the node is not sharded.
 //
-// Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator works on and
-// that stays whole. What steers an operator and is not known leaves the node whole.
+// Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator changes and that
+// is not sharded.
 //
 //   Flatten [2 3 4 5], axis 2        [d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]
-//   Tile [4 6], repeats 1 3          [d0 d1],· -> [d0 (t1 d1)]; gen t1; list 1 1 3; put 1 share t1
+//   Tile [4 6], repeats 1 3          [d0 d1],· -> [d0 (t1 d1)]; gen t1
 //   Squeeze [2 1 5], axes 1          [d0 1 d2],·? -> [d0 d2]
 //   Expand [1 6] to [4 5 6]          [1 d2],· -> [g0 g1 d2]; shape 1; gen g0; gen g1
 //   DepthToSpace [1 8 2 3], size 2   [n (p q c) h w] -> [n c (h p) (w q)]; rep p q
@@ -14,9 +14,9 @@
 
 #define NOT_KNOWN "the shape of an input is not known"
 
-// ---- what all of them ask ----------------------------------------------------------------------
+// ---- shared ------------------------------------------------------------------------------------
 
-// Rank of an input that letters can be given to; -1 after tsr__derive_none.
+// Returns the rank of input i; -1: not known, and the derivation has ended.
 static int rank_of(struct derivation *derivation, size_t i)
 {
     int rank = tsr__derive_in(derivation, i).rank;
@@ -27,25 +27,7 @@ static int rank_of(struct derivation *derivation, size_t i)
     return rank;
 }
 
-// One letter with its number, or a mark without one.
-// The number is that of the dimension, so that letters of several tensors meet.
-static void add_letter(struct derivation *derivation, const char *letter, int i)
-{
-    tsr__derive_add(derivation, "%s%d ", letter, i);
-}
-
-// "[d0 _ d2": dimensions of a tensor, marked ones as "_". The bracket stays open.
-static void add_dims(struct derivation *derivation, int from, int to, const bool *marked)
-{
-    for (int i = from; i < to; i++) {
-        if (marked && marked[i])
-            tsr__derive_add(derivation, "_ ");
-        else
-            add_letter(derivation, "d", i);
-    }
-}
-
-// Both known, and equal as expressions.
+// True if both sizes are known to be equal.
 static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
 {
     return tsr__dim_equal(derivation->shapes->exprs, a, b);
@@ -53,21 +35,20 @@ static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
 
 #define MAX_RANK RULE_MAX_FACTORS
 
-// ---- one axis or several are worked on ---------------------------------------------------------
+// ---- cropping and resizing ---------------------------------------------------------------------
 
-// [..],hosts -> [..] with the marked dimensions whole.
-// `hosts`: small inputs behind the first, ",·".
-static void marked_rule(struct derivation *derivation, int rank, const bool *marked,
-                        const char *hosts)
+// Adds the dimensions of a tensor, marked ones as "_": "d0 _ d2".
+static void add_unmarked(struct rule_builder *rule, int rank, const bool *marked)
 {
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, 0, rank, marked);
-    tsr__derive_add(derivation, "]%s -> [", hosts);
-    add_dims(derivation, 0, rank, marked);
-    tsr__derive_add(derivation, "]");
+    for (int i = 0; i < rank; i++) {
+        if (marked[i])
+            tsr__rule_any(rule, 1);
+        else
+            tsr__rule_dim(rule, 'd', i);
+    }
 }
 
-// Marks axes of a tensor of that rank; false: one of them is invalid, and the derivation has ended.
+// Marks axes of a tensor of that rank. False: one is invalid, and the derivation has ended.
 static bool mark_axes(struct derivation *derivation, int rank, const int64_t *axes, int64_t n,
                       bool *marked)
 {
@@ -82,8 +63,7 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     return true;
 }
 
-// Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". What is cropped or padded lies around the
-// middle of the whole.
+// Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". The crop is centered in the full tensor.
 void tsr__derive_center_crop_pad(struct derivation *derivation)
 {
     const int64_t *axes;
@@ -96,11 +76,16 @@ void tsr__derive_center_crop_pad(struct derivation *derivation)
         tsr__derive_none(derivation, "all dimensions are cropped or padded");
         return;
     }
-    if (mark_axes(derivation, rank, axes, (int64_t)n, marked))
-        marked_rule(derivation, rank, marked, ",·");
+    if (!mark_axes(derivation, rank, axes, (int64_t)n, marked))
+        return;
+    tsr__rule_input(&derivation->rule);
+    add_unmarked(&derivation->rule, rank, marked);
+    tsr__rule_inputs(&derivation->rule, "·");
+    tsr__rule_output(&derivation->rule);
+    add_unmarked(&derivation->rule, rank, marked);
 }
 
-// Scales from the attribute or a constant input; -1: not known.
+// Reads scales from the attribute or a constant input; -1: not known.
 static int64_t scales_of(const struct derivation *derivation, float *out)
 {
     struct shape_job job = {.shapes = (struct shapes *)derivation->shapes,
@@ -127,8 +112,8 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Dimensions that are resampled, perhaps to the same size: by a scale that may not be 1, to keep
-// proportions, from a region, or because their size is in a list of some axes.
+// Marks dimensions that are resampled, perhaps to the same size: by a scale that may not be 1, to keep
+// proportions, from a region, or because the node lists their axis.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
     float scales[MAX_RANK];
@@ -152,7 +137,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
         int64_t axis = i;
         if (n_axes)
             axis = axes[i];
-        // A scale of exactly 1 copies. Of sizes the caller has compared old and new already.
+        // A scale of exactly 1 copies. The caller has compared old and new sizes already.
         bool one = sizes || (i < n && scales[i] == 1.0f);
         if ((all || !one) && !mark_axes(derivation, rank, &axis, 1, marked))
             return false;
@@ -160,7 +145,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
     return true;
 }
 
-// The attribute has one of these texts, or is left out, which means the first.
+// True if the attribute has one of these texts, or is absent, which means the first.
 static bool is_usual_or(const struct derivation *derivation, const char *name,
                         const char *const *texts, size_t n)
 {
@@ -172,8 +157,8 @@ static bool is_usual_or(const struct derivation *derivation, const char *name,
     return false;
 }
 
-// The integer factor between the old and the new size, by sizes or scale, which must agree; 0: not
-// an integer, or sizes are given in a form that is not supported.
+// Returns the integer factor between the old and the new size, with which the scale must agree; 0: it is
+// not an integer, or sizes are given in a form that is not supported.
 static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const policies[] = {"stretch"};
@@ -183,8 +168,7 @@ static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim
         tsr__attr_of(derivation->shapes, derivation->node, "axes") || from.value < 1 ||
         to.value < from.value || to.value % from.value)
         return 0;
-    // With sizes the ratio is theirs; a scale must be that number, since 2.9 would round to other
-    // places.
+    // A scale must be exactly that number: 2.9 would select other elements.
     int64_t times = to.value / from.value;
     bool agrees = tsr__derive_has(derivation, 3) ||
                   (dim < scales_of(derivation, scales) && scales[dim] == (float)times);
@@ -193,9 +177,8 @@ static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim
     return times;
 }
 
-// The number of times that every element is repeated, so that elements are independent; 0:
-// otherwise. Nearest with these roundings takes element i for positions i*times .. i*times + times
-// - 1 only.
+// Returns how often every element is repeated; 0: positions are not repeated elements. With these
+// rounding modes, element i gives positions i * times .. i * times + times - 1.
 static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const modes[] = {"nearest"}, *const centres[] = {"half_pixel"};
@@ -210,9 +193,8 @@ static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim fro
     return whole_scale(derivation, dim, from, to);
 }
 
-// Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is
-// not so. Linear mixing reads the neighbour on one side or the other, so one on each side is lent;
-// cubic mixing reads two.
+// Returns the number of neighbours on each side from which a position is interpolated, if the size
+// grows by an integer factor; 0: not supported. Linear needs one, cubic needs two.
 static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const centres[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
@@ -227,42 +209,50 @@ static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from,
     return 0;
 }
 
-// Windows of the mixed dimensions; the local node mixes at their ends too, which is trimmed off.
-static void add_mixed(struct derivation *derivation, int rank, const int64_t *sides,
-                      const int64_t *times, struct shape from, struct shape to)
+// How the dimensions of a Resize are made.
+struct resized {
+    int rank;
+    struct shape from, to;
+    bool marked[MAX_RANK];   // resampled
+    int64_t times[MAX_RANK]; // elements for one of the input; 0: cannot be sharded
+    int64_t sides[MAX_RANK]; // neighbours from which positions are interpolated; 0: repeated
+};
+
+// Adds the windows of interpolated dimensions. The local node also interpolates at their ends; these
+// results are trimmed.
+static void add_interpolated(struct rule_builder *rule, const struct resized *resized)
 {
     int window = 0;
-    for (int i = 0; i < rank; i++)
-        if (sides[i])
-            tsr__derive_add(derivation, "; win 0 %d d%d %lld %lld 1 %lld %lld", i, i,
-                            (long long)from.dims[i].value, (long long)from.dims[i].value,
-                            (long long)-sides[i], (long long)(2 * sides[i] + 1));
-    for (int i = 0; i < rank; i++)
-        if (sides[i])
-            tsr__derive_add(derivation, "; trim 0 %d %d %lld", i, window++, (long long)times[i]);
-    // With scales the local node finds its sizes itself; sizes are numbers of the whole and are
-    // replaced.
-    if (!tsr__derive_has(derivation, 3))
-        return;
-    window = 0;
-    tsr__derive_add(derivation, "; list 3");
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, " %lld", (long long)to.dims[i].value);
-    for (int i = 0; i < rank; i++)
-        if (sides[i])
-            tsr__derive_add(derivation, "; put %d span %d %lld", i, window++, (long long)times[i]);
+    for (int i = 0; i < resized->rank; i++) {
+        if (!resized->sides[i])
+            continue;
+        tsr__rule_window(rule, (struct rule_window){.dim = i,
+                                                    .factor = tsr__rule_numbered(rule, 'd', i),
+                                                    .from = resized->from.dims[i].value,
+                                                    .to = resized->from.dims[i].value,
+                                                    .step = 1,
+                                                    .shift = -resized->sides[i],
+                                                    .reach = 2 * resized->sides[i] + 1});
+        tsr__rule_trim(rule,
+                       (struct rule_trim){.dim = i, .window = window++, .unit = resized->times[i]});
+    }
 }
 
-// Sizes of the dimensions that pass count the local part of them.
-static void add_shares(struct derivation *derivation, int rank, const bool *marked,
-                       const int64_t *sides)
+// Input 3 holds the sizes of the full result: the local node has those of its shard.
+static void add_sizes(struct rule_builder *rule, const struct resized *resized)
 {
-    for (int i = 0; i < rank; i++)
-        if (!marked[i] && !sides[i])
-            tsr__derive_add(derivation, "; put %d share d%d", i, i);
+    int64_t sizes[MAX_RANK];
+    for (int i = 0; i < resized->rank; i++)
+        sizes[i] = resized->to.dims[i].value;
+    tsr__rule_list(rule, 3, NULL, sizes, resized->rank);
+    for (int i = 0, window = 0; i < resized->rank; i++)
+        if (resized->sides[i])
+            tsr__rule_patch(rule, i, PATCH_SPAN, window++, resized->times[i]);
+    for (int i = 0; i < resized->rank; i++)
+        if (!resized->marked[i] && !resized->sides[i])
+            tsr__rule_patch_count(rule, i, tsr__rule_numbered(rule, 'd', i));
 }
 
-// Windows need numbers in every dimension.
 static bool all_numbers(struct shape shape)
 {
     for (int i = 0; i < shape.rank; i++)
@@ -271,94 +261,93 @@ static bool all_numbers(struct shape shape)
     return shape.rank >= 0;
 }
 
-// Dimensions, marked ones as "_" or, where elements are repeated, as "d1" and "(d1 u1)".
-static void add_resized(struct derivation *derivation, int rank, const bool *marked,
-                        const int64_t *times, const int64_t *sides, enum side side)
+// Adds the dimensions of one side. Those with repeated or interpolated elements are d1 in the input,
+// (d1 u1) in the result.
+static void add_resized(struct rule_builder *rule, const struct resized *resized, enum side side)
 {
-    for (int i = 0; i < rank; i++) {
-        if (marked[i] && !times[i])
-            tsr__derive_add(derivation, "_ ");
-        else if (marked[i] && side == SIDE_OUT)
-            tsr__derive_add(derivation, "(d%d u%d) ", i, i);
-        else if (marked[i] && sides[i])
-            tsr__derive_add(derivation, "d%d^ ", i);
+    for (int i = 0; i < resized->rank; i++) {
+        if (resized->marked[i] && !resized->times[i])
+            tsr__rule_any(rule, 1);
+        else if (resized->marked[i] && side == SIDE_OUT)
+            tsr__rule_product(
+                rule, (int[]){tsr__rule_numbered(rule, 'd', i), tsr__rule_numbered(rule, 'u', i)},
+                2);
         else
-            add_letter(derivation, "d", i);
+            tsr__rule_marked_dim(rule, 'd', i, resized->sides[i] ? DIM_WINDOW : DIM_PLAIN);
     }
 }
 
-// How the marked dimensions of a Resize are made, each of `times` elements for one: repeated, or
-// (sides) mixed. 0: in a way that cannot be cut. False: none is mixed.
-static bool read_resized(struct derivation *derivation, int rank, const bool *marked,
-                         int64_t *times, int64_t *sides)
+// Finds how the marked dimensions are made. Returns true if one of them is interpolated. Windows need
+// known sizes in all dimensions if the node has an input for sizes.
+static bool read_resized(struct derivation *derivation, struct resized *resized)
 {
-    struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
+    struct shape from = resized->from, to = resized->to;
     bool numbers = !tsr__derive_has(derivation, 3) || (all_numbers(from) && all_numbers(to));
-    bool mixed = false;
-    for (int i = 0; i < rank; i++) {
-        if (!marked[i])
+    bool interpolated = false;
+    for (int i = 0; i < resized->rank; i++) {
+        if (!resized->marked[i])
             continue;
-        times[i] = repeats(derivation, i, from.dims[i], to.dims[i]);
-        if (!times[i] && numbers)
-            sides[i] = mixes(derivation, i, from.dims[i], to.dims[i]);
-        if (sides[i])
-            times[i] = to.dims[i].value / from.dims[i].value;
-        mixed = mixed || sides[i];
-        if (times[i])
-            tsr__derive_size(derivation, tsr__arena_printf(derivation->arena, "u%d", i),
-                             (tsr_dim){times[i], ""});
+        int64_t times = repeats(derivation, i, from.dims[i], to.dims[i]);
+        if (!times && numbers)
+            resized->sides[i] = mixes(derivation, i, from.dims[i], to.dims[i]);
+        if (resized->sides[i])
+            times = to.dims[i].value / from.dims[i].value;
+        resized->times[i] = times;
+        interpolated = interpolated || resized->sides[i];
+        if (times)
+            tsr__derive_numbered_size(derivation, 'u', i, dim_of(times));
     }
-    return mixed;
+    return interpolated;
 }
 
-// A dimension that is not resampled passes. The sizes of the local node are its own.
+// A dimension that is not resampled passes through. The local node has the sizes of its shard.
 //
 //   [4 6] to [4 18], nearest   [d0 d1],·?,·?,·? -> [d0 (d1 u1)]; rep u1          u1 3
-//   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1; win 0 1 d1 6 6 1 -1 3;
-//                              trim 0 1 0 3
+//   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1
+//                              window of d1: from 6, to 6, step 1, shift -1, reach 3; trimmed
 //
-// Linear, in 2 parts: part 1 makes places 9..17 of elements 3..5, and is lent element 2 for the
-// mixing; of the 12 places that its node makes of 4 elements, the first 3 are trimmed off.
+// Linear, in 2 shards: shard 1 makes positions 9..17 from elements 3..5 and receives element 2 for the
+// interpolation. Its node makes 12 positions of 4 elements; the first 3 are trimmed.
 void tsr__derive_resize(struct derivation *derivation)
 {
-    bool marked[MAX_RANK] = {false};
-    int rank = rank_of(derivation, 0);
-    struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
-    if (rank < 0)
+    struct rule_builder *rule = &derivation->rule;
+    struct resized resized = {.rank = rank_of(derivation, 0),
+                              .from = tsr__derive_in(derivation, 0),
+                              .to = tsr__derive_result(derivation)};
+    if (resized.rank < 0)
         return;
-    if (to.rank != rank) {
+    if (resized.to.rank != resized.rank) {
         tsr__derive_none(derivation, "the new shape is not known");
         return;
     }
-    for (int i = 0; i < rank; i++)
-        marked[i] = !same_dim(derivation, from.dims[i], to.dims[i]);
-    if (!mark_resampled(derivation, rank, marked))
+    for (int i = 0; i < resized.rank; i++)
+        resized.marked[i] = !same_dim(derivation, resized.from.dims[i], resized.to.dims[i]);
+    if (!mark_resampled(derivation, resized.rank, resized.marked))
         return;
     bool sizes = tsr__derive_has(derivation, 3),
          axes = tsr__attr_of(derivation->shapes, derivation->node, "axes") != NULL;
-    int64_t times[MAX_RANK] = {0}, sides[MAX_RANK] = {0};
-    bool mixed = derivation->arena && read_resized(derivation, rank, marked, times, sides);
-    tsr__derive_add(derivation, "[");
-    add_resized(derivation, rank, marked, times, sides, SIDE_IN);
-    tsr__derive_add(derivation, "],·?,·?,·? -> [");
-    add_resized(derivation, rank, marked, times, sides, SIDE_OUT);
-    tsr__derive_add(derivation, "]");
-    for (int i = 0; i < rank; i++)
-        if (times[i])
-            tsr__derive_add(derivation, "; rep u%d", i);
-    if (mixed)
-        add_mixed(derivation, rank, sides, times, from, to);
-    if (mixed && sizes)
-        add_shares(derivation, rank, marked, sides);
+    bool interpolated = !derivation->shapes_only && read_resized(derivation, &resized);
+    tsr__rule_input(rule);
+    add_resized(rule, &resized, SIDE_IN);
+    tsr__rule_inputs(rule, "·?,·?,·?");
+    tsr__rule_output(rule);
+    add_resized(rule, &resized, SIDE_OUT);
+    for (int i = 0; i < resized.rank; i++)
+        if (resized.times[i])
+            tsr__rule_kind_range(rule, FACTOR_REP, 'u', i, i + 1);
+    if (interpolated)
+        add_interpolated(rule, &resized);
+    if (interpolated && sizes)
+        add_sizes(rule, &resized);
     else if (sizes && !axes)
-        tsr__derive_add(derivation, "; shape 3");
+        tsr__rule_clauses(rule, "shape 3");
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// A value of a loop's body, where a symbol may stand for another size in each turn.
-// Also of bodies inside a loop's body, at any depth.
-static bool made_in_loop(const tsr_value *value)
+// True for a value of a loop's body, or of a body nested in it: a symbol may have another size in each
+// iteration.
+static bool is_in_loop(const tsr_value *value)
 {
     struct control control;
     if (!value)
@@ -372,94 +361,98 @@ static bool made_in_loop(const tsr_value *value)
     return false;
 }
 
-// Sizes of the whole tensor are known without it: they are numbers, or follow from the sizes of the
-// model's inputs.
-static bool sizes_follow(struct derivation *derivation, int rank)
+// True if the sizes of the full tensor are numbers, or follow from the sizes of the model's inputs.
+static bool sizes_are_known(struct derivation *derivation, int rank)
 {
     struct shape shape = tsr__derive_in(derivation, 0);
-    bool turns = made_in_loop(tsr_node_input(derivation->node, 0));
+    bool loops = is_in_loop(tsr_node_input(derivation->node, 0));
     for (int i = 0; i < rank; i++) {
         if (shape.dims[i].value >= 0)
             continue;
         struct expr size = tsr__expr_of(derivation->shapes->exprs, shape.dims[i]);
-        if (turns || !tsr__expr_rooted(derivation->shapes->exprs, size)) {
+        if (loops || !tsr__expr_rooted(derivation->shapes->exprs, size)) {
             tsr__derive_none(derivation,
-                             "sizes are those of the whole tensor, and not known without it");
+                             "the sizes of the full tensor are not known before the run");
             return false;
         }
     }
     return true;
 }
 
-// [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0; ...": the result is the same on
-// all devices, whatever part each has.
+// The result is the same on all devices. `kind`: dimensions first .. last - 1 as a list
+// (REWRITE_SIZES), or their product (REWRITE_SIZE).
+static void build_sizes(struct rule_builder *rule, int rank, enum rewrite_kind kind, int first,
+                        int last)
+{
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_outputs(rule, "·");
+    tsr__rule_rewrite(
+        rule, (struct rule_rewrite){.kind = kind, .factor = -1, .first = first, .last = last});
+    for (int i = 0; i < rank; i++)
+        tsr__rule_clause(rule, tsr__rule_numbered(rule, 'd', i));
+}
+
+// [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0 d1 d2 d3".
 void tsr__derive_shape(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
-    if (rank < 0 || !sizes_follow(derivation, rank))
+    if (rank < 0 || !sizes_are_known(derivation, rank))
         return;
     int64_t start = tsr__derive_int(derivation, "start", 0),
             end = tsr__derive_int(derivation, "end", rank);
     start = clamped(from_front(start, rank), 0, rank);
     end = clamped(from_front(end, rank), start, rank);
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, 0, rank, NULL);
-    tsr__derive_add(derivation, "] -> ·; sizes 0 %d %d", (int)start, (int)end);
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, "; drop d%d", i);
+    build_sizes(&derivation->rule, rank, REWRITE_SIZES, (int)start, (int)end);
 }
 
-// The same with the product of all sizes as one number.
 void tsr__derive_size_of(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
-    if (rank < 0 || !sizes_follow(derivation, rank))
-        return;
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, 0, rank, NULL);
-    tsr__derive_add(derivation, "] -> ·; size 0 0 %d", rank);
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, "; drop d%d", i);
+    if (rank >= 0 && sizes_are_known(derivation, rank))
+        build_sizes(&derivation->rule, rank, REWRITE_SIZE, 0, rank);
 }
 
-// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes no rule is written: a device whose
-// part of another dimension happens to have size 1 would drop that dimension too.
+// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is no rule: a device whose shard of
+// another dimension has size 1 would remove that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int64_t axes[MAX_RANK];
-    bool gone[MAX_RANK] = {false};
+    bool removed[MAX_RANK] = {false};
     int rank = rank_of(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
     if (n == -2) {
-        tsr__derive_none(derivation, "a part of size 1 would lose its dimension: give the axes");
+        tsr__derive_none(derivation, "a shard of size 1 would lose its dimension: give the axes");
         return;
     }
     if (n < 0) {
-        tsr__derive_none(derivation, "the axes that go are not known");
+        tsr__derive_none(derivation, "the axes that are removed are not known");
         return;
     }
-    if (!mark_axes(derivation, rank, axes, n, gone))
+    if (!mark_axes(derivation, rank, axes, n, removed))
         return;
-    tsr__derive_add(derivation, "[");
+    tsr__rule_input(rule);
     for (int i = 0; i < rank; i++) {
-        if (gone[i])
-            tsr__derive_add(derivation, "1 ");
+        if (removed[i])
+            tsr__rule_ones(rule, 1);
         else
-            add_letter(derivation, "d", i);
+            tsr__rule_dim(rule, 'd', i);
     }
-    tsr__derive_add(derivation, "],·? -> [");
+    tsr__rule_inputs(rule, "·?");
+    tsr__rule_output(rule);
     for (int i = 0; i < rank; i++)
-        if (!gone[i])
-            add_letter(derivation, "d", i);
-    tsr__derive_add(derivation, "]");
+        if (!removed[i])
+            tsr__rule_dim(rule, 'd', i);
 }
 
-// Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result.
-// The axis counts in the result, so negative ones depend on how many there are.
+// Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result, so negative ones
+// depend on the number of axes.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int64_t axes[MAX_RANK];
     bool made[MAX_RANK] = {false};
     int rank = rank_of(derivation, 0), at = 0;
@@ -467,38 +460,35 @@ void tsr__derive_unsqueeze(struct derivation *derivation)
     if (rank < 0)
         return;
     if (n < 0 || rank + n > MAX_RANK) {
-        tsr__derive_none(derivation, "the axes that are made are not known");
+        tsr__derive_none(derivation, "the new axes are not known");
         return;
     }
     if (!mark_axes(derivation, rank + (int)n, axes, n, made))
         return;
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, 0, rank, NULL);
-    tsr__derive_add(derivation, "],·? -> [");
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_inputs(rule, "·?");
+    tsr__rule_output(rule);
     for (int i = 0; i < rank + (int)n; i++) {
         if (made[i])
-            tsr__derive_add(derivation, "1 ");
+            tsr__rule_ones(rule, 1);
         else if (at < rank)
-            add_letter(derivation, "d", at++);
+            tsr__rule_dim(rule, 'd', at++);
     }
-    tsr__derive_add(derivation, "]");
 }
 
-// "(d0 d1) "; no dimensions at all are one of size 1.
-static void add_product(struct derivation *derivation, int from, int to)
+// Adds a dimension that is the product of d(from) .. d(to-1); of none it has size 1.
+static void add_product(struct rule_builder *rule, int from, int to)
 {
-    if (from == to)
-        tsr__derive_add(derivation, "1 ");
-    else
-        tsr__derive_add(derivation, "(");
-    add_dims(derivation, from, to, NULL);
-    if (from != to)
-        tsr__derive_add(derivation, ") ");
+    int letters[MAX_RANK];
+    for (int i = from; i < to; i++)
+        letters[i - from] = tsr__rule_numbered(rule, 'd', i);
+    tsr__rule_product(rule, letters, to - from);
 }
 
-// A size of 0 makes the product 0, from which the other sizes cannot be inferred: [0 8 n] is [0 1],
-// and a part of the 8 is not a part of the product.
-static bool has_nothing(const struct derivation *derivation)
+// A size of 0 makes the product 0, from which the other sizes cannot be inferred: [0 8 n] is [0 1], and
+// a shard of the 8 is not a shard of the product.
+static bool is_empty(const struct derivation *derivation)
 {
     struct shape in = tsr__derive_in(derivation, 0);
     for (int i = 0; i < in.rank; i++)
@@ -510,6 +500,7 @@ static bool has_nothing(const struct derivation *derivation)
 // [2 3 4 5] along 2: "[d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]"; along 0: "-> [1 (d0 d1 d2 d3)]".
 void tsr__derive_flatten(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = rank_of(derivation, 0);
     int64_t axis = tsr__derive_int(derivation, "axis", 1);
     if (rank < 0)
@@ -519,20 +510,17 @@ void tsr__derive_flatten(struct derivation *derivation)
         tsr__derive_none(derivation, "the axis is not one of the input's");
         return;
     }
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, 0, rank, NULL);
-    tsr__derive_add(derivation, "] -> [");
-    add_product(derivation, 0, (int)axis);
-    add_product(derivation, (int)axis, rank);
-    tsr__derive_add(derivation, "]");
-    if (!has_nothing(derivation))
-        return;
-    tsr__derive_add(derivation, "; rep ");
-    add_dims(derivation, 0, rank, NULL);
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_output(rule);
+    add_product(rule, 0, (int)axis);
+    add_product(rule, (int)axis, rank);
+    if (is_empty(derivation))
+        tsr__rule_kind_range(rule, FACTOR_REP, 'd', 0, rank);
 }
 
-// A block of p x q places becomes channels, or the other way.
-// Sizes of p and q, which no dimension has alone. False after saying why.
+// A block of p x q positions becomes channels, or the reverse. Sets the sizes of p and q. False: not
+// known, and the derivation has ended.
 static bool block_sizes(struct derivation *derivation)
 {
     int64_t size = tsr__derive_int(derivation, "blocksize", 0);
@@ -544,12 +532,12 @@ static bool block_sizes(struct derivation *derivation)
         tsr__derive_none(derivation, NOT_KNOWN);
         return false;
     }
-    tsr__derive_size(derivation, STR("p"), (tsr_dim){size, ""});
-    tsr__derive_size(derivation, STR("q"), (tsr_dim){size, ""});
+    tsr__derive_size(derivation, "p", size);
+    tsr__derive_size(derivation, "q", size);
     return true;
 }
 
-// Which factors of the channels are outermost decides the mode: DCR (the default) or CRD.
+// The mode decides which factors of the channels are outermost: DCR (the default) or CRD.
 void tsr__derive_depth_to_space(struct derivation *derivation)
 {
     if (!block_sizes(derivation))
@@ -566,8 +554,8 @@ void tsr__derive_space_to_depth(struct derivation *derivation)
         derivation->text = "[n c (h p) (w q)] -> [n (p q c) h w]; rep p q";
 }
 
-// What becomes of one dimension of an Expand: it stays 1, is made, passes through, or (where none
-// of that can be proved) stays whole.
+// Returns how Expand makes dimension i of the result: '1' has size 1, 'g' is generated, 'd' passes
+// through, '_' is unknown and not sharded.
 static char expand_kind(const struct derivation *derivation, struct shape from, struct shape to,
                         int i)
 {
@@ -582,71 +570,69 @@ static char expand_kind(const struct derivation *derivation, struct shape from, 
     return '_';
 }
 
-// '1' and '_' have no number.
-static void add_expanded(struct derivation *derivation, char kind, int i)
+static void add_expanded(struct rule_builder *rule, char kind, int i)
 {
-    const char text[] = {kind, 0};
     if (kind == 'd' || kind == 'g')
-        add_letter(derivation, text, i);
+        tsr__rule_dim(rule, kind, i);
     else
-        tsr__derive_add(derivation, "%s ", text);
+        tsr__rule_dims(rule, kind == '1' ? "1" : "_");
 }
 
-// [1 6] to [4 5 6]: dimensions are aligned from the right, so `fresh` is 1. What the operator makes
-// has a letter g that no input has; devices make their own part of it.
+// [1 6] to [4 5 6]: dimensions are aligned from the right, so there is 1 new one. Devices generate
+// their shard of a dimension g, of which the input has one element.
 void tsr__derive_expand(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
-    int rank = rank_of(derivation, 0), fresh = to.rank - rank;
+    int rank = rank_of(derivation, 0), n_new = to.rank - rank;
     if (rank < 0)
         return;
-    if (fresh < 0 || to.rank > MAX_RANK) {
+    if (n_new < 0 || to.rank > MAX_RANK) {
         tsr__derive_none(derivation, "the new shape is not known");
         return;
     }
-    tsr__derive_add(derivation, "[");
-    for (int i = fresh; i < to.rank; i++) {
+    tsr__rule_input(rule);
+    for (int i = n_new; i < to.rank; i++) {
         char kind = expand_kind(derivation, from, to, i);
-        if (kind == 'g') // the input has one element of what is made here
-            kind = '1';
-        add_expanded(derivation, kind, i);
+        add_expanded(rule, kind == 'g' ? '1' : kind, i);
     }
-    tsr__derive_add(derivation, "],· -> [");
+    tsr__rule_inputs(rule, "·");
+    tsr__rule_output(rule);
     for (int i = 0; i < to.rank; i++)
-        add_expanded(derivation, expand_kind(derivation, from, to, i), i);
-    tsr__derive_add(derivation, "]; shape 1");
+        add_expanded(rule, expand_kind(derivation, from, to, i), i);
+    tsr__rule_clauses(rule, "shape 1");
     for (int i = 0; i < to.rank; i++)
         if (expand_kind(derivation, from, to, i) == 'g')
-            tsr__derive_add(derivation, "; gen g%d", i);
+            tsr__rule_clause(rule, tsr__rule_numbered(rule, 'g', i));
 }
 
 #define MAX_REPEATED 8 // dimensions
 
-// Repeats are made: a device makes those of its part. Of 2 x 6 repeats, each device of 3 makes 2 x
-// 2.
+// The repeats are a generated factor t: a device makes those of its shard. Of 2 x 6 repeats, each of 3
+// devices makes 2 x 2.
 static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
 {
-    static const char *const names[MAX_REPEATED] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
+    struct rule_builder *rule = &derivation->rule;
+    bool any = false;
     for (int i = 0; i < rank; i++)
         if (times[i] > 1) {
-            tsr__derive_add(derivation, "; gen t%d", i);
-            tsr__derive_size(derivation, str_of(names[i]), (tsr_dim){times[i], ""});
+            any = true;
+            tsr__rule_clause(rule, tsr__rule_numbered(rule, 't', i));
+            tsr__derive_numbered_size(derivation, 't', i, dim_of(times[i]));
         }
-    if (!derivation->n_sizes)
+    if (!any)
         return;
-    tsr__derive_add(derivation, "; list 1");
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, " %lld", (long long)times[i]);
+    tsr__rule_list(rule, 1, NULL, times, rank);
     for (int i = 0; i < rank; i++)
         if (times[i] > 1)
-            tsr__derive_add(derivation, "; put %d share t%d", i, i);
+            tsr__rule_patch_count(rule, i, tsr__rule_numbered(rule, 't', i));
 }
 
-// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1; list 1 1 3; put 1 share t1". The
-// copies t stand outermost: a part of d1 in the result is 3 separate stretches, each of them a
-// local copy; a part of t1 is fewer copies.
+// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t are outermost: a shard of d1 in
+// the result is 3 separate ranges, each of them a local copy; a shard of t1 is fewer copies.
 void tsr__derive_tile(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int64_t times[MAX_REPEATED];
     int rank = rank_of(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "", 1, times, MAX_REPEATED);
@@ -656,20 +642,21 @@ void tsr__derive_tile(struct derivation *derivation)
         tsr__derive_none(derivation, "the numbers of repeats are not known");
         return;
     }
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, 0, rank, NULL);
-    tsr__derive_add(derivation, "],· -> [");
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_inputs(rule, "·");
+    tsr__rule_output(rule);
     for (int i = 0; i < rank; i++) {
-        // Repeated 0 times nothing is left, and no part of it.
+        int letters[] = {tsr__rule_numbered(rule, 'd', i), NO_LETTER};
         if (times[i] < 1) {
             tsr__derive_none(derivation, "a dimension has no elements");
             return;
         }
-        if (times[i] == 1)
-            add_letter(derivation, "d", i);
-        else
-            tsr__derive_add(derivation, "(t%d d%d) ", i, i);
+        if (times[i] > 1) {
+            letters[1] = letters[0];
+            letters[0] = tsr__rule_numbered(rule, 't', i);
+        }
+        tsr__rule_product(rule, letters, times[i] > 1 ? 2 : 1);
     }
-    tsr__derive_add(derivation, "]");
     add_repeats(derivation, rank, times);
 }

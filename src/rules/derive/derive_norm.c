@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_norm.c - rules of softmax and the normalisations. Dimensions whose statistics a node takes
-// are `stat`: whole while the node stands, cut once it is replaced (expand_norm.c); the others
-// pass.
+// derive_norm.c - rules of Softmax and the normalizations. Dimensions over which a node computes
+// statistics are `stat`: sharding them expands the node (expand_norm.c). The others pass through.
 //
-// Softmax of [2 3 4] along its last axis is "[d0 d1 d2] -> [d0 d1 d2]; stat d2": rows d0 and d1 may
-// be cut for nothing; a cut of d2 replaces the node by a greatest, a sum and what goes between.
+// Softmax of [2 3 4] along its last axis is "[d0 d1 d2] -> [d0 d1 d2]; stat d2". Sharding d0 or d1
+// costs no communication. Sharding d2 replaces the node by a maximum, a sum and the nodes between.
 #include "rules/derive/derive.h"
 
 #define EXPAND_OPSET 11
 
 // ---- softmax -----------------------------------------------------------------------------------
 
-// [d0 d1 d2] -> [d0 d1 d2]; stat of dimensions from .. to-1.
-static void same_shape(struct derivation *derivation, int rank, const char *clause, int from,
-                       int to)
+// Builds "[d0 d1 d2] -> [d0 d1 d2]".
+static void same_shape(struct rule_builder *rule, int rank)
 {
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'd', 0, rank);
-    tsr__derive_add(derivation, "] -> [");
-    tsr__derive_letters(derivation, 'd', 0, rank);
-    tsr__derive_add(derivation, "]");
-    if (from < to)
-        tsr__derive_add(derivation, "; %s ", clause);
-    tsr__derive_letters(derivation, 'd', from, to);
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+}
+
+// The same, with statistics over dimensions from .. to-1.
+static void softmax_over(struct derivation *derivation, int rank, int from, int to)
+{
+    same_shape(&derivation->rule, rank);
+    tsr__rule_kind_range(&derivation->rule,
+                         tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS), 'd', from, to);
 }
 
 void tsr__derive_softmax(struct derivation *derivation)
@@ -30,11 +32,10 @@ void tsr__derive_softmax(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis >= 0)
-        same_shape(derivation, rank, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
-                   axis, axis + 1);
+        softmax_over(derivation, rank, axis, axis + 1);
 }
 
-// Before opset 13 everything from the axis on is one row.
+// Before opset 13 all dimensions from the axis on are one row.
 void tsr__derive_softmax_flat(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -46,8 +47,7 @@ void tsr__derive_softmax_flat(struct derivation *derivation)
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    same_shape(derivation, rank, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
-               (int)axis, rank);
+    softmax_over(derivation, rank, (int)axis, rank);
 }
 
 void tsr__derive_lp_norm(struct derivation *derivation)
@@ -55,8 +55,7 @@ void tsr__derive_lp_norm(struct derivation *derivation)
     tsr__derive_softmax(derivation); // the same dimensions
 }
 
-// Mean and variance run over the axes, 0 2 3 unless the node says others: those need statistics of
-// all parts ("stat"), or stay whole ("rep"); the others pass through.
+// Mean and variance are computed over the axes, by default 0 2 3; the others pass through.
 void tsr__derive_mvn(struct derivation *derivation)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -78,59 +77,58 @@ void tsr__derive_mvn(struct derivation *derivation)
         }
         taken[axis] = true;
     }
-    same_shape(derivation, rank, "", 0, 0);
-    tsr__derive_add(derivation, "; %s", tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS));
+    enum factor_kind kind = tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS);
+    same_shape(&derivation->rule, rank);
     for (int i = 0; i < rank; i++)
         if (taken[i])
-            tsr__derive_add(derivation, " d%d", i);
+            tsr__rule_kind_range(&derivation->rule, kind, 'd', i, i + 1);
 }
 
 // ---- layer norms -------------------------------------------------------------------------------
 
-// A tensor that broadcasts to the input; its leading dimensions may be missing.
+// Adds input i, which broadcasts to input 0; its leading dimensions may be missing.
 static void add_stretched(struct derivation *derivation, size_t i, int rank)
 {
     int own = tsr__derive_in(derivation, i).rank;
     if (own < 0 || own > rank)
         own = rank;
-    tsr__derive_add(derivation, ",[");
+    tsr__rule_input(&derivation->rule);
     for (int k = rank - own; k < rank; k++)
-        tsr__derive_add(derivation, "d%d~ ", k);
-    tsr__derive_add(derivation, "]?");
+        tsr__rule_marked_dim(&derivation->rule, 'd', k, DIM_BROADCAST);
+    tsr__rule_optional(&derivation->rule);
 }
 
-static void add_statistic(struct derivation *derivation, int axis, int rank)
+// Adds an output "[d0 d1 1]?" for a mean or a deviation.
+static void add_statistic(struct rule_builder *rule, int axis, int rank)
 {
-    tsr__derive_add(derivation, ",[");
-    tsr__derive_letters(derivation, 'd', 0, axis);
-    for (int i = axis; i < rank; i++)
-        tsr__derive_add(derivation, "1 ");
-    tsr__derive_add(derivation, "]?");
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'd', 0, axis);
+    tsr__rule_ones(rule, rank - axis);
+    tsr__rule_optional(rule);
 }
 
-// LayerNormalization and its kin: scale and shift, one or two statistics as further outputs.
+// LayerNormalization and similar operators have a scale and a shift, and may return statistics.
 void tsr__derive_layer_norm(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis < 0)
         return;
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'd', 0, rank);
-    tsr__derive_add(derivation, "]");
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
     add_stretched(derivation, 1, rank);
     add_stretched(derivation, 2, rank);
-    tsr__derive_add(derivation, " -> [");
-    tsr__derive_letters(derivation, 'd', 0, rank);
-    tsr__derive_add(derivation, "]");
-    add_statistic(derivation, axis, rank);
-    add_statistic(derivation, axis, rank);
-    tsr__derive_add(derivation, "; %s ", tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS));
-    tsr__derive_letters(derivation, 'd', axis, rank);
+    tsr__rule_output(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    add_statistic(rule, axis, rank);
+    add_statistic(rule, axis, rank);
+    tsr__rule_kind_range(rule, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS), 'd', axis,
+                         rank);
 }
 
-// ONNX Runtime adds a skip of [2 3 6] to an input of [4 3 6] repeatedly: such a batch cannot be
-// sharded, and whether an input of [n 3 6] is such a case is unknown before the run.
+// ONNX Runtime repeats a skip of [2 3 6] to add it to an input of [4 3 6]. Such a batch cannot be
+// sharded. Whether that happens for an input of [n 3 6] is unknown before the run.
 static bool skip_repeats(const struct derivation *derivation)
 {
     struct shape input = tsr__derive_in(derivation, 0), skip = tsr__derive_in(derivation, 1);
@@ -140,36 +138,34 @@ static bool skip_repeats(const struct derivation *derivation)
     return rows > 1 && rows != input.dims[0].value;
 }
 
-// Input and skip are added first: further outputs are two statistics and the sum.
+// Input and skip are added first; further outputs are two statistics and that sum.
 void tsr__derive_skip_norm(struct derivation *derivation)
 {
     if (skip_repeats(derivation)) {
         tsr__derive_none(derivation, "the batch of the skip is not known to be that of the input");
         return;
     }
-    const char *stat = tsr__derive_stat(derivation, 13, EXPAND_FLOATS);
-    // Inference does not use statistics as outputs; nodes that have them are not replaced.
-    if (output_at(derivation->node, 1) || output_at(derivation->node, 2))
-        stat = "rep";
-    tsr__derive_add(derivation,
-                    "[A* r],[A~ r],[r],[r]?,[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; %s r", stat);
+    // Inference does not use statistics as outputs; nodes that have them are not expanded.
+    bool plain = !output_at(derivation->node, 1) && !output_at(derivation->node, 2);
+    tsr__rule_inputs(&derivation->rule, "[A* r],[A~ r],[r],[r]?,[r]?");
+    tsr__rule_outputs(&derivation->rule, "[A* r],[A* 1]?,[A* 1]?,[A* r]?");
+    tsr__rule_kind(&derivation->rule, tsr__derive_stat_if(plain, derivation, 13, EXPAND_FLOATS),
+                   "r");
 }
 
-// Positions count from the start of the sequence unless they are given: then it may be cut, where
-// no mask is summed over it.
+// The sequence can be sharded if positions are an input and there is no mask: default positions count
+// from its start, and a mask is summed over it. Without a mask the second output is 0 for every row.
 void tsr__derive_embed_norm(struct derivation *derivation)
 {
-    bool cut = tsr__derive_has(derivation, 8) && !tsr__derive_has(derivation, 7);
-    tsr__derive_add(derivation,
-                    "[b t],[b t]?,[_ r],[_ r],[_ r]?,[r],[r],[b t]?,[b~ t]? -> "
-                    "[b t r],[b]?,[b t r]?; rep r%s",
-                    text_if(!cut, " t"));
-    // Without a mask the second output is zero for every row.
+    bool shards = tsr__derive_has(derivation, 8) && !tsr__derive_has(derivation, 7);
+    tsr__rule_inputs(&derivation->rule, "[b t],[b t]?,[_ r],[_ r],[_ r]?,[r],[r],[b t]?,[b~ t]?");
+    tsr__rule_outputs(&derivation->rule, "[b t r],[b]?,[b t r]?");
+    tsr__rule_kind(&derivation->rule, FACTOR_REP, shards ? "r" : "r t");
 }
 
 // ---- channels ----------------------------------------------------------------------------------
 
-// Channels are (g c): groups g are free, their insides c are what statistics run over.
+// Channels are (g c): groups g can be sharded, statistics are computed over the channels c of a group.
 static bool take_groups(struct derivation *derivation, const char *name)
 {
     int64_t groups = tsr__derive_int(derivation, name, 0);
@@ -177,26 +173,28 @@ static bool take_groups(struct derivation *derivation, const char *name)
         tsr__derive_none(derivation, "the number of groups is not known");
         return false;
     }
-    tsr__derive_size(derivation, STR("g"), (tsr_dim){groups, ""});
+    tsr__derive_size(derivation, "g", groups);
     return true;
 }
 
 void tsr__derive_group_norm(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
-    bool known = x.rank > 1 && x.dims[1].value > 0; // the channels are, so they can be grouped
-    if (take_groups(derivation, "num_groups"))
-        tsr__derive_add(derivation,
-                        "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; %s c S; attr num_groups=g",
-                        tsr__derive_stat_if(known, derivation, EXPAND_OPSET, EXPAND_FLOATS));
+    bool channels_known = x.rank > 1 && x.dims[1].value > 0;
+    if (!take_groups(derivation, "num_groups"))
+        return;
+    tsr__rule_text(&derivation->rule,
+                   "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; attr num_groups=g");
+    tsr__rule_kind(&derivation->rule,
+                   tsr__derive_stat_if(channels_known, derivation, EXPAND_OPSET, EXPAND_FLOATS),
+                   "c S");
 }
 
-// Scale and shift were per group at first.
+// In opset 18 scale and shift were per group.
 void tsr__derive_group_norm_18(struct derivation *derivation)
 {
     if (take_groups(derivation, "num_groups"))
-        tsr__derive_add(derivation,
-                        "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g");
+        derivation->text = "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g";
 }
 
 // Channels last; a skip and a bias may be added first.
@@ -205,20 +203,21 @@ void tsr__derive_group_norm_last(struct derivation *derivation)
     if (!take_groups(derivation, "groups"))
         return;
     if (tsr__derive_int(derivation, "channels_last", 1))
-        tsr__derive_add(derivation, "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)]?,[(g c)]? -> "
-                                    "[n S* (g c)],[n S* (g c)]?; rep c S; attr groups=g");
+        derivation->text = "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)]?,[(g c)]? -> "
+                           "[n S* (g c)],[n S* (g c)]?; rep c S; attr groups=g";
     else
-        tsr__derive_add(derivation, "[n (g c) S*],[(g c)],[(g c)],[n (g c) S~]?,[(g c)]? -> "
-                                    "[n (g c) S*],[n (g c) S*]?; rep c S; attr groups=g");
+        derivation->text = "[n (g c) S*],[(g c)],[(g c)],[n (g c) S~]?,[(g c)]? -> "
+                           "[n (g c) S*],[n (g c) S*]?; rep c S; attr groups=g";
 }
 
 void tsr__derive_instance_norm(struct derivation *derivation)
 {
-    tsr__derive_add(derivation, "[n c S*],[c],[c] -> [n c S*]; %s S",
-                    tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS));
+    tsr__rule_text(&derivation->rule, "[n c S*],[c],[c] -> [n c S*]");
+    tsr__rule_kind(&derivation->rule, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
+                   "S");
 }
 
-// Training takes statistics of the batch and gives them back.
+// Training computes statistics of the batch and returns them.
 void tsr__derive_batch_norm(struct derivation *derivation)
 {
     int64_t opset = tsr__node_opset(derivation->node);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_reduce.c - rules of operators that reduce dimensions away, and what derive functions
-// share.
+// derive_reduce.c - rules of reductions, and functions that all derive functions share.
 //
-// A reduced dimension may be cut where the pieces of the result combine by a plain sum, product,
-// least or greatest. Means, roots and logarithms come after the combination: there the dimension is
-// `stat`, and a node that cuts it is replaced (expand_reduce.c).
+// A reduced dimension can be sharded if partial results combine by a sum, product, minimum or
+// maximum. Means, roots and logarithms are computed after that combination: their dimension is
+// `stat`, and sharding it expands the node (expand_reduce.c).
 //
 //   ReduceSum of [2 3 4] along 1     [d0 d1 d2],· -> [d0 d2]; red d1:sum
 //   ReduceMean of the same           [d0 d1 d2] -> [d0 d2]; stat d1
@@ -12,8 +11,7 @@
 
 // ---- shared -------------------------------------------------------------------------------------
 
-// As tsr__job_int, for those who have a derivation: attributes of a function's body may be the
-// call's.
+// An attribute of a node in a function's body may refer to an attribute of the call.
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise)
 {
     return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
@@ -37,8 +35,7 @@ struct shape tsr__derive_result(const struct derivation *derivation)
     return tsr__shapes_of(derivation->shapes, output_at(derivation->node, 0));
 }
 
-// Later opsets moved many attributes to inputs: the input wins where it is given.
-// -2: neither given as input nor as attribute; -1: given and not known, or too many.
+// Later opsets moved many attributes to inputs; the input has precedence.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap)
 {
@@ -56,7 +53,6 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
     return n;
 }
 
-// -1 after saying why there is no rule.
 int tsr__derive_rank(struct derivation *derivation, size_t i)
 {
     int rank = tsr__derive_in(derivation, i).rank;
@@ -67,7 +63,6 @@ int tsr__derive_rank(struct derivation *derivation, size_t i)
     return rank;
 }
 
-// From the front, whatever the sign; -1 after saying why.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
 {
     if (rank < 0) // the caller has reported it
@@ -78,14 +73,7 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
     return axis;
 }
 
-// "d0 d1 d2 " for 'd', 0, 3: dimensions of a tensor whose rank the node decides.
-void tsr__derive_letters(struct derivation *derivation, char letter, int from, int to)
-{
-    for (int i = from; i < to; i++)
-        tsr__derive_add(derivation, "%c%d ", letter, i);
-}
-
-// The standard's own domain has two spellings.
+// The domain of ONNX has two spellings.
 int64_t tsr__onnx_opset(const tsr_node *node)
 {
     const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
@@ -96,31 +84,28 @@ int64_t tsr__onnx_opset(const tsr_node *node)
     return 0;
 }
 
-// "stat" only where the expansion can be written: the model's opset has its operators, and they
-// take the type. Else the factor is "rep", whole.
-const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
-                             enum expand_types types)
+enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
+                                  enum expand_types types)
 {
     tsr_dtype t = tsr__derive_in(derivation, 0).dtype;
     bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
     bool is_number = t == TSR_INT32 || t == TSR_INT64;
     bool fits = is_float || (is_number && types == EXPAND_NUMBERS);
     if (fits && tsr__onnx_opset(derivation->node) >= opset)
-        return "stat";
-    return "rep";
+        return FACTOR_STAT;
+    return FACTOR_REP;
 }
 
-const char *tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
-                                enum expand_types types)
+enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
+                                     enum expand_types types)
 {
-    if (!holds)
-        return "rep";
-    return tsr__derive_stat(derivation, opset, types);
+    return holds ? tsr__derive_stat(derivation, opset, types) : FACTOR_REP;
 }
 
 // ---- axes ---------------------------------------------------------------------------------------
 
-// The axes of a reduction: an attribute, or (later) an input. Count, or -1: not known.
+// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number, or
+// -1: not known.
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
     const int64_t *list;
@@ -138,9 +123,9 @@ static int64_t read_axes(const struct derivation *derivation, int64_t *out, int6
     return (int64_t)n;
 }
 
-// Dimensions stay: those that became 1 were reduced, the others must be as they were.
-// A size that was 1 before counts as reduced; that changes nothing.
-static bool kept_tell(const struct derivation *derivation, struct shape x, struct shape y,
+// With keepdims, dimensions that became 1 were reduced, and the others must have kept their size. A
+// size that was 1 before counts as reduced, which makes no difference.
+static bool find_kept(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
 {
     if (y.rank != x.rank)
@@ -153,11 +138,11 @@ static bool kept_tell(const struct derivation *derivation, struct shape x, struc
     return true;
 }
 
-// Dimensions are removed: those of the result are matched with the input's, in order; known if
-// matching from both ends gives the same. [2 3 4] to [2 4]: 3 was removed. [2 3 3] to [2 3]: from
-// the front the first 3 stays, from the end the second; ambiguous.
-static bool left_tell(const struct derivation *derivation, struct shape x, struct shape y,
-                      bool *reduced)
+// Without keepdims, dimensions of the result are matched with those of the input, in order. The axes
+// are known if matching from both ends gives the same. [2 3 4] to [2 4]: 3 was removed. [2 3 3] to
+// [2 3]: from the front the first 3 remains, from the end the second; ambiguous.
+static bool find_removed(const struct derivation *derivation, struct shape x, struct shape y,
+                         bool *reduced)
 {
     int first[DERIVE_MAX_RANK], k = 0;
     for (int i = 0; i < x.rank; i++) {
@@ -176,45 +161,42 @@ static bool left_tell(const struct derivation *derivation, struct shape x, struc
     return k == 0;
 }
 
-// Axes that are not known, but input and result say which they are.
-static bool shapes_tell(const struct derivation *derivation, bool *reduced)
+// Finds unknown axes from the shapes of input and result. False: they do not determine the axes.
+static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
 {
     struct shape x = tsr__derive_in(derivation, 0), y = tsr__derive_result(derivation);
     if (x.rank < 0 || y.rank < 0 || y.rank > x.rank)
         return false;
     if (tsr__derive_int(derivation, "keepdims", 1))
-        return kept_tell(derivation, x, y, reduced);
-    return left_tell(derivation, x, y, reduced);
+        return find_kept(derivation, x, y, reduced);
+    return find_removed(derivation, x, y, reduced);
 }
 
-// Axes that only the run will tell: the rank is known if dimensions are kept.
-static void axes_open(struct derivation *derivation, int rank)
+// The axes are unknown before the run; with keepdims the rank of the result is known all the same.
+static void unknown_axes(struct derivation *derivation, int rank)
 {
-    const char *why = "the axes are not known before the run";
+    static const char why[] = "the axes are not known before the run";
     if (!tsr__derive_int(derivation, "keepdims", 1)) {
         tsr__derive_none(derivation, why);
         return;
     }
-    tsr__derive_add(derivation, "[");
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, "_ ");
-    tsr__derive_add(derivation, "],·? -> [");
-    for (int i = 0; i < rank; i++)
-        tsr__derive_add(derivation, "_ ");
-    tsr__derive_add(derivation, "]");
+    tsr__rule_input(&derivation->rule);
+    tsr__rule_any(&derivation->rule, rank);
+    tsr__rule_inputs(&derivation->rule, "·?");
+    tsr__rule_output(&derivation->rule);
+    tsr__rule_any(&derivation->rule, rank);
     derivation->whole = why;
 }
 
-// No axes means all of them, unless noop_with_empty_axes. Axes that are not known may follow from
-// the shapes of input and result.
+// Without axes all dimensions are reduced, unless noop_with_empty_axes.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 {
     int64_t axes[DERIVE_MAX_RANK];
     int64_t n = read_axes(derivation, axes, DERIVE_MAX_RANK);
-    if (n < 0 && shapes_tell(derivation, reduced))
+    if (n < 0 && find_by_shapes(derivation, reduced))
         return true;
     if (n < 0) {
-        axes_open(derivation, rank);
+        unknown_axes(derivation, rank);
         return false;
     }
     for (int i = 0; i < rank; i++)
@@ -232,73 +214,80 @@ bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 
 // ---- reductions ---------------------------------------------------------------------------------
 
-// The rule of a reduction of those dimensions; clause "red" takes the combination with it.
-// [d0 d1 d2] without d1, kept: "[d0 d1 d2 ],·? -> [d0 1 d2 ]; red d1:sum".
-static void reduce_text(struct derivation *derivation, int rank, const bool *reduced, bool keep,
-                        const char *clause, const char *combine)
+// How a reduced dimension behaves: FACTOR_RED with a combination, or FACTOR_STAT or FACTOR_REP.
+struct reduced_kind {
+    enum factor_kind kind;
+    enum combine combine;
+};
+
+// Builds the rule of a reduction. [d0 d1 d2] without d1, with keepdims: "[d0 d1 d2],·? -> [d0 1 d2];
+// red d1:sum".
+static void build_reduction(struct rule_builder *rule, int rank, const bool *reduced, bool keep,
+                            struct reduced_kind how)
 {
-    bool any = false;
-    tsr__derive_add(derivation, "[");
-    tsr__derive_letters(derivation, 'd', 0, rank);
-    tsr__derive_add(derivation, "],·? -> [");
+    tsr__rule_input(rule);
+    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_inputs(rule, "·?");
+    tsr__rule_output(rule);
     for (int i = 0; i < rank; i++) {
         if (!reduced[i])
-            tsr__derive_add(derivation, "d%d ", i);
+            tsr__rule_dim(rule, 'd', i);
         else if (keep)
-            tsr__derive_add(derivation, "1 ");
-        any = any || reduced[i];
+            tsr__rule_ones(rule, 1);
     }
-    tsr__derive_add(derivation, "]");
-    if (any)
-        tsr__derive_add(derivation, "; %s", clause);
-    for (int i = 0; i < rank; i++)
-        if (reduced[i])
-            tsr__derive_add(derivation, " d%d%s", i, combine);
+    for (int i = 0; i < rank; i++) {
+        if (reduced[i] && how.kind == FACTOR_RED)
+            tsr__rule_reduce(rule, tsr__rule_numbered(rule, 'd', i), how.combine);
+        else if (reduced[i])
+            tsr__rule_kind_range(rule, how.kind, 'd', i, i + 1);
+    }
 }
 
-// For all reductions that take axes; where they cannot be known the rule is that of axes_open.
-static void reduce(struct derivation *derivation, const char *clause, const char *combine)
+// For all reductions with a list of axes.
+static void reduce(struct derivation *derivation, struct reduced_kind how)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0 || !tsr__reduce_axes(derivation, rank, reduced))
         return;
-    reduce_text(derivation, rank, reduced, tsr__derive_int(derivation, "keepdims", 1) != 0, clause,
-                combine);
+    bool keep = tsr__derive_int(derivation, "keepdims", 1) != 0;
+    build_reduction(&derivation->rule, rank, reduced, keep, how);
 }
 
 void tsr__derive_reduce_sum(struct derivation *derivation)
 {
-    reduce(derivation, "red", ":sum");
+    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_SUM});
 }
 
 void tsr__derive_reduce_max(struct derivation *derivation)
 {
-    reduce(derivation, "red", ":max");
+    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_MAX});
 }
 
 void tsr__derive_reduce_min(struct derivation *derivation)
 {
-    reduce(derivation, "red", ":min");
+    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_MIN});
 }
 
 void tsr__derive_reduce_prod(struct derivation *derivation)
 {
-    reduce(derivation, "red", ":prod");
+    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_PROD});
 }
 
-// Something comes after the sum.
+// Roots and logarithms are computed after the sum.
 void tsr__derive_reduce_stat(struct derivation *derivation)
 {
-    reduce(derivation, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "");
+    reduce(derivation,
+           (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_FLOATS)});
 }
 
 void tsr__derive_reduce_mean(struct derivation *derivation)
 {
-    reduce(derivation, tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
+    reduce(derivation,
+           (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_NUMBERS)});
 }
 
-// Places of the greatest: in parts they need the part's greatest too, so the node is taken apart.
+// ArgMax and ArgMin: shards must also compare their extreme elements, so the node is expanded.
 void tsr__derive_arg(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -307,11 +296,13 @@ void tsr__derive_arg(struct derivation *derivation)
     if (axis < 0)
         return;
     reduced[axis] = true;
-    reduce_text(derivation, rank, reduced, tsr__derive_int(derivation, "keepdims", 1) != 0,
-                tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
+    bool keep = tsr__derive_int(derivation, "keepdims", 1) != 0;
+    build_reduction(
+        &derivation->rule, rank, reduced, keep,
+        (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_NUMBERS)});
 }
 
-// Rows whose axes are a list; ArgMax and ArgMin have one axis as an attribute.
+// True for operators with a list of axes; ArgMax and ArgMin have one axis as an attribute.
 static bool is_reduction(derive_fn derive)
 {
     return derive == tsr__derive_reduce_sum || derive == tsr__derive_reduce_max ||
@@ -319,13 +310,14 @@ static bool is_reduction(derive_fn derive)
            derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
 }
 
-// ArgMax along -2 of rank 3: "axis", [1]. ReduceSum with [-1 0] as input 1: NULL, [2 0]. How many
-// there are if one of them is negative, else 0 (rules.h says who needs them).
+// ArgMax along -2 of rank 3: "axis", [1]. ReduceSum with [-1 0] as input 1: NULL, [2 0]. Returns
+// their number if one of them is negative, else 0.
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes)
 {
     const struct op_row *row = tsr__row_of(shapes, node);
-    struct derivation derivation = {.node = node, .shapes = shapes};
+    struct derivation derivation; // large: not cleared
+    tsr__derivation_start(&derivation, NULL, node, shapes, NULL);
     int rank = tsr__derive_in(&derivation, 0).rank;
     int64_t n = 0;
     if (!row || rank < 0)
@@ -351,10 +343,10 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
     return (int)n;
 }
 
-// ---- pools over all of space --------------------------------------------------------------------
+// ---- global pools --------------------------------------------------------------------
 
-// Space becomes 1 in every dimension; batch and channels pass.
-static void global_pool(struct derivation *derivation, const char *clause, const char *combine)
+// All spatial dimensions become 1; batch and channels pass through.
+static void global_pool(struct derivation *derivation, struct reduced_kind how)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
@@ -362,15 +354,16 @@ static void global_pool(struct derivation *derivation, const char *clause, const
         return;
     for (int i = 2; i < rank; i++)
         reduced[i] = true;
-    reduce_text(derivation, rank, reduced, true, clause, combine);
+    build_reduction(&derivation->rule, rank, reduced, true, how);
 }
 
 void tsr__derive_global_pool(struct derivation *derivation)
 {
-    global_pool(derivation, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "");
+    global_pool(derivation,
+                (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_FLOATS)});
 }
 
 void tsr__derive_global_max_pool(struct derivation *derivation)
 {
-    global_pool(derivation, "red", ":max");
+    global_pool(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_MAX});
 }

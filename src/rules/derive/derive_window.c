@@ -1,66 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_window.c - rules of operators that join, divide, crop or pad dimensions.
+// derive_window.c - rules of Concat, Split, Slice and Pad.
 //
-// Where all sizes are numbers, the dimension that is worked on may be cut too: its parts need
-// windows of the input (struct rule_window), which neighbours exchange, and the local node has
-// other bounds. Else it stays whole: "_". Letters d0, d1, ... are dimensions that pass through.
+// If all sizes are known, the dimension that the operator changes can be sharded too: shards need
+// windows of the input (struct rule_window), which neighbours exchange, and the local node has other
+// bounds. Otherwise it is "_". Letters d0, d1, ... are dimensions that pass through.
 //
 //   Slice 2:8:2 of [2 10] takes elements 2, 4 and 6:
-//     [d0 t1^],·,·,·?,·? -> [d0 t1]; win 0 1 t1 10 3 2 2 1     place j needs element 2 * j + 2
-//     Of 3 parts, part 1 gets element 4 alone; its node slices 0:BIG:2, all that it got.
+//     [d0 t1^],·,·,·?,·? -> [d0 t1]     window: step 2, shift 2: position j needs element 2 * j + 2
+//     Of 3 shards, shard 1 gets element 4 alone; its node slices 0:BIG:2, all that it has.
 //
 //   Concat of [2 4] and [2 8] along 1:
-//     [d0 t1^]… -> [d0 t1]; win 0 1 t1 4 12 1 0 1; win 1 1 t1 8 12 1 -4 1
-//     Of 2 parts, part 0 makes 0..5: it needs 0..3 of the first input and 0..1 of the second;
-//     part 1 makes 6..11: it needs nothing of the first input and 2..7 of the second.
+//     [d0 t1^]… -> [d0 t1]              windows: of input 0 shift 0, of input 1 shift -4
+//     Of 2 shards, shard 0 makes 0..5: it needs 0..3 of the first input and 0..1 of the second;
+//     shard 1 makes 6..11: it needs nothing of the first input and 2..7 of the second.
 //
-//   The same Concat with strided parts, r = gcd(4, 8) = 4, which exchange nothing:
+//   The same Concat with strided shards, r = gcd(4, 8) = 4, which exchange nothing:
 //     [d0 (p0 r)],[d0 (p1 r)] -> [d0 (p r)]; rep p p0 p1         p0 = 1, p1 = 2, p = 3
-//     Of 2 parts, part 0 has elements 0..1, 4..5 and 8..9 of the result.
+//     Of 2 shards, shard 0 has elements 0..1, 4..5 and 8..9 of the result.
 #include "rules/derive/derive.h"
 
 #define MAX_RANK RULE_MAX_FACTORS
 #define BIG      INT64_MAX
 
-// One dimension that is worked on, as a window of step, shift and size `to` sees it.
+// One dimension: whether the operator changes it, and if so, its window.
 struct worked {
     bool marked, window;
     int64_t from, to, step, shift;
 };
 
-// "[d0 _ t2^": dimensions of a tensor. The bracket stays open.
-static void add_dims(struct derivation *derivation, int rank, const struct worked *worked,
-                     const char *mark)
+// Adds the dimensions of a tensor: "d0 _ t2".
+static void add_dims(struct rule_builder *rule, int rank, const struct worked *worked,
+                     enum dim_mark mark)
 {
     for (int i = 0; i < rank; i++) {
         if (!worked[i].marked)
-            tsr__derive_add(derivation, "d%d ", i);
+            tsr__rule_dim(rule, 'd', i);
         else if (!worked[i].window)
-            tsr__derive_add(derivation, "_ ");
+            tsr__rule_any(rule, 1);
         else
-            tsr__derive_add(derivation, "t%d%s ", i, mark);
+            tsr__rule_marked_dim(rule, 't', i, mark);
     }
 }
 
-static void add_numbers(struct derivation *derivation, const char *name, const int64_t *v,
-                        int64_t n)
-{
-    tsr__derive_add(derivation, "; list %s", name);
-    for (int64_t i = 0; i < n; i++)
-        tsr__derive_add(derivation, " %lld", (long long)v[i]);
-}
-
-// Windows of input 0, in the order of the dimensions.
-static void add_windows(struct derivation *derivation, int rank, struct worked *worked)
+// Adds the windows of input 0, in the order of the dimensions.
+static void add_windows(struct rule_builder *rule, int rank, const struct worked *worked)
 {
     for (int i = 0; i < rank; i++)
         if (worked[i].marked && worked[i].window)
-            tsr__derive_add(derivation, "; win 0 %d t%d %lld %lld %lld %lld 1", i, i,
-                            (long long)worked[i].from, (long long)worked[i].to,
-                            (long long)worked[i].step, (long long)worked[i].shift);
+            tsr__rule_window(rule, (struct rule_window){.dim = i,
+                                                        .factor = tsr__rule_numbered(rule, 't', i),
+                                                        .from = worked[i].from,
+                                                        .to = worked[i].to,
+                                                        .step = worked[i].step,
+                                                        .shift = worked[i].shift,
+                                                        .reach = 1});
 }
 
-// Number of the window of that dimension.
+// Returns the index of that dimension's window.
 static int window_at(const struct worked *worked, int dim)
 {
     int n = 0;
@@ -69,9 +65,10 @@ static int window_at(const struct worked *worked, int dim)
     return n;
 }
 
-// ---- joining and dividing ----------------------------------------------------------------------
+// ---- Concat and Split --------------------------------------------------------------------------
 
-// Sizes of the axis in all tensors of one side: their sum; -1: not all are numbers above 0.
+// Reads the sizes of the axis in all tensors of one side. Returns their sum; -1: not all are known and
+// above 0.
 static int64_t sizes_along(const struct derivation *derivation, enum side side, int rank, int axis,
                            int64_t *sizes, size_t cap)
 {
@@ -87,11 +84,12 @@ static int64_t sizes_along(const struct derivation *derivation, enum side side, 
     return sum;
 }
 
-#define MAX_JOINED 48 // tensors whose parts are exchanged
+#define MAX_JOINED 48 // tensors of a Concat or Split whose axis can be sharded
 
-// Input i is a window of the result that begins where the inputs before it end.
+// Input i is a window of the result that starts after the inputs before it.
 void tsr__derive_concat(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct worked w[MAX_RANK] = {{0}};
     int64_t sizes[MAX_JOINED], before = 0;
     int rank = tsr__derive_rank(derivation, 0);
@@ -99,36 +97,42 @@ void tsr__derive_concat(struct derivation *derivation)
     if (axis < 0)
         return;
     int64_t total = -1;
-    if (derivation->arena)
+    if (!derivation->shapes_only)
         total = sizes_along(derivation, SIDE_IN, rank, axis, sizes, MAX_JOINED);
     w[axis] = (struct worked){.marked = true, .window = total > 0};
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "]… -> [");
-    add_dims(derivation, rank, w, "");
-    tsr__derive_add(derivation, "]");
+    tsr__rule_input(rule);
+    add_dims(rule, rank, w, DIM_WINDOW);
+    tsr__rule_variadic(rule);
+    tsr__rule_output(rule);
+    add_dims(rule, rank, w, DIM_PLAIN);
     if (total <= 0)
         return;
     for (size_t i = 0; i < tsr_node_input_count(derivation->node); i++) {
-        tsr__derive_add(derivation, "; win %d %d t%d %lld %lld 1 %lld 1", (int)i, axis, axis,
-                        (long long)sizes[i], (long long)total, (long long)-before);
+        tsr__rule_window(rule, (struct rule_window){.input = (int)i,
+                                                    .dim = axis,
+                                                    .factor = tsr__rule_numbered(rule, 't', axis),
+                                                    .from = sizes[i],
+                                                    .to = total,
+                                                    .step = 1,
+                                                    .shift = -before,
+                                                    .reach = 1});
         before += sizes[i];
     }
 }
 
-// "; list split 4 8": the sizes of a Split's outputs, which are an attribute before opset 13, input
-// 1 since.
+// Adds the sizes of a Split's outputs: an attribute before opset 13, input 1 since.
 static void add_split_sizes(struct derivation *derivation, const int64_t *sizes, size_t n)
 {
-    const char *name = "1";
     if (tsr__node_opset(derivation->node) < 13)
-        name = "split";
-    add_numbers(derivation, name, sizes, (int64_t)n);
+        tsr__rule_list(&derivation->rule, NO_INPUT, "split", sizes, (int64_t)n);
+    else
+        tsr__rule_list(&derivation->rule, 1, NULL, sizes, (int64_t)n);
 }
 
-// The sizes of the parts are an attribute, an input, or equal.
+// The sizes of the outputs are an attribute, an input, or equal.
 void tsr__derive_split(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct worked w[MAX_RANK] = {{0}};
     int64_t sizes[MAX_JOINED], before = 0;
     int rank = tsr__derive_rank(derivation, 0);
@@ -138,32 +142,36 @@ void tsr__derive_split(struct derivation *derivation)
     size_t n = tsr_node_output_count(derivation->node);
     struct shape shape = tsr__derive_in(derivation, 0);
     int64_t total = -1;
-    if (derivation->arena)
+    if (!derivation->shapes_only)
         total = sizes_along(derivation, SIDE_OUT, rank, axis, sizes, MAX_JOINED);
     w[axis] =
         (struct worked){.marked = true, .window = total > 0 && shape.dims[axis].value == total};
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "],·? -> [");
-    add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "]…");
+    tsr__rule_input(rule);
+    add_dims(rule, rank, w, DIM_WINDOW);
+    tsr__rule_inputs(rule, "·?");
+    tsr__rule_output(rule);
+    add_dims(rule, rank, w, DIM_WINDOW);
+    tsr__rule_variadic(rule);
     if (!w[axis].window)
         return;
-    tsr__derive_size(derivation, tsr__arena_printf(derivation->arena, "t%d", axis),
-                     (tsr_dim){total, ""});
+    tsr__derive_numbered_size(derivation, 't', axis, dim_of(total));
     for (size_t i = 0; i < n; i++) {
-        tsr__derive_add(derivation, "; win 0 %d t%d %lld %lld 1 %lld 1", axis, axis,
-                        (long long)total, (long long)sizes[i], (long long)before);
+        tsr__rule_window(rule, (struct rule_window){.dim = axis,
+                                                    .factor = tsr__rule_numbered(rule, 't', axis),
+                                                    .from = total,
+                                                    .to = sizes[i],
+                                                    .step = 1,
+                                                    .shift = before,
+                                                    .reach = 1});
         before += sizes[i];
     }
     add_split_sizes(derivation, sizes, n);
     for (size_t i = 0; i < n; i++)
-        tsr__derive_add(derivation, "; put %d size %d", (int)i, (int)i);
-    tsr__derive_add(derivation, "; unset num_outputs");
+        tsr__rule_patch(rule, (int)i, PATCH_SIZE, (int)i, 0);
+    tsr__rule_unset(rule, "num_outputs");
 }
 
-// The same with equal shares of every segment: all sizes are multiples of r, which alone is cut.
-// "(p0 r)" is one of several such tensors, "(p r)" the one that has them all.
+// Returns the greatest common divisor of the sizes.
 static int64_t common_unit(const int64_t *sizes, size_t n)
 {
     int64_t unit = 0;
@@ -176,42 +184,47 @@ static int64_t common_unit(const int64_t *sizes, size_t n)
     return unit;
 }
 
-#define ALL_PARTS (-1) // of the tensor that has them all
+#define ALL_SEGMENTS (-1) // of the tensor that has them all
 
-// "[d0 (p1 r)]": one of several tensors, which has that many units along the axis.
-static void add_strided(struct derivation *derivation, int rank, int axis, int part, int64_t units)
+// Adds dimensions "d0 (p1 r)": segment 1, which has `units` times r elements along the axis.
+static void add_strided(struct derivation *derivation, int rank, int axis, int segment,
+                        int64_t units)
 {
-    struct str letter = STR("p");
-    if (part != ALL_PARTS)
-        letter = tsr__arena_printf(derivation->arena, "p%d", part);
-    tsr__derive_size(derivation, letter, (tsr_dim){units, ""});
-    tsr__derive_add(derivation, "[");
+    struct rule_builder *rule = &derivation->rule;
+    bool all = segment == ALL_SEGMENTS;
+    if (all)
+        tsr__derive_size(derivation, "p", units);
+    else
+        tsr__derive_numbered_size(derivation, 'p', segment, dim_of(units));
     for (int i = 0; i < rank; i++) {
-        if (i == axis)
-            tsr__derive_add(derivation, "(%s r) ", text_or_none(letter.p));
-        else
-            tsr__derive_add(derivation, "d%d ", i);
+        if (i != axis) {
+            tsr__rule_dim(rule, 'd', i);
+            continue;
+        }
+        int p = all ? tsr__rule_letter(rule, STR("p")) : tsr__rule_numbered(rule, 'p', segment);
+        tsr__rule_product(rule, (int[]){p, tsr__rule_letter(rule, STR("r"))}, 2);
     }
-    tsr__derive_add(derivation, "]");
 }
 
-// What Concat joins, or Split divides, in equal shares.
+// A Concat or Split whose shards have an equal share of every segment: all sizes along the axis are
+// multiples of r, and only r is sharded. One segment is (p0 r), the tensor that has them all (p r).
 struct strided {
     int rank, axis;
-    size_t n;                  // tensors
+    size_t n;                  // segments
     int64_t sizes[MAX_JOINED]; // along the axis
-    int64_t unit;              // that all sizes are multiples of: r
-    int64_t units;             // of them all: p
+    int64_t unit;              // r, which divides all sizes
+    int64_t units;             // p of the tensor that has all segments
 };
 
-// False: sizes are not known, or have nothing in common. side: where there are several tensors.
+// side: the one with several tensors. False: sizes are unknown or have no common unit, and the
+// derivation has ended.
 static bool read_strided(struct derivation *derivation, enum side side, struct strided *strided)
 {
-    static const int64_t usual_axis[] = {[SIDE_IN] = 1, [SIDE_OUT] = 0}; // of Concat, of Split
+    static const int64_t default_axis[] = {[SIDE_IN] = 1, [SIDE_OUT] = 0}; // of Concat, of Split
     int64_t total = -1;
     *strided = (struct strided){.n = side_count(derivation->node, side)};
     strided->rank = tsr__derive_rank(derivation, 0);
-    strided->axis = tsr__derive_axis(derivation, "axis", usual_axis[side], strided->rank);
+    strided->axis = tsr__derive_axis(derivation, "axis", default_axis[side], strided->rank);
     if (strided->axis >= 0)
         total =
             sizes_along(derivation, side, strided->rank, strided->axis, strided->sizes, MAX_JOINED);
@@ -225,58 +238,60 @@ static bool read_strided(struct derivation *derivation, enum side side, struct s
         return false;
     }
     strided->units = total / strided->unit;
-    tsr__derive_size(derivation, STR("r"), (tsr_dim){strided->unit, ""});
+    tsr__derive_size(derivation, "r", strided->unit);
     return true;
 }
 
-// The several tensors, one after the other.
-static void add_segments(struct derivation *derivation, const struct strided *strided)
+// Adds one tensor for each segment.
+static void add_segments(struct derivation *derivation, const struct strided *strided,
+                         enum side side)
 {
     for (size_t i = 0; i < strided->n; i++) {
-        tsr__derive_add(derivation, "%s", text_if(i > 0, ","));
+        tsr__rule_tensor(&derivation->rule, side);
         add_strided(derivation, strided->rank, strided->axis, (int)i,
                     strided->sizes[i] / strided->unit);
     }
 }
 
-// The number of units of a tensor is never sharded: only r, which all have in common, is.
-static void keep_segments(struct derivation *derivation, size_t n)
+// Numbers of units are not sharded: only r is.
+static void keep_segments(struct rule_builder *rule, size_t n)
 {
-    tsr__derive_add(derivation, "; rep p");
-    for (size_t i = 0; i < n; i++)
-        tsr__derive_add(derivation, " p%d", (int)i);
+    tsr__rule_kind(rule, FACTOR_REP, "p");
+    tsr__rule_kind_range(rule, FACTOR_REP, 'p', 0, (int)n);
 }
 
-// The strided Concat of the head of this file.
+// The strided Concat of the example above.
 void tsr__derive_concat_strided(struct derivation *derivation)
 {
     struct strided strided;
     if (!read_strided(derivation, SIDE_IN, &strided))
         return;
-    add_segments(derivation, &strided);
-    tsr__derive_add(derivation, " -> ");
-    add_strided(derivation, strided.rank, strided.axis, ALL_PARTS, strided.units);
-    keep_segments(derivation, strided.n);
+    add_segments(derivation, &strided, SIDE_IN);
+    tsr__rule_output(&derivation->rule);
+    add_strided(derivation, strided.rank, strided.axis, ALL_SEGMENTS, strided.units);
+    keep_segments(&derivation->rule, strided.n);
 }
 
-// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2; in 2
-// parts the sizes are 2 and 4.
+// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2. Each of
+// 2 shards has sizes 2 and 4.
 void tsr__derive_split_strided(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct strided strided;
     if (!read_strided(derivation, SIDE_OUT, &strided))
         return;
-    add_strided(derivation, strided.rank, strided.axis, ALL_PARTS, strided.units);
-    tsr__derive_add(derivation, ",·? -> ");
-    add_segments(derivation, &strided);
-    keep_segments(derivation, strided.n);
+    tsr__rule_input(rule);
+    add_strided(derivation, strided.rank, strided.axis, ALL_SEGMENTS, strided.units);
+    tsr__rule_inputs(rule, "·?");
+    add_segments(derivation, &strided, SIDE_OUT);
+    keep_segments(rule, strided.n);
     add_split_sizes(derivation, strided.sizes, strided.n);
     for (size_t i = 0; i < strided.n; i++)
-        tsr__derive_add(derivation, "; put %d share r", (int)i);
-    tsr__derive_add(derivation, "; unset num_outputs");
+        tsr__rule_patch_count(rule, (int)i, tsr__rule_find(rule, STR("r")));
+    tsr__rule_unset(rule, "num_outputs");
 }
 
-// ---- cropping ----------------------------------------------------------------------------------
+// ---- Slice -------------------------------------------------------------------------------------
 
 struct ranges {
     int64_t axes[MAX_RANK], start[MAX_RANK], end[MAX_RANK], step[MAX_RANK];
@@ -284,15 +299,15 @@ struct ranges {
     bool known; // all but axes
 };
 
-// A range that takes all of a dimension, whatever its size, leaves it untouched.
+// True if the range takes all of a dimension, which then passes through.
 static bool takes_all(const struct ranges *ranges, int64_t i, tsr_dim dim)
 {
     return ranges->known && ranges->start[i] == 0 && ranges->step[i] == 1 &&
            (ranges->end[i] >= INT32_MAX || (dim.value >= 0 && ranges->end[i] >= dim.value));
 }
 
-// The elements that a range takes of a dimension of that size. 8:2:-2 of 10 takes 8, 6 and 4: shift
-// 8, step -2, to 3.
+// Returns the elements that a range takes of a dimension. 8:2:-2 of 10 takes 8, 6 and 4: shift 8, step
+// -2, to 3.
 static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t size)
 {
     struct worked worked = {.marked = true, .from = size, .step = ranges->step[i]};
@@ -315,8 +330,8 @@ static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t si
 
 #define NOT_GIVEN (-2) // of tsr__derive_ints
 
-// Without axes the first dimensions are meant, one for each start: n_start, or (-1) the size of
-// that input.
+// Without axes, there is one range for each of the first dimensions: n_start, or the size of input 1 if
+// the starts are not known.
 static void first_axes(const struct derivation *derivation, int rank, int64_t n_start,
                        struct ranges *ranges)
 {
@@ -332,8 +347,8 @@ static void first_axes(const struct derivation *derivation, int rank, int64_t n_
         ranges->axes[i] = i;
 }
 
-// Starts and ends are attributes in old opsets, inputs later; without axes the first dimensions are
-// meant, without steps they are 1. False: the sliced axes are unknown.
+// Reads starts and ends, which are attributes in old opsets and inputs later. The default step is 1.
+// False: the sliced axes are unknown, and the derivation has ended.
 static bool read_ranges(struct derivation *derivation, int rank, struct ranges *ranges)
 {
     int64_t n_start = tsr__derive_ints(derivation, "starts", 1, ranges->start, MAX_RANK);
@@ -354,43 +369,39 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     return ranges->n >= 0;
 }
 
-// Where a dimension has a window, its entry becomes the bound of all that the window has: bounds[1]
-// for ranges backwards.
-static void add_all_of_window(struct derivation *derivation, const struct ranges *ranges,
-                              const struct worked *worked, const int64_t bounds[2])
+// In a local node, entries of dimensions with a window become bounds of the full window; bounds[1] is
+// for negative steps.
+static void patch_bounds(struct rule_builder *rule, const struct ranges *ranges,
+                         const struct worked *worked, const int64_t bounds[2])
 {
     for (int64_t i = 0; i < ranges->n; i++) {
         int axis = (int)ranges->axes[i];
         if (worked[axis].marked && worked[axis].window)
-            tsr__derive_add(derivation, "; put %lld value %d %lld", (long long)i,
-                            window_at(worked, axis), (long long)bounds[ranges->step[i] < 0]);
+            tsr__rule_patch(rule, (int)i, PATCH_VALUE, window_at(worked, axis),
+                            bounds[ranges->step[i] < 0]);
     }
 }
 
-// Bounds of the local node: all that the window has, in the same steps.
+// Adds the bounds: inputs 1 to 4, or attributes in old opsets, which have no steps.
 static void add_bounds(struct derivation *derivation, const struct ranges *ranges,
                        const struct worked *worked)
 {
-    static const int64_t starts[] = {0, -1}, ends[] = {BIG, -BIG}; // of all, forwards and backwards
-    static const char *const inputs[] = {"1", "2", "3", "4"};
-    static const char *const attributes[] = {"starts", "ends", "axes", NULL}; // of old opsets
-    const char *const *names = inputs;
-    if (!tsr__derive_has(derivation, 1))
-        names = attributes;
-    add_numbers(derivation, names[0], ranges->start, ranges->n);
-    add_all_of_window(derivation, ranges, worked, starts);
-    add_numbers(derivation, names[1], ranges->end, ranges->n);
-    add_all_of_window(derivation, ranges, worked, ends);
-    add_numbers(derivation, names[2], ranges->axes, ranges->n);
-    if (names[3])
-        add_numbers(derivation, names[3], ranges->step, ranges->n);
+    static const int64_t starts[] = {0, -1}, ends[] = {BIG, -BIG};
+    struct rule_builder *rule = &derivation->rule;
+    bool inputs = tsr__derive_has(derivation, 1);
+    tsr__rule_list(rule, inputs ? 1 : NO_INPUT, "starts", ranges->start, ranges->n);
+    patch_bounds(rule, ranges, worked, starts);
+    tsr__rule_list(rule, inputs ? 2 : NO_INPUT, "ends", ranges->end, ranges->n);
+    patch_bounds(rule, ranges, worked, ends);
+    tsr__rule_list(rule, inputs ? 3 : NO_INPUT, "axes", ranges->axes, ranges->n);
+    if (inputs)
+        tsr__rule_list(rule, 4, NULL, ranges->step, ranges->n);
 }
 
-// A range that takes a whole dimension leaves it a plain letter; any other becomes a window, and
-// the local node then takes all that its window holds (add_bounds). Old opsets have
-// attributes instead of inputs: then the first tensor stands alone in the text.
+// A dimension that is sliced has a window, and the local node takes all elements of its window.
 void tsr__derive_slice(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct ranges ranges;
     struct worked w[MAX_RANK] = {{0}};
     int rank = tsr__derive_rank(derivation, 0), windows = 0;
@@ -404,24 +415,23 @@ void tsr__derive_slice(struct derivation *derivation)
             return;
         }
         ranges.axes[i] = axis;
-        int64_t size = -1;
-        if (derivation->arena)
-            size = shape.dims[axis].value;
+        int64_t size = derivation->shapes_only ? -1 : shape.dims[axis].value;
         if (!takes_all(&ranges, i, shape.dims[axis]))
             w[axis] = range_of(&ranges, i, size);
         windows += w[axis].window;
     }
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "]%s -> [", text_if(tsr__derive_has(derivation, 1), ",·,·,·?,·?"));
-    add_dims(derivation, rank, w, "");
-    tsr__derive_add(derivation, "]");
-    add_windows(derivation, rank, w);
+    tsr__rule_input(rule);
+    add_dims(rule, rank, w, DIM_WINDOW);
+    if (tsr__derive_has(derivation, 1))
+        tsr__rule_inputs(rule, "·,·,·?,·?");
+    tsr__rule_output(rule);
+    add_dims(rule, rank, w, DIM_PLAIN);
+    add_windows(rule, rank, w);
     if (windows)
         add_bounds(derivation, &ranges, w);
 }
 
-// ---- padding -----------------------------------------------------------------------------------
+// ---- Pad ---------------------------------------------------------------------------------------
 
 static bool pads_with_constant(const struct derivation *derivation)
 {
@@ -430,15 +440,14 @@ static bool pads_with_constant(const struct derivation *derivation)
     return !tsr_attr_string(mode, &n) || tsr__derive_text_is(derivation, "mode", "constant");
 }
 
-// What is padded: axes[i] by pads[i] in front and pads[n_axes + i] behind; n of them, -1: they are
-// not known.
+// Axis axes[i] has pads[i] before it and pads[n_axes + i] after it; n: number of pads, -1: not known.
 struct padding {
     const char *name; // of the attribute, in old opsets
     int64_t axes[MAX_RANK], n_axes;
     int64_t pads[2 * MAX_RANK], n;
 };
 
-// Without axes all dimensions are meant. False: unknown, and the derivation has ended.
+// Without axes all dimensions are padded. False: unknown, and the derivation has ended.
 static bool read_padding(struct derivation *derivation, int rank, struct padding *padding)
 {
     padding->name = "pads";
@@ -467,12 +476,12 @@ static bool read_padding(struct derivation *derivation, int rank, struct padding
     return true;
 }
 
-// How the dimension that entry i pads is worked on.
+// Returns the window of the dimension that entry i pads.
 static struct worked padded(const struct derivation *derivation, const struct padding *padding,
                             int64_t i)
 {
     struct worked at = {.marked = true, .from = -1, .step = 1};
-    if (derivation->arena && padding->n >= 0)
+    if (!derivation->shapes_only && padding->n >= 0)
         at.from = tsr__derive_in(derivation, 0).dims[padding->axes[i]].value;
     if (at.from < 1 || !pads_with_constant(derivation))
         return at;
@@ -484,11 +493,12 @@ static struct worked padded(const struct derivation *derivation, const struct pa
     return at;
 }
 
-// [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]; win 0 1 t1 10 14 1 -1 1". Only the
-// first part has a pad in front and only the last ones have pads behind: "put 1 before 0; put 3
-// after 0". Reflected or repeated edges need elements from elsewhere, so those axes stay whole.
+// [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]", window from 10, to 14, shift -1. Only the
+// first shard has a pad before it, and only the last shards have pads after them. Reflected or
+// repeated edges need elements from other shards, so such axes are not sharded.
 void tsr__derive_pad(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
     struct padding padding;
     struct worked w[MAX_RANK] = {{0}};
     int rank = tsr__derive_rank(derivation, 0), windows = 0;
@@ -501,22 +511,21 @@ void tsr__derive_pad(struct derivation *derivation)
         windows += w[padding.axes[i]].window;
     }
     bool inputs = tsr__derive_has(derivation, 1);
-    tsr__derive_add(derivation, "[");
-    add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "]%s -> [", text_if(inputs, ",·,·?,·?"));
-    add_dims(derivation, rank, w, "");
-    tsr__derive_add(derivation, "]");
-    add_windows(derivation, rank, w);
+    tsr__rule_input(rule);
+    add_dims(rule, rank, w, DIM_WINDOW);
+    if (inputs)
+        tsr__rule_inputs(rule, "·,·?,·?");
+    tsr__rule_output(rule);
+    add_dims(rule, rank, w, DIM_PLAIN);
+    add_windows(rule, rank, w);
     if (!windows)
         return;
-    if (inputs)
-        padding.name = "1";
-    add_numbers(derivation, padding.name, padding.pads, padding.n);
+    tsr__rule_list(rule, inputs ? 1 : NO_INPUT, padding.name, padding.pads, padding.n);
     for (int64_t i = 0; i < padding.n_axes; i++) {
         int axis = (int)padding.axes[i];
-        if (w[axis].marked && w[axis].window)
-            tsr__derive_add(derivation, "; put %lld before %d; put %lld after %d", (long long)i,
-                            window_at(w, axis), (long long)(padding.n_axes + i),
-                            window_at(w, axis));
+        if (!w[axis].marked || !w[axis].window)
+            continue;
+        tsr__rule_patch(rule, (int)i, PATCH_BEFORE, window_at(w, axis), 0);
+        tsr__rule_patch(rule, (int)(padding.n_axes + i), PATCH_AFTER, window_at(w, axis), 0);
     }
 }

@@ -20,10 +20,13 @@
 
 #define RESHAPE_MAX_RANK 32
 
+#define RESHAPE_MAX_FACTORS (2 * RESHAPE_MAX_RANK)
+
+// One of the two shapes, and the numbers of each dimension's factors.
 struct shape_side {
     struct expr size[RESHAPE_MAX_RANK];
     int n;
-    struct str names[RESHAPE_MAX_RANK]; // factors of each dimension, as text
+    unsigned char factors[RESHAPE_MAX_RANK][RESHAPE_MAX_FACTORS];
     int count[RESHAPE_MAX_RANK];
 };
 struct walk {
@@ -31,7 +34,7 @@ struct walk {
     struct exprs *exprs;
     struct shape_side in, out;
     int n_factors;
-    struct str rep; // names of factors that stay whole
+    bool unsharded[RESHAPE_MAX_FACTORS]; // by factor
 };
 
 static const tsr_value *slot(const tsr_node *node, bool out, size_t i)
@@ -199,37 +202,38 @@ static bool read_shapes(struct walk *walk)
 
 // ---- factors -----------------------------------------------------------------------------------
 
-// A factor of that size, "f3"; whole: it is never cut.
-static struct str new_factor(struct walk *walk, const struct expr *size, bool whole)
+// Creates a factor of that size and returns its number; NO_LETTER: too many.
+static int new_factor(struct walk *walk, const struct expr *size, bool unsharded)
 {
-    struct arena *arena = walk->derivation->arena;
-    struct str name = tsr__arena_printf(arena, "f%d", walk->n_factors++);
-    tsr__derive_size(walk->derivation, name, tsr__expr_dim(walk->exprs, *size));
-    if (whole)
-        walk->rep =
-            tsr__arena_printf(arena, STR_FMT " " STR_FMT, STR_ARG(walk->rep), STR_ARG(name));
-    return name;
+    if (walk->n_factors == RESHAPE_MAX_FACTORS) {
+        tsr__rule_fail(&walk->derivation->rule, "too many factors");
+        return NO_LETTER;
+    }
+    int factor = walk->n_factors++;
+    tsr__derive_numbered_size(walk->derivation, 'f', factor, tsr__expr_dim(walk->exprs, *size));
+    walk->unsharded[factor] = unsharded;
+    return factor;
 }
 
-static void give(struct walk *walk, struct shape_side *side, int dim, struct str name)
+static void give(struct shape_side *side, int dim, int factor)
 {
-    side->names[dim] = tsr__arena_printf(walk->derivation->arena, STR_FMT " " STR_FMT,
-                                         STR_ARG(side->names[dim]), STR_ARG(name));
-    side->count[dim]++;
+    if (factor != NO_LETTER)
+        side->factors[dim][side->count[dim]++] = (unsigned char)factor;
 }
 
-static void give_whole(struct walk *walk, struct shape_side *side, int dim, const struct expr *size)
+static void give_unsharded(struct walk *walk, struct shape_side *side, int dim,
+                           const struct expr *size)
 {
     if (!expr_is(*size, 1))
-        give(walk, side, dim, new_factor(walk, size, true));
+        give(side, dim, new_factor(walk, size, true));
 }
 
-// The rest of a block, from the given places on, stays whole.
+// The rest of a block, from dimension `from` on, is not sharded; `left`: what is left of that one.
 static void apart(struct walk *walk, struct shape_side *side, int from, int to,
                   const struct expr *left)
 {
     for (int i = from; i < to; i++)
-        give_whole(walk, side, i, i == from ? left : &side->size[i]);
+        give_unsharded(walk, side, i, i == from ? left : &side->size[i]);
 }
 
 // One dimension that is all of the others together: [(f0 f1)] against [f0 f1], whatever it is
@@ -240,9 +244,9 @@ static void split_one(struct walk *walk, struct shape_side *one, int dim, struct
     for (int i = from; i < to; i++) {
         if (expr_is(many->size[i], 1))
             continue;
-        struct str name = new_factor(walk, &many->size[i], false);
-        give(walk, one, dim, name);
-        give(walk, many, i, name);
+        int factor = new_factor(walk, &many->size[i], false);
+        give(one, dim, factor);
+        give(many, i, factor);
     }
 }
 
@@ -276,9 +280,9 @@ static void walk_block(struct walk *walk, int a, int b, int c, int d)
         struct expr g = tsr__expr_gcd(walk->exprs, x, y);
         if (!x.known || !y.known || expr_is(g, 1) || expr_is(g, 0))
             break;
-        struct str name = new_factor(walk, &g, false);
-        give(walk, &walk->in, a, name);
-        give(walk, &walk->out, c, name);
+        int factor = new_factor(walk, &g, false);
+        give(&walk->in, a, factor);
+        give(&walk->out, c, factor);
         x = tsr__expr_exact(walk->exprs, x, g);
         y = tsr__expr_exact(walk->exprs, y, g);
         if (!x.known || !y.known)
@@ -342,26 +346,36 @@ static void walk_all(struct walk *walk)
     walk_block(walk, a, b, c, d);
 }
 
-// " f0 (f1 f2) 1": the factors of each dimension.
-static struct str side_text(struct walk *walk, const struct shape_side *side)
+// Adds the factors of each dimension: "f0 (f1 f2) 1".
+static void add_side(struct rule_builder *rule, const struct shape_side *side)
 {
-    struct str text = STR("");
     for (int i = 0; i < side->n; i++) {
-        struct str names = side->count[i] ? side->names[i] : STR(" 1");
-        if (side->count[i] > 1)
-            text = tsr__arena_printf(walk->derivation->arena, STR_FMT " (" STR_FMT ")",
-                                     STR_ARG(text), STR_ARG(names));
-        else
-            text = tsr__arena_printf(walk->derivation->arena, STR_FMT STR_FMT, STR_ARG(text),
-                                     STR_ARG(names));
+        int letters[RESHAPE_MAX_FACTORS];
+        for (int k = 0; k < side->count[i]; k++)
+            letters[k] = tsr__rule_numbered(rule, 'f', side->factors[i][k]);
+        tsr__rule_product(rule, letters, side->count[i]);
     }
-    return text;
+}
+
+static void build_rule(struct walk *walk)
+{
+    struct rule_builder *rule = &walk->derivation->rule;
+    tsr__rule_input(rule);
+    add_side(rule, &walk->in);
+    tsr__rule_inputs(rule, "·");
+    tsr__rule_output(rule);
+    add_side(rule, &walk->out);
+    for (int i = 0; i < walk->n_factors; i++)
+        if (walk->unsharded[i])
+            tsr__rule_kind_of(rule, FACTOR_REP, tsr__rule_numbered(rule, 'f', i));
+    bool allowzero = tsr__onnx_opset(walk->derivation->node) >= 14;
+    tsr__rule_clauses(rule, allowzero ? "shape 1 allowzero" : "shape 1 open");
 }
 
 // Sizes of 0 have no factors: every product is 0, and equal products would prove nothing.
 void tsr__derive_reshape(struct derivation *derivation)
 {
-    struct walk *walk = derivation->arena ? ARENA_NEW(derivation->arena, struct walk) : NULL;
+    struct walk *walk = ARENA_NEW(derivation->arena, struct walk); // large
     if (!walk) {
         tsr__derive_none(derivation, "out of memory");
         return;
@@ -380,11 +394,5 @@ void tsr__derive_reshape(struct derivation *derivation)
             return;
         }
     walk_all(walk);
-    struct str in = side_text(walk, &walk->in), out = side_text(walk, &walk->out);
-    const char *zeros = tsr__onnx_opset(derivation->node) >= 14 ? " allowzero" : " open";
-    derivation->text =
-        tsr__arena_printf(derivation->arena,
-                          "[" STR_FMT "],· -> [" STR_FMT "]%s" STR_FMT "; shape 1%s", STR_ARG(in),
-                          STR_ARG(out), walk->rep.n ? "; rep" : "", STR_ARG(walk->rep), zeros)
-            .p;
+    build_rule(walk);
 }

@@ -16,8 +16,7 @@ int tsr__x_axes(struct expansion *expansion, int64_t *axes)
     int rank = tsr__x_shape(expansion, 0).rank, n = 0;
     if (!derivation || rank < 0 || rank > DERIVE_MAX_RANK)
         return -1;
-    derivation->node = expansion->twin;
-    derivation->shapes = expansion->shapes;
+    tsr__derivation_start(derivation, expansion->arena, expansion->twin, expansion->shapes, NULL);
     if (!tsr__reduce_axes(derivation, rank, reduced))
         return -1;
     for (int i = 0; i < rank; i++)
