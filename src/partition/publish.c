@@ -198,7 +198,7 @@ static bool has_cut_factor(const struct placement *place)
 // True if the node or a node in its bodies is sharded, by a rule or by specs alone.
 static bool is_sharded(const struct node_flow *nf)
 {
-    if (nf->told)
+    if (nf->by_specs)
         return true;
     if (has_cut_factor(&nf->place))
         return true;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// sharding.h - what a sharding means: specs <-> layouts, the compact notation, the checker, and the
-// flow of layouts through a model. Knows devices, not costs.
+// sharding.h - what a sharding means: specs and layouts, the compact notation, the checker, and the
+// flow of layouts through a model. This module knows devices, not costs.
 //
 // The central object is the placement of a node: each factor of its rule is split into parts, and
-// each device works on one coordinate of every factor. The shards that a device needs of each input
-// and computes of each output are the projection of its coordinates onto the tensor's factors. So
-// one structure answers validity, inference and partition.
+// each device computes one part of every factor. The shards that a device needs of each input and
+// computes of each output are the projection of its coordinates onto the tensor's factors. So the
+// same structure serves checking, inference and partition.
 #ifndef TSR_SHARDING_H
 #define TSR_SHARDING_H
 
@@ -15,20 +15,21 @@
 
 // ---- notation (notation.c) ---------------------------------------------------------------------
 
-// Parses {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4} {4/2*16,1:0,1}, and over a mesh
-// S0,R@2x2[:devices] S0R@2x2 ({0},{})@2x2, into a layout of that rank. Leading unsharded dimensions
-// may be omitted from {..}, and "..." means unsharded dimensions anywhere. rank -1: as many
-// dimensions as written. sizes (may be NULL) are the dimensions where known, for checking factor
-// products. *suppressed counts `-1` entries (they own nothing). On failure *wrong has the reason
-// and the byte. TSR_MALFORMED: not the notation; TSR_INVALID: does not fit.
+// Parses a notation into a layout of that rank: {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4}
+// {4/2*16,1:0,1}, and over a mesh S0,R@2x2[:devices] S0R@2x2 ({0},{})@2x2. Leading unsharded
+// dimensions may be omitted from {..}, and "..." means unsharded dimensions anywhere. With rank -1
+// the rank is the number of written dimensions. `sizes` (may be NULL) has the known sizes, for
+// checking products of factors. *suppressed counts `-1` entries, which are tiles without owner. On
+// failure *wrong has the reason and the byte. TSR_MALFORMED: the text is not in the notation.
+// TSR_INVALID: it does not fit the value.
 struct notation_error {
-    const char *what; // constant or arena text
+    const char *what; // constant, or in the arena
     size_t at;
 };
 tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, const int64_t *sizes,
                                struct tile_layout **out, int *suppressed,
                                struct notation_error *wrong) TSR_MUST_USE;
-// The same for those who know more, or ask for more.
+// tsr__notation_read is tsr__notation_parse with a default mesh and more results.
 #define NOTATION_MAX_MESH 10 // axes are single digits
 struct notation_mesh {
     int64_t sizes[NOTATION_MAX_MESH];
@@ -37,26 +38,27 @@ struct notation_mesh {
 struct notation_ask {
     int rank;
     const int64_t *sizes;
-    const struct notation_mesh *mesh; // that a text without @ means; NULL: it must have one
+    const struct notation_mesh *mesh; // mesh of a text without @; NULL: the text must have one
 };
 struct notation_answer {
     struct tile_layout *layout;
     int suppressed;
-    bool dots; // "..." was written,
-    // after this many entries, which are the first dimensions; the others are the last ones
+    bool dots; // the text has "..."
+    // number of entries before "...": the first dimensions; the others are the last ones
     int front;
 };
 tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out,
                               struct notation_error *wrong) TSR_MUST_USE;
-// The canonical text of a layout (loop order is normalised to dimension order). Out of memory: the
-// arena has failed, and the text is empty. (notation_print.c)
+// Returns the canonical text of a layout; loops are printed in dimension order. Returns an empty
+// text if out of memory; the arena has then failed. (notation_print.c)
 struct str tsr__notation_print(struct arena *arena, const struct tile_layout *layout);
-// The same with "..." behind the first `front` entries: of a value whose rank is not known.
+// As tsr__notation_print, with "..." after the first `front` entries, for a value of unknown rank.
 struct str tsr__notation_print_open(struct arena *arena, const struct tile_layout *layout,
                                     int front);
-// The same over a mesh, if the layout is one that a mesh makes; else as tsr__notation_print. mesh:
-// tried first; NULL: the cuts themselves, and the copies of a shard, are the axes. (print_mesh.c)
+// Prints a layout over a mesh if a mesh describes it, else as tsr__notation_print. `mesh` is tried
+// first; if it is NULL, the sharded dimensions and the replicas of a shard are the axes.
+// (print_mesh.c)
 enum notation_style {
     NOTATION_TILES, // {2,1:(0,1),(2,3)}
     NOTATION_MESH,  // S0,R@2x2
@@ -64,62 +66,64 @@ enum notation_style {
 };
 struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *layout,
                                     const struct notation_mesh *mesh, enum notation_style style);
-// What a fuzzer asks: any bytes are refused with a reason and a place within them, or print and
-// parse are inverse.
+// For fuzzing: true if the bytes are rejected with a reason and a position inside them, or if
+// printing and parsing are inverse.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n);
 
-// The mesh of a configuration: the grid of its topology, stored as "2x2" in the model's metadata,
-// else all devices in a line (mesh.n 0: no devices, or too many). Out of memory: the arena has
-// failed. (config_mesh.c)
-#define META_MESH "ai.tessera.mesh." // and the name of the configuration
+// Returns the mesh of a configuration: the grid of its topology, stored as "2x2" in the model's
+// metadata, else all devices in one dimension. mesh.n is 0 if there are no devices or too many. If
+// out of memory, the arena has failed. (config_mesh.c)
+#define META_MESH "ai.tessera.mesh." // followed by the name of the configuration
 void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh);
 
 // ---- specs (spec_layout.c) ----------------------------------------------------------------------
 
-// The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...)
-// unless quiet. TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices)
-// and counts as absent.
+// Returns the layout that a spec describes for a value of that shape. Reports errors (spec-...)
+// unless `quiet` is set. Returns TSR_INVALID if the spec describes no layout. *out is NULL if the
+// spec is empty (no sharded axes, no devices); it is treated as absent.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out) TSR_MUST_USE;
-// Writes layout as the spec of the value at the node under the config (replacing one that is
-// there).
+// Writes the layout as the spec of the value at the node in the configuration. Replaces an existing
+// spec.
 tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
                            const struct tile_layout *layout) TSR_MUST_USE;
 
 // ---- checker (check.c, examine.c, agree.c) -----------------------------------------------------
 
-// tsr_check for stages that go on with the flow: it tells itself what is not cut here.
+// As tsr_check, for callers that compute the flow next: the flow reports nodes that are not
+// sharded, so this does not.
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
-// tsr_check_formalism for errors alone.
+// As tsr_check_formalism, but reports errors only.
 tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 
 // ---- calls (inline.c) --------------------------------------------------------------------------
 
 // True if the model calls functions that can be replaced by their bodies.
 bool tsr__has_calls(const tsr_model *model);
-// Replaces them, in place. What cannot be replaced stays. TSR_INVALID with a finding: a function
-// calls itself, or the calls become more nodes than are made for a model of this size.
+// Replaces calls of functions by their bodies, in place. Calls that cannot be replaced stay.
+// Returns TSR_INVALID with a diagnostic if a function calls itself, or if the calls would become
+// too many nodes for a model of this size.
 tsr_status tsr__inline_calls(tsr_model *model) TSR_MUST_USE;
-// TSR_INVALID with a finding if a function calls itself, directly or through others.
+// Returns TSR_INVALID with a diagnostic if a function calls itself, directly or through others.
 tsr_status tsr__check_recursion(const tsr_model *model) TSR_MUST_USE;
-bool tsr__calls_left(const tsr_model *model); // some node calls a function
+bool tsr__calls_left(const tsr_model *model); // true if a node calls a function
 
 // ---- flow (flow.c, placement.c) ----------------------------------------------------------------
 
 struct placement {
     const struct rule *rule;
-    int64_t *cuts;       // per factor, >= 1
-    tile_shares *shares; // per factor, of parts that are not equal; NULL: all are
-    // Ascending. A device that works on several parts of the node is listed once for each of them.
+    int64_t *cuts;       // parts per factor, >= 1
+    tile_shares *shares; // per factor, for unequal parts; NULL: all parts are equal
+    // Ascending. A device that computes several parts of the node is listed once for each part.
     int64_t *devices;
     size_t n_devices;
-    int64_t *coords; // n_devices x n_factors: which part of each factor the device works on
+    int64_t *coords; // n_devices x n_factors: the part of each factor that the device computes
 };
-// Some device works on several parts of the node.
+// True if a device computes several parts of the node.
 bool tsr__placement_has_turns(const struct placement *placement);
-// The placement in which each device works on its part number `turn` alone, if it has that many.
-// n_devices 0: no device has. False: out of memory.
+// Returns the placement in which each device computes only its part number `turn`, if it has that
+// many. n_devices is 0 if no device has. Returns false if out of memory.
 bool tsr__placement_turn(struct arena *arena, const struct placement *placement, size_t turn,
                          struct placement *out);
 static inline tile_shares placement_shares(const struct placement *placement, int factor)
@@ -128,14 +132,14 @@ static inline tile_shares placement_shares(const struct placement *placement, in
         return placement->shares[factor];
     return 0;
 }
-// The part of a factor that the device at that place works on, in units.
+// Returns the part of a factor that the device with index `place` computes, in units.
 static inline struct tile_units placement_units(const struct placement *placement, int64_t place,
                                                 int factor)
 {
     return tsr__share_units(placement->cuts[factor], placement_shares(placement, factor),
                             placement->coords[place * placement->rule->n_factors + factor]);
 }
-// The interval of that part in a dimension of n elements.
+// Returns that part as an interval of a dimension of n elements.
 static inline struct tile_interval placement_part(const struct placement *placement, int64_t place,
                                                   int factor, int64_t size)
 {
@@ -143,31 +147,33 @@ static inline struct tile_interval placement_part(const struct placement *placem
     return (struct tile_interval){tsr__tile_start(size, part.of, part.first),
                                   tsr__tile_start(size, part.of, part.stop)};
 }
-// Layout of a tensor of the rule (projection). Reduced factors are not seen in outputs.
+// Returns the layout of a tensor of the rule (projection). Reduced factors do not occur in outputs.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor);
 
-// The groups over which partial results are combined: devices that share all output coordinates and
-// differ in reduced ones, each coordinate once. n_groups 0: nothing to reduce.
+// A group of devices that combine partial results: they have the same output coordinates and differ
+// in the reduced ones. Each combination of reduced coordinates occurs once.
 struct device_group {
     int64_t *devices;
     size_t n;
 };
-// The groups of a placement, in order of the reduced coordinates. False: out of memory.
+// Returns the groups of a placement; members are in the order of the reduced coordinates. *n is 0
+// if nothing is reduced. Returns false if out of memory.
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n,
                            enum combine *combine) TSR_MUST_USE;
-// The specs of a node under a configuration as canonical layouts by slot; NULL entries: no spec.
-// The arrays have an entry for each input and output. False: a spec describes no layout (diagnostic
-// added), or out of memory. (explicit.c)
+// Reads the specs of a node in a configuration as canonical layouts. The arrays have an entry for
+// each input and output; it is NULL if there is no spec. Returns false if a spec describes no
+// layout (with a diagnostic) or if out of memory. (explicit.c)
 bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
                      const struct shapes *shapes, struct tile_layout **in,
                      struct tile_layout **out);
 struct body_flow;
-// The placement that explicit layouts give a node: canonical layouts by slot, NULL: none. Layouts
-// of inputs bind, then those of outputs as far as they fit, as in the flow. intact: factors of
-// statistics are not sharded. Refined rules are allocated in `arena`. False: they do not fit (or
-// out of memory: an arena has failed). (explicit.c)
+// Finds the placement that explicit layouts give a node. `inputs` and `outputs` have canonical
+// layouts, or NULL. Layouts of inputs must fit; those of outputs are used as far as they fit, as in
+// the flow. With `intact`, factors of statistics are not sharded. Refined rules are allocated in
+// `arena`. Returns false if the layouts do not fit or if out of memory (an arena has failed).
+// (explicit.c)
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,
@@ -175,32 +181,34 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
                              struct placement *placement);
 struct node_flow {
     const tsr_node *node;
-    struct placement
-        place; // its rule may be finer than tsr__rule_of: factors that a layout cuts inside are two
-    struct tile_layout **inputs;  // what the node needs of each input (NULL: absent input)
-    struct tile_layout **outputs; // what it gives, after the reduction (NULL: unused output)
-    struct tile_layout *
-        *wanted; // explicit output specs that differ from outputs: reshard after; NULL: none
-    struct device_group *groups; // of the reduction
+    // The rule of the placement may be a refinement of tsr__rule_of: a factor becomes two if a
+    // layout splits inside it.
+    struct placement place;
+    struct tile_layout **inputs;  // layout in which the node needs each input; NULL: absent input
+    struct tile_layout **outputs; // layout of each output after reduction; NULL: unused output
+    // Explicit output specs that differ from `outputs`: the value is resharded after the node.
+    // NULL: none.
+    struct tile_layout **wanted;
+    struct device_group *groups; // groups of the reduction
     size_t n_groups;
     enum combine combine;
-    bool delayed; // the groups do not combine what it gives: a reader takes the parts (delay.c)
-    const bool *pending;    // by input: it takes the parts of a sum; NULL: of none
-    bool told;              // no rule: it is cut as the shardings of all its tensors say
-    const char *replicated; // not NULL: was meant to be cut and is not, and why
-    bool
-        unheeded; // its specs are ignored, because a list that it produces or reads cannot be moved
-    const struct control
-        *control;             // with bodies that are cut: how they belong to the node; else NULL
-    struct body_flow *bodies; // control->n_bodies; NULL: none, or they run as they stand
+    bool delayed;           // the partial sums are not reduced here; a reader adds them (delay.c)
+    const bool *pending;    // by input: the node reads partial sums; NULL: of no input
+    bool by_specs;          // without a rule: sharded as the specs of all its tensors state
+    const char *replicated; // if not NULL: the reason why the node is replicated despite its specs
+    bool ignores_specs;     // because it produces or reads a list that cannot be transferred
+    // For a node with sharded bodies: how their inputs and outputs belong to the node; else NULL.
+    const struct control *control;
+    struct body_flow *bodies; // control->n_bodies; NULL: none, or the bodies are not sharded
 };
-// A body of a node: all devices of the node run it, and have a piece of all that goes in and out.
+// The body of a node. All devices of the node run it, and each has a shard of all its inputs and
+// outputs.
 struct body_flow {
     tsr_graph *graph;
     struct node_flow *nodes; // in order
     size_t n_nodes;
-    struct tile_layout **inputs;  // how its inputs lie
-    struct tile_layout **outputs; // how its outputs must lie in the end
+    struct tile_layout **inputs;  // layouts of its inputs
+    struct tile_layout **outputs; // layouts that its outputs must have at the end
 };
 struct flow {
     tsr_model *model;
@@ -208,117 +216,118 @@ struct flow {
     const struct shapes *shapes;
     struct node_flow *nodes; // of the main graph, in order
     size_t n_nodes;
-    struct tile_layout **
-        // by value id: layout in which the value lies after its producer; NULL: not in the main
-        // graph
-        values;
+    // By value id: the layout in which its producer leaves the value. NULL: not in the main graph.
+    struct tile_layout **values;
     bool staged;               // the configuration has pipeline stages
-    size_t n_notes;            // reshards that were mentioned
-    const struct flow *before; // of the model as it was given, if nodes of it were replaced
-    const size_t *origin; // by node: the node of `before` that it is or replaces; only with before
+    size_t n_notes;            // number of reshards that were reported
+    const struct flow *before; // flow of the given model, if nodes were replaced
+    // By node: index of the node of `before` that it is or replaces. Only with `before`.
+    const size_t *origin;
 };
-// Pipeline stages of the flow's configuration, in line: their number (0: none), and by stage and
-// device whether the stage is on it.
+// Returns the number of pipeline stages of the flow's configuration (0: none). (*on)[stage][device]
+// tells whether the stage runs on the device.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on);
-// Calls back for each node of the flow, those of bodies right after their node.
+// Calls `call` for each node of the flow. The nodes of bodies come right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
                      void *data);
-// Follows the explicit specs of one configuration through the main graph and its bodies (design:
-// explicit specs constrain, the rest follows). Needs a model whose check has no errors. Adds notes
-// and warnings (replicated nodes). NULL: failed, finding added.
+// Propagates the explicit specs of one configuration through the main graph and its bodies:
+// explicit specs are constraints, all other layouts follow from them. The check of the model must
+// have found no errors. Reports notes and warnings (replicated nodes). Returns NULL after a
+// failure, with a diagnostic.
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
-// The same, ready for partition: nodes that cut what their operator takes statistics of are
-// replaced by simpler ones, in a copy of the model (*made, to be freed by the caller; NULL: nothing
-// was replaced). (replace.c)
+// As tsr__flow_new, ready for partition: nodes that shard an axis of which their operator computes
+// statistics are replaced by simpler ones, in a copy of the model. The caller frees the copy,
+// *made, which is NULL if nothing was replaced. (replace.c)
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
                                 tsr_model **made);
 
-// ---- what lies cut between runs -----------------------------------------------------------------
+// ---- values that stay sharded between runs ------------------------------------------------------
 
-// Metadata of the model, a line each; plan writes what partition reads. Names of inputs and outputs
-// that stay cut; past=present.
+// Metadata of the model with one entry per line; plan writes it and partition reads it. The first
+// has names of inputs and outputs that stay sharded, the second lines PAST=PRESENT.
 #define META_KEEP_CUT "ai.tessera.keep_cut"
 #define META_STATE    "ai.tessera.state"
 
 // ---- delayed sums (delay.c) ---------------------------------------------------------------------
 
-// Metadata of the model, a line each: CONFIGURATION:VALUE, whose sum is left to the readers where
-// they can add parts.
+// Metadata of the model with lines CONFIGURATION:VALUE. The reduction of the value is left to its
+// readers, if they can add partial sums.
 #define META_DELAY "ai.tessera.delay"
-// In a flow that is done: marks the nodes whose sums are delayed, and those that take parts. What
-// cannot be is left out.
+// For a finished flow: marks the nodes whose reductions are delayed, and the nodes that read
+// partial sums. Values for which that is not possible are left out.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow);
-// Names of the values that the metadata names for the configuration.
+// Returns the values that the metadata lists for the configuration.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *config,
                         struct map *names);
-// tsr__rule_sum, and the shapes let it: what is added to parts must not make them larger.
+// As tsr__rule_sum, but also checks the shapes: a term that is added to a partial sum must not
+// enlarge it.
 enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input);
-// Every group holds one shard of the layout, the same on all members.
+// True if every group has one shard of the layout, the same on all members.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout);
 
 // ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
 
-// A value of which every member of a group holds only a part of the sum (or greatest, ...): members
-// of a group hold the same shards, and what they hold combined is the value. Several groups may
-// hold one shard; each of them has all of it.
+// A value of which every member of a group has only a partial result (of a sum, maximum, ...). All
+// members of a group have the same shards, and their values combined are the result. Several groups
+// may have one shard; each of them has all parts of it.
 struct partial {
     enum combine combine;
     const struct device_group *groups;
     size_t n_groups;
 };
-// What a step of a resharding does: a collective, by its index in the table (enum comm_kind), or
-// one of these, whose numbers follow. An all-gather has axis, or -1: along several; an all-to-all
-// goes from axis to to_axis. Of a reduce the one that gets the value is the first of its group, of
-// a broadcast the one that has it.
+// Steps of a resharding besides the collectives of enum comm_kind; their numbers follow those. An
+// all-gather has an axis, or -1 for several axes. An all-to-all goes from axis to to_axis. The
+// first device of a group receives the result of a reduce and sends in a broadcast.
 enum reshard_op {
     RESHARD_NOTHING = COMM_KIND_COUNT,
-    RESHARD_SLICE,    // every device has what it needs
-    RESHARD_PERMUTE,  // the same cut, other owners: moves, at most one from and to a device
-    RESHARD_SCATTER,  // groups, the one that has it first
-    RESHARD_GATHER,   // groups, the one that gets it first
-    RESHARD_EXCHANGE, // anything: moves; a pending value is combined where it arrives
+    RESHARD_SLICE,    // every device already has its new shard
+    RESHARD_PERMUTE,  // same shards, other owners: moves, at most one from and one to each device
+    RESHARD_SCATTER,  // groups whose first device sends
+    RESHARD_GATHER,   // groups whose first device receives
+    RESHARD_EXCHANGE, // any moves; partial results are combined where they arrive
 };
-// What from_device has of shard `from` of the old layout goes to to_device, as far as shard `to` of
-// the new one has it too.
+// from_device sends to to_device the intersection of shard `from` of the old layout and shard `to`
+// of the new layout.
 struct reshard_move {
     int64_t from_device, to_device, from, to, elements;
 };
 struct reshard_step {
     int op;                           // enum comm_kind or enum reshard_op
     int axis, to_axis;                // -1: none
-    bool combines;                    // takes a pending value and gives a finished one
-    const struct tile_layout *layout; // after the step
+    bool combines;                    // turns partial results into the final value
+    const struct tile_layout *layout; // layout after the step
     struct device_group *groups;
     size_t n_groups;
-    struct reshard_move *moves; // of permute, broadcast, scatter, gather, exchange
+    struct reshard_move *moves; // for permute, broadcast, scatter, gather, exchange
     size_t n_moves;
     int64_t received, sent,
-        total; // bytes: the most that a device gets; that it gives; all together
+        // bytes: the largest number that a device receives, that a device sends, and the total
+        total;
 };
 struct reshard {
-    struct reshard_step *steps; // nothing to do: none
+    struct reshard_step *steps; // empty if nothing is to be done
     int n_steps;
-    struct reshard_step direct; // the same in one step
+    struct reshard_step direct; // the same resharding in one step
 };
-// The cheapest way from one layout to another: a sequence of at most three steps. Cost of a step:
-// the most bytes that a device must take in or give out, and RESHARD_STEP_BYTES for each that
-// communicates; equals are decided in favour of collectives, then of few steps. Deterministic.
-// pending NULL: nothing is. Adds the finding (reshard-source, tiles-many) itself.
+// Finds the cheapest sequence of at most three steps from one layout to another. A step costs the
+// largest number of bytes that a device receives or sends, plus RESHARD_STEP_BYTES if it
+// communicates. On a tie, collectives are preferred, then fewer steps. The result is deterministic.
+// `pending` is NULL if the value is complete. Reports its own errors (reshard-source, tiles-many).
 #define RESHARD_STEP_BYTES 1024
 int64_t tsr__reshard_cost(const struct reshard_step *step);
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes,
                              struct reshard **out) TSR_MUST_USE;
-// Takes gathers along several axes apart, where that leaves at most RESHARD_MAX_STEPS: an operator
-// gathers along one. What cannot be taken apart stays. from: where the value lies before the first
+// Replaces gathers along several axes by gathers along one axis each, which is what the operator
+// can do, if at most RESHARD_MAX_STEPS result. Others stay. `from` is the layout before the first
 // step. (reshard_axes.c)
 #define RESHARD_MAX_STEPS 4
 void tsr__reshard_split(struct arena *arena, const struct tile_layout *from, const int64_t *shape,
                         size_t elem_bytes, struct reshard *reshard);
-// The pair of devices between which a step with moves has most to carry; bytes 0: it lists no
-// moves. (reshard_pairs.c)
+// The pair of devices between which a step with moves transfers the most bytes; bytes is 0 if it
+// has no moves. (reshard_pairs.c)
 struct reshard_pair {
     int64_t from, to, bytes;
 };
@@ -326,14 +335,15 @@ struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct resha
                                          size_t elem_bytes);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
-// What tsr_reshard_plan is asked, and the steps; *first: where it lies. (reshard_plan.c)
-struct connecting {
+// The arguments of tsr_reshard_plan. tsr__reshard_texts returns the steps, and in *first the layout
+// before them. (reshard_plan.c)
+struct reshard_request {
     const char *from, *to, *pending;
     tsr_dtype type;
     int rank;
     const int64_t *shape;
 };
-tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
-                        struct reshard **out, const struct tile_layout **first) TSR_MUST_USE;
+tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
+                              struct reshard **out, const struct tile_layout **first) TSR_MUST_USE;
 
 #endif

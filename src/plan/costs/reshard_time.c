@@ -11,12 +11,12 @@ static bool is_on(const struct planner *planner, const struct tile_layout *layou
 }
 
 // The steps are those of tsr_reshard_plan. Every layout must be on devices of the topology.
-static tsr_status time_of(struct planner *planner, const struct connecting *connecting,
+static tsr_status time_of(struct planner *planner, const struct reshard_request *request,
                           int64_t *out)
 {
     struct reshard *reshard = NULL;
     const struct tile_layout *first = NULL;
-    tsr_status st = tsr__connect(connecting, &planner->arena, &reshard, &first);
+    tsr_status st = tsr__reshard_texts(request, &planner->arena, &reshard, &first);
     if (st != TSR_OK)
         return st;
     bool fits = is_on(planner, first);
@@ -28,9 +28,8 @@ static tsr_status time_of(struct planner *planner, const struct connecting *conn
                   (long long)planner->machine.n);
         return TSR_INVALID;
     }
-    struct plan_value value = {.rank = connecting->rank,
-                               .shape = connecting->shape,
-                               .bits = tsr_dtype_bits(connecting->type)};
+    struct plan_value value = {
+        .rank = request->rank, .shape = request->shape, .bits = tsr_dtype_bits(request->type)};
     uint32_t from = tsr__planner_layout(planner, first);
     if (from == PLAN_NO_LAYOUT)
         return TSR_NOMEM;
@@ -45,7 +44,7 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             tsr_topology *topology, int64_t *out)
 {
-    struct connecting connecting = {from, to, pending, type, rank, shape};
+    struct reshard_request request = {from, to, pending, type, rank, shape};
     struct planner planner = {.session = session, .machine.topology = topology};
     if (rank > 0 && !shape)
         return tsr__missing(session, "shape");
@@ -57,7 +56,7 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
     planner.machine.n = tsr_topology_devices(topology);
     tsr__arena_init(&planner.arena, session);
     tsr__map_init(&planner.cache.layouts, &planner.arena, 0);
-    st = tsr__planner_devices(&planner) ? time_of(&planner, &connecting, out) : TSR_NOMEM;
+    st = tsr__planner_devices(&planner) ? time_of(&planner, &request, out) : TSR_NOMEM;
     tsr__arena_free(&planner.arena);
     return st;
 }

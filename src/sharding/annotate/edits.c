@@ -9,8 +9,8 @@
 //     --delay #4
 #include "sharding/layouts/internal.h"
 
-// The text so far. If it does not fit, it is copied to a block of twice the size; the arena keeps
-// the old one.
+// The text so far. If a line does not fit, the text is copied to a block of twice the size; the
+// arena keeps the old block.
 struct lines {
     struct arena *arena;
     const struct shapes *shapes;
@@ -41,7 +41,7 @@ static bool add_line(struct lines *lines, struct str line)
     return true;
 }
 
-// "--config tp:2=gpu0,gpu1": the device names are optional.
+// Prints "--config tp:2=gpu0,gpu1". The device names are optional.
 static bool add_config(struct lines *lines, const tsr_config *config)
 {
     struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
@@ -57,8 +57,8 @@ static bool add_config(struct lines *lines, const tsr_config *config)
     return add_line(lines, line);
 }
 
-// The notation counts dimensions from the last, so the rank must be the real one, declared or not.
-// An empty spec has no edit; an invalid one is an error and ends the list.
+// The notation may omit leading dimensions, so the rank must be the real one, declared or inferred.
+// An empty spec has no edit. An invalid one is an error and ends the list.
 static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -95,7 +95,7 @@ static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struc
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before);
 
-// The graphs of an attribute with a list of graphs have no names. No ONNX operator has such an
+// Skips attributes with a list of graphs, whose graphs have no names. No ONNX operator has such an
 // attribute.
 static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
                              struct str path)
@@ -115,7 +115,7 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
     return TSR_OK;
 }
 
-// Nodes with sums have one output.
+// A node with a sum has one output.
 static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
     const tsr_value *value = NULL;

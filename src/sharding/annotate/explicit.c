@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// explicit.c - computes the placement of one node from given layouts, as the flow would do if they
-// were specs of the model. The planner uses it before it writes shardings.
+// explicit.c - computes the placement of one node from given layouts, as the flow would if they
+// were specs of the model. The planner uses it before it writes shardings, so that it predicts the
+// cost of what the flow does later.
 //
-// So the planner predicts the cost of what the flow does later. All inputs must fit; outputs are
-// used as far as they fit. Layouts that arrive without a spec, and requests, are not used here.
+// All inputs must fit; outputs are used as far as they fit. Layouts that arrive without a spec, and
+// requests of readers, are not used here.
 #include "sharding/layouts/node_placement.h"
 
 static bool take(struct solve *solve, const tsr_node *node, const struct shapes *shapes, bool out,
@@ -15,8 +16,8 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
 }
 
 // All inputs must fit. Outputs are tried one by one. An output is left out if it does not fit, or
-// if it would drop a device although an input is explicit. The flow would reshard it after the
-// node.
+// if it would drop a device although an input is explicit. The flow would reshard such an output
+// after the node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// infer.c - completes annotations: writes the layouts found by the flow as specs of every input and
-// output that has none. Explicit specs do not change, so inferring twice has no effect. The model
-// is checked first, without remarks, because the flow needs valid specs.
+// infer.c - completes annotations: writes the layouts that the flow computes as specs of every
+// input and output that has none. Explicit specs do not change, so inferring twice has no effect.
+// The model is checked first, without remarks, because the flow needs valid specs.
 //
 //     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: it writes W {1,1:0,1}, Y {2,1:0,1}
-//       at
-//     both nodes, and Z {2,1:0,1}
+//     at both nodes, and Z {2,1:0,1}
 #include "sharding/flow/flow.h"
 
 struct writing {
@@ -14,7 +13,8 @@ struct writing {
     const struct shapes *shapes;
 };
 
-// A node has one spec for a value that it reads twice: if the uses differ, none is written.
+// A node has one spec for a value that it reads twice. If the layouts of the two inputs differ,
+// none is written.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -27,12 +27,13 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
     return true;
 }
 
-// False: the checker would refuse the spec, because its factors do not multiply to a known size, or
-// have fewer elements than shards. A bias of 3 = (g o) with 3 groups has one o, which a node may
-// still be asked to shard in 3 if the size of o is only a symbol. A state of a Scan has one row
-// outside, and as many as a spec inside requires if the body does not declare them.
-static bool can_be_said(const struct writing *writing, const tsr_value *value,
-                        const struct tile_layout *layout)
+// Returns false if the checker would reject the spec, because its factors do not multiply to a
+// known size or have fewer elements than shards. Example 1: a bias of 3 elements is (g o) with 3
+// groups, so o is 1. If the size of o is only a symbol, a node may still be asked to shard it in 3.
+// Example 2: a state of a Scan has one row outside. If the body declares no size, it has as many
+// inside as a spec there requires.
+static bool can_be_written(const struct writing *writing, const tsr_value *value,
+                           const struct tile_layout *layout)
 {
     struct shape shape = tsr__shapes_of(writing->shapes, value);
     int64_t sizes[TILE_MAX_FACTORS];
@@ -52,7 +53,7 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     return true;
 }
 
-// Looks at this configuration only. A pipeline stage alone is not a spec.
+// Considers this configuration only. A pipeline stage alone is not a spec.
 static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -76,8 +77,8 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
     return TSR_OK;
 }
 
-// Outputs get the layout that the node produces. A requested layout is explicit and in the model
-// already.
+// Outputs get the layout that the node produces. A requested layout is explicit, so the model
+// already has it.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
@@ -85,16 +86,17 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     tsr_status status = write_bodies(writing, nf);
     if (status != TSR_OK)
         return status;
-    // If the node cannot follow its specs, further specs would contradict them. Without a rule,
-    // they would complete them, and an operator whose tensors all have specs is sharded by them.
-    if ((nf->unheeded || nf->replicated) && has_any_spec(node, config))
+    // If the node cannot follow its specs, more specs would contradict them. If it has no rule,
+    // more specs could complete the set, and an operator whose tensors all have specs is sharded by
+    // them.
+    if ((nf->ignores_specs || nf->replicated) && has_any_spec(node, config))
         return TSR_OK;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         tsr_value *value = tsr_node_input(node, i);
         // All uses of the value get the same spec.
         if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value) ||
             !readings_agree(nf, value, nf->inputs[i]) ||
-            !can_be_said(writing, value, nf->inputs[i]))
+            !can_be_written(writing, value, nf->inputs[i]))
             continue;
         status = tsr__spec_write(node, config, value, nf->inputs[i]);
         if (status != TSR_OK)
@@ -103,7 +105,7 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         tsr_value *value = tsr_node_output(node, i);
         if (!value || tsr__has_spec(node, config, value) ||
-            !can_be_said(writing, value, nf->outputs[i]))
+            !can_be_written(writing, value, nf->outputs[i]))
             continue;
         status = tsr__spec_write(node, config, value, nf->outputs[i]);
         if (status != TSR_OK)
@@ -142,8 +144,8 @@ static tsr_status write_flow(struct arena *arena, tsr_model *model, tsr_config *
     return write_nodes(&writing, tsr_model_graph(model), flow->nodes, flow->n_nodes);
 }
 
-// Returns the named configuration. name NULL: the model must declare exactly one. Returns NULL
-// after an error.
+// Returns the named configuration. If `name` is NULL, the model must declare exactly one. Returns
+// NULL after an error.
 static tsr_config *choose(tsr_model *model, const char *name)
 {
     struct place at = PLACE_NONE;
@@ -170,8 +172,8 @@ static tsr_config *choose(tsr_model *model, const char *name)
     return NULL;
 }
 
-// Inlines function calls in the model itself, because specs of a function's node would apply to all
-// of its calls.
+// Inlines function calls in the model itself, because specs of a node in a function would apply to
+// all calls of the function.
 static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
 {
     tsr_session *session = tsr_model_session(model);

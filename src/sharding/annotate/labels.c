@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels.c - the shardings of a node as a text for model viewers, which show a node's metadata but
-// not its sharding fields. Labels are never read back; they are rewritten together with the
+// labels.c - writes the shardings of a node as metadata text for model viewers, which show metadata
+// but not sharding fields. Labels are never read back; they are rewritten together with the
 // shardings.
 #include "sharding/layouts/internal.h"
 
-// The name of the configuration follows: one label per configuration for which the node has an
-// entry.
+// Followed by the name of the configuration. A node has one label per configuration for which it
+// has an entry.
 #define KEY "ai.tessera.sharding."
 
 // Specs do not record whether their value is an input or an output.
@@ -18,7 +18,7 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
 }
 
 // Writes inputs or outputs: "x {2,1:0,1}, w {1:0,1}". Skips specs that cannot be printed, because
-// labels are for people only.
+// labels are only for people.
 static void write_specs(struct text *text, const tsr_node *node, const tsr_node_config *entry,
                         bool outputs)
 {
@@ -34,7 +34,7 @@ static void write_specs(struct text *text, const tsr_node *node, const tsr_node_
     }
 }
 
-// "x {2,1:0,1}, w {1:0,1} -> y {2,1:0,1}; stage 1"
+// Writes "x {2,1:0,1}, w {1:0,1} -> y {2,1:0,1}; stage 1".
 static tsr_status write_label(tsr_node *node, const tsr_node_config *entry)
 {
     const tsr_config *config = tsr_node_config_target(entry);
@@ -106,7 +106,7 @@ bool tsr_model_labelled(const tsr_model *model)
     return false;
 }
 
-// Also labels nodes of bodies and functions. A label that is correct already is not written again,
+// Also labels nodes of bodies and functions. A label that is already correct is not written again,
 // so the node keeps its bytes.
 tsr_status tsr_model_label(tsr_model *model, bool wanted)
 {

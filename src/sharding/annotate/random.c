@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// random.c - a random valid sharding of every node, the same for the same seed.
+// random.c - writes a random valid sharding of every node, the same for the same seed.
 //
-// Devices, some or all of them in any order, form a grid of up to three axes. Each axis shards one
-// factor of the node's rule, or replicates. Sometimes a factor is split first, which gives strided
-// shards; or the shards of one factor have different numbers of copies; or each shard is on any one
-// or two devices, so that some have several shards and others none. The resulting shardings of the
-// inputs are written; those of outputs are left open, written as they result, or requested in
-// another layout. The solver checks the result, so what is written is what the flow will do. Nodes
-// of bodies are sharded like those around them; sometimes nodes are put into two or three stages,
-// each with its own devices. Knows no costs.
+// Some or all devices, in any order, form a grid of up to three axes. Each axis shards one factor
+// of the node's rule, or replicates. Sometimes one of these variants is used:
+// - A factor is split first, which gives strided shards.
+// - The shards of one factor have different numbers of copies.
+// - Each shard is on any one or two devices, so that some devices have several shards and others
+//   none.
+// The resulting shardings of the inputs are written. Those of outputs are left open, written as
+// they result, or requested in another layout. node_placement.c checks the result, so the flow will
+// do what is written. Nodes of bodies are sharded in the same way. Sometimes nodes are put into two
+// or three stages, each with its own devices. This file knows no costs.
 #include "sharding/layouts/node_placement.h"
 
 #include <stdlib.h>
@@ -17,8 +19,8 @@
 #define GRID_AXES    3
 #define ATTEMPTS     12 // per node, before it is left unsharded
 #define DIVISORS_MAX 64
-#define TURNS        3 // most shards per device, on average
-#define COPIES       2 // maximum per part
+#define TURNS        3 // limit of shards per device, on average
+#define COPIES       2 // limit of copies per part
 
 // `state` is the only source of randomness, so that a seed always gives the same result.
 struct dice {
@@ -29,7 +31,7 @@ struct dice {
     struct dim_sizes *sizes;
     int64_t n_all;
     int64_t first, n; // devices of the stage: all, or a run of them
-    bool inside;      // in a body, where symbols may have another meaning
+    bool inside;      // in a body, where a symbol may have another value
     uint64_t state;
 };
 
@@ -56,7 +58,7 @@ static bool chance(struct dice *dice, int percent)
     return below(dice, 100) < percent;
 }
 
-// A divisor of n other than 1 and, if proper, n; 0: none.
+// Returns a divisor of n other than 1 and, if `proper`, other than n. Returns 0 if there is none.
 static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 {
     int64_t all[DIVISORS_MAX];
@@ -138,7 +140,7 @@ static void place_unevenly(struct dice *dice, struct grid *grid)
     int64_t parts = 2 + below(dice, grid->n - 2);
     grid->axes[grid->n_axes++] = parts;
     for (int64_t i = 0; i < grid->n; i++) {
-        grid->at[i][0] = i; // every part has a device
+        grid->at[i][0] = i; // every part has at least one device
         if (i >= parts)
             grid->at[i][0] = below(dice, parts);
     }
@@ -185,7 +187,8 @@ static bool place_in_turns(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Like draw_grid, or any device at any position. In bodies, a device gets one part only.
+// Draws a grid as draw_grid does, or any device at any position. In bodies a device gets one part
+// only.
 static bool draw_places(struct dice *dice, struct grid *grid)
 {
     if (dice->inside || !chance(dice, 5))
@@ -196,8 +199,8 @@ static bool draw_places(struct dice *dice, struct grid *grid)
 
 // ---- a placement -------------------------------------------------------------------------------
 
-// Returns the size of a dimension; for a symbol, the caller's minimum. -1: unknown, so the
-// dimension is not sharded.
+// Returns the size of a dimension; for a symbol, the caller's minimum. Returns -1 if it is unknown;
+// the dimension is then not sharded.
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
     if (dice->inside)
@@ -212,10 +215,10 @@ static bool may_cut(struct dice *dice, const struct rule_factor *factor, const s
                 (factor->kind == FACTOR_RED && !grid->turns); // a device has only one part of a sum
     if (factor->kind == FACTOR_REP || !fits || size_of(dice, factor->size) < cuts)
         return false;
-    return factor->kind != FACTOR_STAT || chance(dice, 50); // these are expanded to many nodes
+    return factor->kind != FACTOR_STAT || chance(dice, 50); // such nodes are expanded to many nodes
 }
 
-// Draws a factor for each axis; -1: replicas. False: nothing is sharded.
+// Draws a factor for each axis, or -1 for replicas. Returns false if nothing is sharded.
 static bool draw_factors(struct dice *dice, const struct rule *rule, const struct grid *grid,
                          int *factor)
 {
@@ -237,8 +240,8 @@ static bool draw_factors(struct dice *dice, const struct rule *rule, const struc
     return any;
 }
 
-// Sometimes draws unequal parts, as a number of units for each, such as 3 units and 1 for 2 parts.
-// There are no more units than elements. 0: equal parts.
+// Sometimes draws unequal parts, as a number of units for each, such as 3 units and 1 unit for 2
+// parts. There are no more units than elements. Returns 0 for equal parts.
 static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
 {
     int64_t units[TILE_MAX_UNITS], left = int64_min(size, SHARES_UNITS) - parts;
@@ -265,9 +268,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// The cell of a device is its position in the grid, for the axes that have a factor. Devices that
-// differ only along other axes do the same work. Placements list devices in ascending order, so the
-// seats are sorted.
+// The cell of a device is its position in the grid, without the axes that have no factor. Devices
+// that differ only along those axes do the same work. Placements list devices in ascending order,
+// so the seats are sorted.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -301,7 +304,7 @@ static bool place(struct dice *dice, const struct rule *rule, const struct grid 
     return true;
 }
 
-// Sometimes splits a factor in two: sharding the inner one gives strided shards.
+// Sometimes splits a factor in two. Sharding the inner one gives strided shards.
 static const struct rule *perhaps_refined(struct dice *dice, const struct rule *rule)
 {
     if (!chance(dice, 15) || rule->n_factors == 0 || rule->n_factors >= RULE_MAX_FACTORS - 1)
@@ -319,7 +322,7 @@ static const struct rule *perhaps_refined(struct dice *dice, const struct rule *
     return rule;
 }
 
-// ---- what is written ---------------------------------------------------------------------------
+// ---- specs to write -----------------------------------------------------------------------------
 
 // The specs to write for one node.
 struct choice {
@@ -338,7 +341,8 @@ static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choic
     return !dice->scratch.failed;
 }
 
-// Returns the layout for all uses of the value of input i; NULL: it has none, or two differ.
+// Returns the layout for all uses of the value of input i. Returns NULL if it has none or if two
+// uses differ.
 static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
 {
     struct tile_layout *found = NULL;
@@ -368,7 +372,8 @@ static bool join_readings(struct dice *dice, struct choice *choice)
 }
 
 // Chooses the layouts that the placement needs as specs of the inputs, usually for all of them.
-static bool say_inputs(struct dice *dice, const struct placement *placement, struct choice *choice)
+static bool choose_inputs(struct dice *dice, const struct placement *placement,
+                          struct choice *choice)
 {
     bool all = chance(dice, 80);
     for (size_t i = 0; i < choice->n_in; i++) {
@@ -384,15 +389,15 @@ static bool say_inputs(struct dice *dice, const struct placement *placement, str
         if (!choice->in[i])
             return false;
         if (!tsr__layout_equal(layout, choice->in[i]))
-            choice->in[i] = NULL; // would be read as fewer shards: no spec
+            choice->in[i] = NULL; // it would be read as fewer shards: write no spec
     }
     return join_readings(dice, choice);
 }
 
-// True if the solver finds a valid placement from the inputs alone. It may differ from the drawn
-// one.
-static bool holds(struct dice *dice, const struct rule *rule, const struct choice *choice,
-                  bool *cut)
+// True if node_placement.c finds a valid placement from the inputs alone. It may differ from the
+// drawn one.
+static bool is_valid_choice(struct dice *dice, const struct rule *rule, const struct choice *choice,
+                            bool *cut)
 {
     struct solve solve;
     if (!tsr__solve_init(&solve, &dice->scratch, &dice->scratch, rule, dice->n_all))
@@ -415,7 +420,7 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
 
 // ---- any layout of a tensor --------------------------------------------------------------------
 
-// Shards a dimension by one axis: the dimension itself, or one of two factors of it.
+// Shards a dimension by one axis: the full dimension, or one of two factors of it.
 static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_dim *dim,
                     int *factor)
 {
@@ -438,9 +443,10 @@ static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_d
     return true;
 }
 
-// axis_of: by dimension, the axis of the grid that shards it; not used for unsharded dimensions.
-static struct tile_layout *own(struct dice *dice, const struct grid *grid,
-                               struct tile_layout *layout, const int *axis_of)
+// Sets the owners of a layout. axis_of[d] is the axis of the grid that shards dimension d; it is
+// not used for unsharded dimensions.
+static struct tile_layout *set_owners(struct dice *dice, const struct grid *grid,
+                                      struct tile_layout *layout, const int *axis_of)
 {
     struct tile_owner *pairs = ARENA_ARRAY(&dice->scratch, struct tile_owner, (size_t)grid->n);
     if (!layout || !pairs)
@@ -481,7 +487,7 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
                 draw_shares(dice, grid.axes[a], size_of(dice, shape->dims[axis]));
     }
     struct tile_layout *layout =
-        own(dice, &grid, tsr__layout_cut(&dice->scratch, shape->rank, dims), axis_of);
+        set_owners(dice, &grid, tsr__layout_cut(&dice->scratch, shape->rank, dims), axis_of);
     if (layout)
         return tsr__layout_canonical(&dice->scratch, layout, shape);
     return NULL;
@@ -495,7 +501,8 @@ static bool movable(const struct shape *shape)
 }
 
 // Outputs get no spec, the layout that results, or any other layout.
-static bool say_outputs(struct dice *dice, const struct placement *placement, struct choice *choice)
+static bool choose_outputs(struct dice *dice, const struct placement *placement,
+                           struct choice *choice)
 {
     for (size_t i = 0; i < choice->n_out; i++) {
         const tsr_value *value = tsr_node_output(choice->node, i);
@@ -516,8 +523,8 @@ static bool say_outputs(struct dice *dice, const struct placement *placement, st
     return true;
 }
 
-// For a node that is not sharded: sometimes it runs on some devices only.
-static bool say_whole(struct dice *dice, struct choice *choice)
+// For a node that is not sharded: sometimes lets it run on some devices only.
+static bool choose_unsharded(struct dice *dice, struct choice *choice)
 {
     struct grid grid;
     if (!chance(dice, 25))
@@ -563,7 +570,7 @@ static tsr_status write_choice(struct dice *dice, const struct choice *choice)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// One attempt; *done: it is valid and stored in *choice.
+// Makes one attempt. *done is set if it is valid; the specs are then in *choice.
 static bool try_node(struct dice *dice, const struct rule *rule, struct choice *choice, bool *done)
 {
     struct grid grid;
@@ -575,15 +582,15 @@ static bool try_node(struct dice *dice, const struct rule *rule, struct choice *
         return false;
     if (!draw_factors(dice, finer, &grid, factor))
         return true;
-    if (!place(dice, finer, &grid, factor, &placement) || !say_inputs(dice, &placement, choice))
+    if (!place(dice, finer, &grid, factor, &placement) || !choose_inputs(dice, &placement, choice))
         return false;
-    if (!holds(dice, rule, choice, &cut) || !cut)
+    if (!is_valid_choice(dice, rule, choice, &cut) || !cut)
         return !dice->scratch.failed;
     *done = true;
-    return say_outputs(dice, &placement, choice);
+    return choose_outputs(dice, &placement, choice);
 }
 
-// False: out of memory. If no attempt is valid, the node stays unsharded.
+// Returns false if out of memory. If no attempt is valid, the node stays unsharded.
 static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     const struct rule *rule = tsr__rule_of(&dice->scratch, node, dice->shapes);
@@ -600,11 +607,11 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
         if (done)
             return true;
     }
-    return begin_choice(dice, node, choice) && (stays || say_whole(dice, choice));
+    return begin_choice(dice, node, choice) && (stays || choose_unsharded(dice, choice));
 }
 
 // Removes specs of an earlier draw, so that the result depends on the seed only. Removing the last
-// one may also remove the entry, which leaves `nc` dangling.
+// one may also remove the entry; `nc` is then invalid.
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -667,7 +674,7 @@ static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 
 // ---- stages ------------------------------------------------------------------------------------
 
-// If the graph has stages, they stay, and the model is sharded within them.
+// True if the graph already has stages. They stay, and the model is sharded within them.
 static bool has_stages(const tsr_graph *graph, const tsr_config *config)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -679,7 +686,7 @@ static bool has_stages(const tsr_graph *graph, const tsr_config *config)
     return false;
 }
 
-// False: a value has a type that cannot be sent from one stage to the next.
+// Returns false if a value has a type that cannot be sent from one stage to the next.
 static bool all_can_move(const struct dice *dice, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
@@ -714,9 +721,9 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// In one of five draws the model is first divided into stages. It must have more than two nodes and
-// no stages yet; there must be more than one device, and all values must be transferable. The draw
-// depends on the seed, so a seed always gives the same annotations.
+// In one of five draws the model is first divided into stages. For that it must have more than two
+// nodes and no stages, there must be more than one device, and all values must be transferable. The
+// draw depends only on the seed, so a seed always gives the same annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

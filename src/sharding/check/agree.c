@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// agree.c - the checker for one operator: are the shardings of a node's inputs consistent?
+// agree.c - checks whether the shardings of a node's inputs are consistent under the rule of its
+// operator.
 //
-// The solver tests each explicit layout, first alone, then together with those before it. A layout
-// that does not fit alone is a sharding that this operator does not support here: a warning. One
-// that fits alone but not together contradicts another sharding: an error that names both and gives
-// the layout that the second should have. Outputs are not checked: an output that is requested in
-// another layout is resharded.
+// Each explicit layout is tested alone, then together with those before it. If a layout does not
+// fit alone, this operator does not support the sharding: a warning. If it fits alone but not
+// together, it contradicts another sharding: an error that names both and gives the layout that the
+// second should have. Outputs are not checked: an output that is requested in another layout is
+// resharded.
 //
 //     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
 //     X {1,2} and W {2,1}:   both shard k: consistent
@@ -19,13 +20,14 @@
 #include "sharding/check/agree.h"
 #include "sharding/flow/flow.h"
 
-// A layout that is given for an input: by a spec, or (formalism) by the producer of the value.
+// The layout of an input: from a spec, or in the formalism from the producer of the value.
 struct given {
     int input;
     const tsr_value *value;
     struct tile_layout *layout;
     struct shape shape;
-    bool sharded; // also true for {2,1:(0,1),(0,1)}, whose layout is the full tensor on 0 and 1
+    // also true for {2,1:(0,1),(0,1)}, whose canonical layout is the full tensor on 0 and 1
+    bool sharded;
 };
 // The check of one node. `given` is in the order of the inputs. If two layouts contradict each
 // other, the later one is reported.
@@ -36,8 +38,8 @@ struct agree {
     const struct rule *rule;
     int64_t n_all;
     bool remarks;
-    bool *uncut; // set if a warning says that the node runs unsharded
-    // provides layouts for inputs without a spec; NULL: those are not checked
+    bool *uncut; // set if a warning reports that the node runs unsharded
+    // provides layouts for inputs without a spec; NULL: those inputs are not checked
     const struct flow *assumed;
     struct given *given;
     size_t n;
@@ -93,16 +95,16 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
     return !agree->arena->failed;
 }
 
-// Adds an explicit layout to the solver. Every sharded axis must fit the rule. Axes that the layout
-// does not shard stay unsharded from here on.
+// Adds an explicit layout to the placement. Every sharded axis must fit the rule. Axes that the
+// layout does not shard stay unsharded from here on.
 static bool take(struct solve *solve, const struct given *given)
 {
     solve->strict = !given->sharded;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
-// Creates a solver that knows the rule only. A failed take leaves it unusable, so every attempt
-// starts with a new one.
+// Starts a new placement that knows only the rule. A failed take leaves it unusable, so every
+// attempt starts with a new one.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
     if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
@@ -111,9 +113,10 @@ static bool begin(const struct agree *agree, struct solve *solve)
     return true;
 }
 
-// Returns the layout that `by` alone requires of the input of `given`, as text. NULL: unknown.
-static const char *demanded(const struct agree *agree, const struct given *by,
-                            const struct given *given)
+// Returns the layout that `by` alone requires for the input of `given`, as text, or NULL if
+// unknown.
+static const char *required_layout(const struct agree *agree, const struct given *by,
+                                   const struct given *given)
 {
     struct solve solve;
     struct placement placement;
@@ -129,7 +132,7 @@ static const char *demanded(const struct agree *agree, const struct given *by,
     return NULL;
 }
 
-// Reports that `given` contradicts `by`; `why` is the reason from the solver.
+// Reports that `given` contradicts `by`, with the reason `why`.
 static void report_conflict(const struct agree *agree, const struct given *given,
                             const struct given *by, const char *why)
 {
@@ -138,7 +141,7 @@ static void report_conflict(const struct agree *agree, const struct given *given
                theirs = tsr__notation_print(agree->arena, by->layout);
     const char *wanted = NULL;
     if (agree->rule)
-        wanted = demanded(agree, by, given);
+        wanted = required_layout(agree, by, given);
     const char *hint = "shard the inputs so that what belongs together lies on the same devices";
     if (wanted)
         hint = tsr__arena_printf(agree->arena, "to agree with '" STR_FMT "', shard it as %s",
@@ -151,9 +154,9 @@ static void report_conflict(const struct agree *agree, const struct given *given
               why);
 }
 
-// Returns the first earlier layout that contradicts layout i on its own. If no single one does,
-// returns the one just before i. i is at least 1, because the first layout always fits.
-static const struct given *culprit(const struct agree *agree, size_t i)
+// Returns the first earlier layout that contradicts layout i by itself. If none does, returns the
+// one just before i. i is at least 1, because the first layout always fits.
+static const struct given *find_contradiction(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
         struct solve solve;
@@ -176,8 +179,8 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// Like judge, but without diagnostics. Used for the second rule of an operator: the node is
-// consistent if either rule fits.
+// As check_layouts, but without diagnostics. It is used for the second rule of an operator: the
+// node is consistent if either rule fits.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
@@ -189,9 +192,9 @@ static bool fits_all(const struct agree *agree)
     return true;
 }
 
-// Adds at most one diagnostic, because the solver is unusable after a contradiction. False: out of
-// memory.
-static bool judge(const struct agree *agree)
+// Reports at most one problem, because the placement is unusable after a contradiction. Returns
+// false if out of memory.
+static bool check_layouts(const struct agree *agree)
 {
     struct solve all, alone;
     if (!begin(agree, &all))
@@ -208,7 +211,7 @@ static bool judge(const struct agree *agree)
         if (take(&all, given))
             continue;
         if (!agree->arena->failed)
-            report_conflict(agree, given, culprit(agree, i), all.wrong);
+            report_conflict(agree, given, find_contradiction(agree, i), all.wrong);
         return !agree->arena->failed;
     }
     return true;
@@ -224,7 +227,7 @@ static bool share_device(const struct tile_layout *a, const struct tile_layout *
 
 // Unsharded inputs must have a device in common, on which the node runs. Intersects the devices of
 // all inputs.
-static bool judge_unsharded(struct agree *agree)
+static bool check_unsharded(struct agree *agree)
 {
     if (agree->n == 0)
         return true;
@@ -248,9 +251,9 @@ static bool judge_unsharded(struct agree *agree)
     return common != NULL;
 }
 
-// Checks the inputs that have specs; with `assumed`, also those that have none. The cheap tests
-// come first: inputs that are all unsharded need no rule. An operator may have a second rule
-// (tsr__rule_strided). The flow uses either one, so the node is consistent if one fits.
+// Checks the inputs that have specs and, with `assumed`, also those that have none. The cheap tests
+// come first: if all inputs are unsharded, no rule is needed. An operator may have a second rule
+// (tsr__rule_strided). The flow uses either, so the node is consistent if one fits.
 static bool agreement(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     bool cut = false;
@@ -262,7 +265,7 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
     for (size_t i = 0; i < agree->n; i++)
         cut = cut || !tsr__layout_is_whole(agree->given[i].layout);
     if (!cut)
-        return !agree->assumed || judge_unsharded(agree);
+        return !agree->assumed || check_unsharded(agree);
     struct control bodies;
     if (tsr__control_of(agree->node, &bodies))
         return true; // the flow checks the inputs of bodies
@@ -277,10 +280,10 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
     }
     const struct rule *first = agree->rule;
     agree->rule = tsr__rule_strided(agree->arena, agree->node, shapes);
-    if (agree->rule && fits_all(agree)) // without diagnostics
+    if (agree->rule && fits_all(agree)) // fits_all reports nothing
         return true;
     agree->rule = first;
-    return !agree->arena->failed && judge(agree);
+    return !agree->arena->failed && check_layouts(agree);
 }
 
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *node,

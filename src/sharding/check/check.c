@@ -11,31 +11,31 @@
 //
 //     node 7 is the third annotated one: node_mark 3; its inputs X, W and output Y get of_node 3
 //     a spec of Z: of_node[Z] is 0 or an older mark, so this node does not use Z:
-//       spec-value-unknown or shard-value
+//         spec-value-unknown or shard-value
 //     two specs of X in one entry: the second finds of_spec[X] equal to entry_mark: spec-twice
 #include "sharding/check/agree.h"
 #include "sharding/layouts/examine.h"
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-#define CANDIDATES_MAX  256 // limit of names to search for a "did you mean"
+#define CANDIDATES_MAX  256 // limit of names that are searched for a "did you mean"
 #define STAGE_WALKS_MAX 256 // limit of configurations whose stages are checked along the graph
 #define SCRATCH_MAX     1048576
 #define FLOW_NODES_MAX                                                                             \
     20000 // of the main graph, times configurations: above, shardings are not followed
 
-// What the check of the nodes has found about a declared configuration.
+// What the check of the nodes found about a declared configuration.
 struct config_state {
     const tsr_config *config;
     uint32_t seen_at;   // mark of the last node with an entry for it
-    int64_t last_stage; // of the last node in file order; -1: none yet
-    bool descends;      // some stage is smaller than the one before it
-    bool places; // a spec of a node with a stage names a device other than the one of its stage
+    int64_t last_stage; // stage of the last node in file order; -1: none yet
+    bool descends;      // a stage is smaller than the one before it
+    bool places;        // a spec of a node with a stage names another device than that of the stage
     const tsr_node *beyond; // first node whose stage is not a device index; NULL: none
 };
 
 // A node that a warning has already reported as running unsharded.
-struct told {
+struct reported_node {
     uint32_t node;
     const tsr_config *config;
 };
@@ -53,7 +53,7 @@ struct check {
     uint32_t *of_node; // by value id: mark of the last node that has it as input or output
     uint32_t *of_spec; // by value id: mark of the last entry with a spec for it
     size_t n_ids;
-    VEC(struct told) told; // node ids of model_to_follow
+    VEC(struct reported_node) reported; // node ids refer to model_to_follow
     struct shapes *shapes; // inferred when first needed, for a value without a declared shape
     uint32_t node_mark, entry_mark;
     size_t errors; // errors in the session before this check
@@ -69,7 +69,8 @@ struct check {
          ? tsr__arena_printf(&(c)->scratch, __VA_ARGS__).p                                         \
          : NULL)
 
-// Place of a diagnostic about the model or, if `config` is not NULL, about a configuration.
+// Returns the place of a diagnostic about the model or, if `config` is not NULL, about a
+// configuration.
 static struct place place_model(const struct check *check, const tsr_config *config)
 {
     struct place at = PLACE_NONE;
@@ -185,7 +186,7 @@ static const char *nearest_value(struct check *check, const tsr_node *node, stru
 }
 
 // True if the spec refers to an input or output of this node; otherwise reports an error. A
-// placeholder value (home NULL) means that no visible graph has the name.
+// placeholder value (its `home` is NULL) means that no visible graph has the name.
 static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
                              const tsr_value *value)
 {
@@ -217,8 +218,8 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// True if there are more shards than elements, or if the spec states another size: "4/2*16" means
-// 64 elements, but the dimension has 32.
+// True if there are more shards than elements, or if the spec states another size. "4/2*16" means
+// 64 elements, but the dimension may have 32.
 static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
 {
     int64_t product = 1;
@@ -250,8 +251,8 @@ static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 }
 
 // Returns the declared shape, or else the inferred one. If the spec does not fit the declared
-// shape, the declaration may be wrong (an output of [1, 3] where the inputs give [10, 3]). Then the
-// shape inferred from the inputs is used, as in the planner and in partition.
+// shape, the declaration may be wrong: an output may be declared as [1, 3] although the inputs give
+// [10, 3]. Then the shape inferred from the inputs is used, as in the planner and in partition.
 static struct shape shape_of(struct check *check, const tsr_value *value, const tsr_spec *spec)
 {
     struct shape shape = tsr__declared_shape(&check->scratch, value);
@@ -337,7 +338,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
-// Returns the model to which the node and value ids in check->told and check->shapes refer.
+// Returns the model to which the node and value ids in check->reported and check->shapes refer.
 static tsr_model *model_to_follow(const struct check *check)
 {
     if (check->inlined)
@@ -345,8 +346,8 @@ static tsr_model *model_to_follow(const struct check *check)
     return check->model;
 }
 
-// check_model tests scratch.failed at its end for lack of memory. Nodes with a warning are
-// recorded, so that the flow does not report them again.
+// Nodes with a warning are recorded, so that the flow does not report them again. check_model tests
+// scratch.failed at its end.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
@@ -355,14 +356,15 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
     if (!check->shapes ||
         !tsr__check_agreement(&check->scratch, check->shapes, node, nc, check->remarks, &uncut))
         check->scratch.failed = true;
-    struct told *told = NULL;
+    struct reported_node *reported = NULL;
     if (uncut)
-        told = vec_push(&check->arena, &check->told);
-    if (told)
-        *told = (struct told){tsr__node_id(node), tsr_node_config_target(nc)};
+        reported = vec_push(&check->arena, &check->reported);
+    if (reported)
+        *reported = (struct reported_node){tsr__node_id(node), tsr_node_config_target(nc)};
 }
 
-// Checks the rule of the operator only if the specs have no errors: an invalid spec has no layout.
+// Checks the rule of the operator only if the specs have no errors, because an invalid spec has no
+// layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_target(nc);
@@ -414,7 +416,7 @@ static void check_node(struct check *check, const tsr_node *node)
 
 // ---- stages -------------------------------------------------------------------------------------
 
-// Stage of a node in a configuration; -1: none.
+// Returns the stage of a node in a configuration, or -1.
 static int64_t stage_of(const tsr_node *node, struct str config)
 {
     int64_t stage;
@@ -463,9 +465,9 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
         STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
-// Checks the stages of one configuration along the data flow, also through nodes without a stage. A
-// node that reads a value of a later stage is an error. If the configuration has device names, it
-// is a single note instead.
+// Checks the stages of one configuration along the data flow, also through nodes without a stage.
+// It is an error if a node reads a value of a later stage. If the configuration has device names,
+// it is a single note instead.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
@@ -488,7 +490,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
             }
             if (own >= 0) {
                 report_order(check, node, config, value, own, r);
-                break; // one report per node
+                break; // one diagnostic per node
             }
             latest = *r;
         }
@@ -509,7 +511,7 @@ static void check_stages_have_devices(struct check *check, const struct config_s
 }
 
 // If stages never decrease in file order, no value can flow backwards and the check is skipped. One
-// array serves all configurations; each check clears it first.
+// array serves all configurations and is cleared for each.
 static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;
@@ -539,9 +541,9 @@ static bool check_stages(struct check *check)
 
 // ---- remarks on valid annotations ---------------------------------------------------------------
 
-// True if some node has a sharding or a stage in the configuration. Otherwise the flow would find
-// everything unsharded, at the same cost as any other flow.
-static bool says_anything(const struct check *check, const tsr_config *config)
+// True if a node has a sharding or a stage in the configuration. Otherwise the flow would only find
+// that nothing is sharded.
+static bool has_annotations(const struct check *check, const tsr_config *config)
 {
     int64_t stage;
     const tsr_model *model = model_to_follow(check);
@@ -554,7 +556,7 @@ static bool says_anything(const struct check *check, const tsr_config *config)
     return false;
 }
 
-// Checks every node with the layouts that the finished flow gives to its inputs, as the formalism
+// Checks every node with the layouts that the finished flow gives its inputs, as the formalism
 // requires.
 static bool check_formally(struct arena *arena, const struct flow *flow)
 {
@@ -570,27 +572,27 @@ static bool check_formally(struct arena *arena, const struct flow *flow)
 }
 
 // Propagates the shardings of one configuration through the graph as partition does. Reports nodes
-// that run unsharded despite their annotation, transfers, and work that is done twice. Errors of
-// the flow itself are not reported. Nodes that check_operator has already reported (check->told)
-// get no second warning.
-static void remark(struct check *check, const tsr_config *config)
+// that run unsharded despite their annotation, reshards, and repeated work. Errors of the flow
+// itself are not reported. Nodes that check_operator has already reported (check->reported) get no
+// second warning.
+static void report_remarks(struct check *check, const tsr_config *config)
 {
     struct arena arena;
     tsr_model *model = model_to_follow(check), *made = NULL;
     tsr__arena_init(&arena, check->session);
-    bool *told = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
-    if (!told) {
+    bool *reported = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
+    if (!reported) {
         check->arena.failed = true;
         return; // the arena is empty
     }
-    for (size_t i = 0; i < check->told.n; i++)
-        told[check->told.at[i].node] |= check->told.at[i].config == config;
-    struct flow_work work = {.shapes = check->shapes, .told = told};
-    int say = SAY_NO_ERROR;
+    for (size_t i = 0; i < check->reported.n; i++)
+        reported[check->reported.at[i].node] |= check->reported.at[i].config == config;
+    struct flow_work work = {.shapes = check->shapes, .reported = reported};
+    int report = REPORT_NO_ERRORS;
     if (check->remarks)
-        say |= SAY_UNCUT | SAY_MOVES | SAY_REPEATED_WORK;
+        report |= REPORT_UNSHARDED | REPORT_RESHARDS | REPORT_REPEATED_WORK;
     bool ok = tsr__flow_start(&work, &arena, model, config) &&
-              tsr__flow_forward(&work, say, NULL) &&
+              tsr__flow_forward(&work, report, NULL) &&
               (!check->remarks || tsr__flow_expand(&arena, work.flow, &made));
     if (ok && check->formal)
         ok = check_formally(&arena, work.flow);
@@ -599,8 +601,8 @@ static void remark(struct check *check, const tsr_config *config)
     tsr__arena_free(&arena);
 }
 
-// Runs one flow per selected configuration that has annotations. The total number of nodes is
-// limited, so that a file with thousands of configurations does not cost thousands of flows.
+// Runs one flow per selected configuration that has annotations. The total number of visited nodes
+// is limited, so that a file with thousands of configurations does not cost thousands of flows.
 static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);
@@ -610,7 +612,7 @@ static void check_flows(struct check *check)
         if (model != check->model) // a copy with inlined calls
             config = tsr_model_find_config(model, tsr_config_name(config));
         if (!chosen(check, tsr_config_name(config)) ||
-            tsr_config_devices(config) > SOLVE_MAX_DEVICES || !says_anything(check, config))
+            tsr_config_devices(config) > SOLVE_MAX_DEVICES || !has_annotations(check, config))
             continue;
         if (n > left) {
             struct place at = place_model(check, config);
@@ -620,7 +622,7 @@ static void check_flows(struct check *check)
             return;
         }
         left -= n;
-        remark(check, config);
+        report_remarks(check, config);
         if (check->arena.failed)
             return;
     }

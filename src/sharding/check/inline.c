@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // inline.c - replaces calls of model-local functions by their bodies, so that later passes see
-// operators only. A call stays, and runs unsharded, if its body would mean something else in the
-// caller.
+// operators only. If the body would mean something else in the caller, the call stays and runs
+// unsharded.
 //
 // Each round replaces all calls in the main graph and its subgraphs, until none is left.
 //     f calls g twice and main calls f once: round 1 replaces f by two calls of g, round 2 replaces
@@ -11,8 +11,8 @@
 #define MAX_ROUNDS 64 // maximum depth of nested calls
 
 // Functions that call others twice grow exponentially: 40 functions that each double take 2 KB in
-// the file and expand to 10^12 nodes. So the number of expanded nodes is limited. The limit is
-// NODES_LEAST plus NODES_TIMES for each node of the file, and at most NODES_MOST.
+// the file and expand to 10^12 nodes. So the number of expanded nodes is limited to NODES_LEAST
+// plus NODES_TIMES for each node of the file, and at most NODES_MOST.
 #define NODES_LEAST ((size_t)1 << 17)
 #define NODES_TIMES 256 // per node in the file
 #define NODES_MOST  ((size_t)1 << 22)
@@ -31,9 +31,9 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node)
     return graph != tsr_model_graph(model);
 }
 
-// True if the call can be inlined. A call stays if its body would mean something else in the
-// caller, for example because of other operator sets.
-static bool can_go(const tsr_node *node)
+// True if the call can be inlined. It cannot if its body would mean something else in the caller,
+// for example because of other operator sets.
+static bool can_inline(const tsr_node *node)
 {
     const char *whole;
     return tsr__is_call(node, &whole) && !whole;
@@ -45,22 +45,23 @@ bool tsr__has_calls(const tsr_model *model)
         return false;
     for (const tsr_node *node = tsr_model_next_node(model, NULL);
          node && !tsr__in_function(model, node); node = tsr_model_next_node(model, node))
-        if (can_go(node))
+        if (can_inline(node))
             return true;
     return false;
 }
 
 // True for a call in a subgraph of another call. It is inlined after the outer call.
-static bool waits(const tsr_node *node)
+static bool is_in_call(const tsr_node *node)
 {
     for (node = tsr_graph_owner(tsr_node_graph(node)); node;
          node = tsr_graph_owner(tsr_node_graph(node)))
-        if (can_go(node))
+        if (can_inline(node))
             return true;
     return false;
 }
 
-//     1000 nodes in the file: 2^17 + 256 000 = 387 072 nodes; from 16 384 nodes on: 2^22
+// Example: 1000 nodes in the file allow 2^17 + 256 000 = 387 072 nodes. From 16 384 nodes on, the
+// limit is 2^22.
 static struct budget budget_of(const tsr_model *model)
 {
     size_t n = tsr__model_node_ids(model);
@@ -72,7 +73,8 @@ static struct budget budget_of(const tsr_model *model)
     return (struct budget){.left = all, .all = all};
 }
 
-// Number of specs of a call. Each is copied to every node of the body that uses the value.
+// Returns the number of specs of a call. Each is copied to every node of the body that uses the
+// value.
 static size_t spec_count(const tsr_node *node)
 {
     size_t count = 0;
@@ -111,8 +113,8 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
         if (tsr__in_function(model, node))
-            break; // functions come last in the order
-        if (!can_go(node) || waits(node))
+            break; // nodes of functions come last
+        if (!can_inline(node) || is_in_call(node))
             continue;
         tsr_node **slot = vec_push(arena, &calls);
         if (slot)

@@ -2,9 +2,9 @@
 // recursion.c - finds functions that call themselves, directly or through others. No engine can run
 // them, and inlining would not end.
 //
-// A depth-first search along calls with an explicit stack (a chain of calls may be as long as there
-// are functions). White: not seen; grey: on the path from the start; black: done. A call of a grey
-// function is a cycle.
+// It is a depth-first search along calls with an explicit stack, because a chain of calls may be as
+// long as there are functions. White: not seen; grey: on the current path; black: done. A call of a
+// grey function is a cycle.
 #include "sharding/layouts/internal.h"
 
 enum colour { WHITE, GREY, BLACK };
@@ -29,7 +29,7 @@ static void enter(struct walk *walk, const tsr_function *function)
         (struct step){function, tsr_graph_first(tsr_function_graph(function))};
 }
 
-// Returns the next node in the same body, including nodes of subgraphs. NULL: it was the last one.
+// Returns the next node in the same body, including nodes of subgraphs, or NULL after the last one.
 static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *node)
 {
     const tsr_node *next = tsr_model_next_node(walk->model, node);

@@ -4,14 +4,15 @@
 //
 // The flow finds these nodes and the layouts of their values. They are replaced in a copy of the
 // model. The layouts of the old node's inputs and outputs become specs of the new nodes that read
-// and produce them; the flow derives everything between. The rules define the replacements.
+// and produce them. The flow derives the layouts in between. The rules define the replacements.
 //
 //     Softmax(x), x {1,2:0,1} sharded along the softmax axis, becomes ReduceMax, Sub, Exp,
-//       ReduceSum,
-//     Div. The nodes that read x get the spec {1,2:0,1} for x; Div gets {1,2:0,1} for the result.
+//     ReduceSum, Div. The nodes that read x get the spec {1,2:0,1} for x; Div gets {1,2:0,1} for
+//     the result.
 //
 // A replacement may itself contain such nodes. A node that cannot be replaced stays unsharded,
-// which changes the layouts of others. So the flow runs again after each round, until none is left.
+// which changes the layouts of other nodes. So the flow runs again after each round, until no such
+// node is left.
 #include "sharding/layouts/internal.h"
 
 #define MAX_ROUNDS 32 // after this number of rounds, the remaining nodes stay unsharded
@@ -35,8 +36,8 @@ static bool any_cuts_statistics(const struct flow *flow)
     return false;
 }
 
-// Finds the configuration in the copy. A clone has its configurations in the same order.
-static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const tsr_config *config)
+// Finds the configuration in the copy, which has its configurations in the same order.
+static tsr_config *config_in_copy(tsr_model *copy, const tsr_model *model, const tsr_config *config)
 {
     size_t n = size_min(tsr_model_config_count(model), tsr_model_config_count(copy));
     for (size_t i = 0; i < n; i++)
@@ -103,7 +104,7 @@ static tsr_status move_specs(const struct expanded *expanded, const struct node_
     return TSR_OK;
 }
 
-// *n_made: number of nodes that replace the old one.
+// *n_made is the number of nodes that replace the old one.
 static tsr_status expand_node(struct arena *arena, const struct flow *flow,
                               const struct node_flow *nf, tsr_node *twin, tsr_config *config,
                               size_t *n_made)
@@ -123,7 +124,7 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
     return move_specs(&expanded, nf, config);
 }
 
-// ---- all of them -------------------------------------------------------------------------------
+// ---- all nodes ----------------------------------------------------------------------------------
 
 // State that is kept between rounds.
 struct rounds {
@@ -132,12 +133,13 @@ struct rounds {
     bool *keep;      // nodes of the flow's model that cannot be replaced
 };
 
-// While a copy is made: the original node of each of its nodes, in order.
+// The original node of each node of the copy, in order, while the copy is made.
 struct origins {
     VEC(size_t) at;
 };
 
-// Returns the node of the original model that node i of this flow is, or was expanded from.
+// Returns the node of the original model that node i of this flow is, or from which it was
+// expanded.
 static size_t origin_of(const struct flow *flow, size_t i)
 {
     if (flow->origin)
@@ -193,7 +195,7 @@ static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, s
 }
 
 // Replaces all such nodes in a copy and returns the flow of the copy. If a node cannot be replaced,
-// keeps it and returns a new flow of the same model. NULL: failed.
+// keeps it and returns a new flow of the same model. Returns NULL after a failure.
 static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool last)
 {
     tsr_model *copy;
@@ -203,7 +205,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
         rounds->keep = ARENA_ARRAY(rounds->arena, bool, flow->n_nodes + 1);
     if (!rounds->keep || tsr_model_clone(flow->model, &copy) != TSR_OK)
         return NULL;
-    tsr_config *config = twin_config(copy, flow->model, flow->config);
+    tsr_config *config = config_in_copy(copy, flow->model, flow->config);
     // the last round treats every node as not replaceable
     tsr_status st = TSR_UNSUPPORTED;
     if (config && !last)
@@ -224,7 +226,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     }
     if (!next)
         return NULL;
-    next->before = flow->before; // from the first round
+    next->before = flow->before; // the flow of the first round
     if (!next->before)
         next->before = flow;
     return next;
@@ -233,7 +235,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
 // Reports nodes that stay unsharded, which is known only after the last round. The first flow has
 // reported its own nodes. This adds nodes that cannot be replaced, and nodes that are replaced but
 // partly unsharded (the last Where of a OneHot of unknown depth).
-static void say_uncut(const struct flow *flow, tsr_session *session)
+static void report_unsharded(const struct flow *flow, tsr_session *session)
 {
     const struct node_flow *said = NULL;
     for (size_t i = 0; i < flow->n_nodes; i++) {
@@ -253,7 +255,7 @@ static void say_uncut(const struct flow *flow, tsr_session *session)
     }
 }
 
-// The flows of all rounds stay in the arena; of the copies only the last one is kept. The caller
+// The flows of all rounds stay in the arena. Of the copies only the last one is kept; the caller
 // frees it after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
@@ -262,7 +264,7 @@ struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model 
     while (flow && any_cuts_statistics(flow))
         flow = next_round(&rounds, flow, round++ >= MAX_ROUNDS);
     if (flow && flow->before)
-        say_uncut(flow, arena->session);
+        report_unsharded(flow, arena->session);
     if (!flow) {
         tsr_model_free(rounds.made);
         rounds.made = NULL;

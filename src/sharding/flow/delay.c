@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// delay.c - delays the all-reduce of partial sums until they have been added to others: one
-// communication in place of several. The model's metadata names the delayed values, because
-// annotations cannot express this.
+// delay.c - delays the all-reduce of partial sums until they have been added to other partial sums.
+// This replaces several communications by one. The model's metadata names the delayed values,
+// because annotations cannot express this.
 //
 // A value may stay a partial sum if all its readers accept partial inputs (rules: linear.c), on the
-// same devices and in the same layout. All members of a group must hold the same shard of the
+// same devices and in the same layout. All members of a group must have the same shard of the
 // reader's output.
 //
 //     Y = A x B and Z = C x D, both with the inner dimension sharded over devices 0 and 1; R = Y +
-//       Z
-//     at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
-//     delayed: each device adds what it has, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)
+//     Z at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
+//     delayed: each device adds its own, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)
 //
 // If a bias is replicated, R = Y + bias, only one of the two devices may add it: R0 = Y0 + bias and
 // R1 = Y1. So a node that reads partial sums records which of its inputs are partial (pending). Its
-// own output becomes the pending sum: it takes over the groups and the reduction of its producer.
+// own output is then a partial sum, with the groups and the reduction of its producer.
 #include "sharding/layouts/internal.h"
 
-// State of the pass. `from` and `fits` are used to decide whether the sum of one node can be
-// delayed; check_reader tests one reader at a time.
+// State of the pass. check_reader tests one reader of `from` at a time and clears `fits` if the
+// reader does not accept a partial sum.
 struct delay {
     struct flow *flow;
     bool *asked;      // by value id: the metadata names it
@@ -41,7 +40,7 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
     return true;
 }
 
-// True if both have the same devices in the same order: partial sums are added member by member.
+// True if both have the same devices in the same order. Partial sums are added member by member.
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
     if (x->n_groups != y->n_groups || x->combine != y->combine)
@@ -76,7 +75,8 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
-// Unknown shapes are assumed to differ: then the sum is reduced at once, which is always correct.
+// Unknown shapes are treated as different. The sum is then reduced at once, which is always
+// correct.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -88,8 +88,8 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
-// Adding a partial [8,1] to [8,6] gives a partial [8,6], which is larger to reduce than before. So
-// this is refused.
+// Example: adding a partial [8,1] to [8,6] gives a partial [8,6], which is larger to reduce than
+// before. So this is rejected.
 enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_way way = tsr__rule_sum(node, input);
@@ -101,7 +101,7 @@ enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, si
     return way;
 }
 
-// NULL: the value is an input of the model, a constant, or produced in a body.
+// Returns NULL if the value is an input of the model, a constant, or produced in a body.
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
     const tsr_node *node = NULL;
@@ -133,10 +133,10 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
-// True if the reader accepts a partial input. It must be a node of the main graph that runs by its
-// rule and has no reduction of its own. It must read the value in the producer's layout, and all
-// members of a group must get the same shard of its output. The first reader that fails ends the
-// loop.
+// True if the reader accepts a partial input. It must be a node of the main graph that is placed by
+// its rule and has no reduction of its own. It must read the value in the producer's layout, and
+// all members of a group must get the same shard of its output. The first reader that fails ends
+// the loop.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
@@ -156,8 +156,8 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
 }
 
 // True for sums with one output that the metadata names. The output must not be requested in
-// another layout or be an output of the model. A device in two groups would have to distinguish two
-// sums.
+// another layout and must not be an output of the model. No device may be in two groups, because it
+// would have to distinguish two sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value = NULL;
@@ -173,8 +173,8 @@ static bool may_delay(struct delay *delay, const struct node_flow *nf)
     return delay->fits;
 }
 
-// Partial inputs make the node's output partial. Every delayed input is one that this node can
-// take: check_reader checked that when its producer was visited.
+// Marks partial inputs of the node and makes its output partial. The node accepts every delayed
+// input: check_reader tested that when the producer was visited.
 static bool take_parts(struct arena *arena, const struct delay *delay, struct node_flow *nf)
 {
     for (size_t i = 0; i < tsr_node_input_count(nf->node); i++) {
@@ -195,8 +195,8 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
     return true;
 }
 
-// Skips entries of other configurations. The names point into the metadata's text and are valid as
-// long as it is.
+// Skips entries of other configurations. The names point into the text of the metadata and are
+// valid as long as it is.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
                         struct map *names)
 {

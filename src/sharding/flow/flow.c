@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow.c - propagates the explicit specs of one configuration through one node; flow_model.c visits
-// the nodes of the main graph.
+// flow.c - places one node: combines its explicit specs and the layouts of its inputs to one
+// placement. flow_model.c visits the nodes of the main graph.
 //
-// At each node explicit input specs come first, then explicit output specs, then the layouts in
-// which the other inputs arrive. The solver (node_placement.c) combines them to one placement. A
-// layout that does not fit is left out, and partition reshards the value. If the operator cannot
-// follow its explicit specs, the node runs unsharded and the user gets a warning. Requests of
-// readers (propagate.c) come last. All layouts here are canonical, so equivalent layouts are equal.
-// This module uses no costs and creates no graph.
+// Explicit input specs come first, then explicit output specs, then the layouts in which the other
+// inputs arrive. node_placement.c combines them to one placement. A layout that does not fit is
+// left out, and partition reshards the value. If the operator cannot follow its explicit specs, the
+// node runs unsharded and the user gets a warning. Requests of readers (propagate.c) come last. All
+// layouts here are canonical, so equivalent layouts are equal. This file uses no costs and creates
+// no graph.
 //
 //     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
 //     X {2,1}, W without a spec:   m is in 2 shards; W is a constant and is replicated; Y is {2,1}
@@ -19,8 +19,8 @@
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// The node that is being placed. `in` and `out` are its explicit layouts by slot; take_lists may
-// replace some of them for lists of tensors. explicit_cut: some spec shards its tensor; cut_in: the
+// The node that is being placed. `in` and `out` have its explicit layouts by slot; take_lists may
+// replace some of them for lists of tensors. explicit_cut: some spec shards its tensor. cut_in: the
 // spec of an input does.
 struct step {
     struct flow_work *work;
@@ -33,7 +33,7 @@ struct step {
     bool bound;        // the node must run where one of its lists is stored
 };
 
-// Values of unknown rank (or that are not tensors) are unsharded and get rank 0.
+// Values of unknown rank, and values that are not tensors, are unsharded and get rank 0.
 static int layout_rank(int rank)
 {
     if (rank < 0 || rank > TILE_MAX_RANK)
@@ -58,14 +58,15 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
     return tsr__layout_whole(work->arena, rank, placement->devices, placement->n_devices);
 }
 
-// For a list of tensors, returns the shape of its elements: a list is sharded as they are.
+// Returns the shape of a value. For a list of tensors it is the shape of the elements, because a
+// list is sharded as they are.
 static struct shape shape_of(const struct step *step, const tsr_value *value)
 {
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
-// A constant has no layout: each device stores the part that it needs. The caller may override an
-// initializer that is also an input, so that one has the layout of an input.
+// A constant has no layout: each device stores the part that it needs. An initializer that is also
+// an input can be overridden by the caller, so it is not a constant here.
 static bool is_constant(const tsr_value *value)
 {
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
@@ -73,8 +74,8 @@ static bool is_constant(const tsr_value *value)
 
 // ---- explicit specs
 
-// A value in several slots of the node gets its spec in all of them. The layout is allocated once,
-// in the arena of the results, because it becomes part of the node's flow.
+// Stores the layout of a spec in every slot that has its value. The layout is allocated in the
+// arena of the results, because it becomes part of the node's flow.
 static bool take_spec(struct step *step, const tsr_spec *spec)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -126,7 +127,7 @@ static void inherit_specs(struct step *step)
     }
 }
 
-// False: a spec has no valid layout, or out of memory.
+// Returns false if a spec has no valid layout or if out of memory.
 static bool read_specs(struct step *step)
 {
     for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
@@ -151,15 +152,16 @@ static struct place place_of(const struct step *step, const tsr_value *value)
     return at;
 }
 
-// Records the reason even if nothing is reported, because infer and quality() need it. The first
+// Records the reason even if nothing is reported, because infer.c and quality() need it. The first
 // reason is kept.
-static void report_uncut(struct step *step, const char *why)
+static void report_unsharded(struct step *step, const char *why)
 {
     if (step->nf->replicated)
         return;
     step->nf->replicated = why;
-    const bool *told = step->work->told;
-    if (!(step->work->say & SAY_UNCUT) || (told && told[tsr__node_id(step->node)]))
+    const bool *reported = step->work->reported;
+    if (!(step->work->report & REPORT_UNSHARDED) ||
+        (reported && reported[tsr__node_id(step->node)]))
         return;
     struct place at = place_of(step, NULL);
     tsr__diag(
@@ -182,12 +184,13 @@ static bool within_stage(const struct step *step, const struct tile_layout *layo
 
 // Reports, once per value and layout, that an input without a spec must be resharded. Transfers
 // between stages are not reported.
-static void mention(struct step *step, const tsr_value *value, const struct tile_layout *need)
+static void report_reshard(struct step *step, const tsr_value *value,
+                           const struct tile_layout *need)
 {
     struct flow_work *work = step->work;
     uint32_t id = tsr__value_id(value);
     const struct tile_layout *have = work->flow->values[id];
-    if (!(work->say & SAY_MOVES) || is_constant(value) || !within_stage(step, have) ||
+    if (!(work->report & REPORT_RESHARDS) || is_constant(value) || !within_stage(step, have) ||
         tsr__flow_held(have, need))
         return;
     for (struct flow_noted *noted = work->noted[id]; noted; noted = noted->next)
@@ -247,9 +250,9 @@ static void keep_within(const struct flow_work *work, bool *on)
         on[d] = on[d] && work->within[d];
 }
 
-// Returns the devices of an unsharded node: those of its specs, else those that have all inputs,
-// else all of its stage.
-static bool *whole_devices(struct step *step)
+// Returns the devices of an unsharded node: the devices of its specs, else those that have all
+// inputs, else all devices of its stage.
+static bool *unsharded_devices(struct step *step)
 {
     int64_t n_all = step->work->n_all;
     struct arena *arena = &step->work->scratch;
@@ -295,13 +298,13 @@ static void keep_first(bool *on, int64_t n)
     }
 }
 
-// Places the node unsharded: every device that runs it computes everything. single: only the first
-// device runs it, for nodes that draw random numbers or must not run twice.
-static bool place_whole(struct step *step, const char *why, bool single)
+// Places the node unsharded: every device that runs it computes the full result. With `single` only
+// the first device runs it; this is for nodes that draw random numbers or must not run twice.
+static bool place_unsharded(struct step *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
     struct solve whole;
-    bool *on = whole_devices(step);
+    bool *on = unsharded_devices(step);
     if (!rule || !on)
         return false;
     if (single)
@@ -330,8 +333,8 @@ static bool add(struct step *step, struct solve *solve, bool out, size_t i,
     return tsr__solve_add(solve, out, (int)i, layout, &shape, each_loop, pin);
 }
 
-// Explicit output specs are optional for the solver: if the inputs contradict one, the output is
-// resharded after the node.
+// Explicit output specs are optional: if the inputs contradict one, the output is resharded after
+// the node.
 static void add_outputs(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -345,12 +348,12 @@ static void add_outputs(struct step *step, struct solve *solve)
         if (fits && (same || !step->explicit_in))
             *solve = attempt;
         else if (!step->explicit_in && !tsr__layout_is_whole(step->out[i]))
-            report_uncut(step, attempt.wrong);
+            report_unsharded(step, attempt.wrong);
     }
 }
 
-// Adds layouts in which inputs without a spec arrive. Each split is added if it fits and if it
-// drops no device that explicit specs name. Layouts that are replicated on all devices add nothing.
+// Adds the layouts in which inputs without a spec arrive. Each split is added if it fits and drops
+// no device that explicit specs name. Layouts that are replicated on all devices add nothing.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -371,15 +374,15 @@ static void add_arrivals(struct step *step, struct solve *solve)
     }
 }
 
-// Adds requests of consumers last. A request is kept if the output then has exactly that layout and
-// nothing decided before changes. Axes of statistics are not sharded for a request.
-static void add_wishes(struct step *step, struct solve *solve)
+// Adds the requests of readers last. A request is kept if the output then has exactly that layout
+// and no earlier decision changes. Axes of statistics are not sharded for a request.
+static void add_requests(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
         const struct tile_layout *wish = NULL;
         if (value)
-            wish = step->work->wishes[tsr__value_id(value)];
+            wish = step->work->requests[tsr__value_id(value)];
         if (!wish || step->out[i])
             continue;
         struct solve attempt = tsr__solve_copy(solve);
@@ -400,8 +403,8 @@ static void add_wishes(struct step *step, struct solve *solve)
 }
 
 // Adds layouts by precedence: explicit inputs, explicit outputs, arriving layouts, requests of
-// readers. All but explicit inputs are left out if they do not fit. False: an explicit input does
-// not fit, or out of memory.
+// readers. All but explicit inputs are left out if they do not fit. Returns false if an explicit
+// input does not fit or if out of memory.
 static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
                        struct solve *v)
 {
@@ -418,13 +421,13 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
         return false;
     add_outputs(step, v);
     add_arrivals(step, v);
-    if (step->work->wishes)
-        add_wishes(step, v);
+    if (step->work->requests)
+        add_requests(step, v);
     return true;
 }
 
-// A device with several shards processes each of them if that fits; otherwise it is dropped. In
-// bodies, a device processes one shard only.
+// A device with several shards processes each of them if that is possible; otherwise it is dropped.
+// In bodies a device processes one shard only.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
@@ -443,13 +446,13 @@ static bool place_rule(struct step *step, const struct rule *rule)
     if (fits)
         return tsr__solve_result(&v, step->work->arena, &step->nf->place);
     if (step->explicit_cut)
-        report_uncut(step, why);
-    return place_whole(step, why, false);
+        report_unsharded(step, why);
+    return place_unsharded(step, why, false);
 }
 
 // ---- a node without a rule
 
-// True if the node has tensors and every one has a spec.
+// True if the node has tensors and each of them has a spec.
 static bool all_explicit(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++)
@@ -461,8 +464,8 @@ static bool all_explicit(const struct step *step)
     return step->n_in + step->n_out > 0;
 }
 
-// True if every device of the placement holds one shard of the tensor, and no other device holds
-// any.
+// True if every device of the placement has exactly one shard of the tensor, and no other device
+// has any.
 static bool one_each(const struct step *step, const struct tile_layout *layout)
 {
     const struct placement *placement = &step->nf->place;
@@ -474,13 +477,14 @@ static bool one_each(const struct step *step, const struct tile_layout *layout)
     return true;
 }
 
-// Uses the specs of all tensors as the rule: each device runs the node on its shards of the inputs
-// and gets its shards of the outputs. The user is responsible for the correctness.
-static bool place_told(struct step *step, const char *whole)
+// Places a node without a rule by the specs of all its tensors: each device runs the node on its
+// shards of the inputs and gets its shards of the outputs. The user is responsible for the
+// correctness.
+static bool place_by_specs(struct step *step, const char *whole)
 {
     static const char apart[] =
         "without a rule, each of its devices must hold one shard of every tensor";
-    if (!place_whole(step, whole, false))
+    if (!place_unsharded(step, whole, false))
         return false;
     bool fits = true;
     for (size_t i = 0; i < step->n_in; i++)
@@ -488,10 +492,10 @@ static bool place_told(struct step *step, const char *whole)
     for (size_t i = 0; i < step->n_out; i++)
         fits = fits && (!step->out[i] || one_each(step, step->out[i]));
     if (!fits) {
-        report_uncut(step, apart);
+        report_unsharded(step, apart);
         return true;
     }
-    step->nf->told = true;
+    step->nf->by_specs = true;
     memcpy(step->nf->inputs, step->in, step->n_in * sizeof(*step->in));
     memcpy(step->nf->outputs, step->out, step->n_out * sizeof(*step->out));
     return true;
@@ -499,8 +503,9 @@ static bool place_told(struct step *step, const char *whole)
 
 // ---- a node with two rules
 
-// Rates a placement: first by the number of specs that it keeps, then by its number of parts.
-// Negative: failed. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs them.
+// Rates a placement: first by the number of specs that it keeps, then by its number of parts. A
+// negative result means failure. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs
+// them.
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -522,12 +527,12 @@ static int64_t quality(struct step *step)
 // Places the node without diagnostics, returns the quality and discards the placement.
 static int64_t try_rule(struct step *step, const struct rule *rule)
 {
-    int say = step->work->say;
-    step->work->say = 0;
+    int report = step->work->report;
+    step->work->report = 0;
     int64_t q = -1;
     if (place_rule(step, rule))
         q = quality(step);
-    step->work->say = say;
+    step->work->report = report;
     step->nf->replicated = NULL;
     return q;
 }
@@ -550,7 +555,7 @@ static bool place_better(struct step *step, const struct rule *rule)
 // ---- results
 
 // Returns the layout of one slot: the projection of the placement, or replicated on all devices of
-// a node that runs unsharded. NULL: there is no value, or out of memory.
+// a node that runs unsharded. Returns NULL if there is no value or if out of memory.
 static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
 {
     const struct placement *placement = &step->nf->place;
@@ -565,9 +570,9 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
 }
 
 // Stores the layouts of the outputs. If a spec requests another layout than the node produces, it
-// becomes `wanted`, and readers see the value after that resharding. A trial does not change the
+// becomes `wanted`, and readers get the value after that resharding. A trial does not change the
 // layouts of the values.
-static bool give_results(struct step *step)
+static bool store_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
     for (size_t i = 0; i < step->n_in; i++) {
@@ -577,7 +582,7 @@ static bool give_results(struct step *step)
         if (value && !nf->inputs[i])
             return false;
         if (value && !step->in[i])
-            mention(step, value, nf->inputs[i]);
+            report_reshard(step, value, nf->inputs[i]);
     }
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
@@ -591,7 +596,7 @@ static bool give_results(struct step *step)
             if (!tsr__shapes_is_list(step->work->flow->shapes, value))
                 nf->wanted[i] = step->out[i];
             else if (!tsr__layout_is_whole(step->out[i]))
-                report_uncut(step, "a list is not moved between devices");
+                report_unsharded(step, "a list is not moved between devices");
         }
         if (!step->work->trial)
             step->work->flow->values[tsr__value_id(value)] = tsr__flow_result(nf, i);
@@ -605,8 +610,8 @@ static void report_repeated_work(const struct step *step)
 {
     const struct placement *placement = &step->nf->place;
     int64_t parts = 1;
-    if (!(step->work->say & SAY_REPEATED_WORK) || !step->explicit_cut || step->nf->replicated ||
-        step->nf->told)
+    if (!(step->work->report & REPORT_REPEATED_WORK) || !step->explicit_cut ||
+        step->nf->replicated || step->nf->by_specs)
         return;
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
         parts *= placement->cuts[factor];
@@ -619,8 +624,9 @@ static void report_repeated_work(const struct step *step)
               placement->n_devices, (long long)parts);
 }
 
-// Values that the subgraphs of a node read are treated as its inputs: replicated on its devices.
-static bool mention_captures(struct step *step)
+// Values that the subgraphs of a node read are treated as its inputs: they are replicated on its
+// devices.
+static bool report_captures(struct step *step)
 {
     tsr_value **captures;
     size_t n = tsr__node_captures(step->node, &captures);
@@ -632,21 +638,22 @@ static bool mention_captures(struct step *step)
         if (!need)
             return false;
         if (step->work->flow->values[tsr__value_id(captures[i])])
-            mention(step, captures[i], need);
+            report_reshard(step, captures[i], need);
     }
     return true;
 }
 
 // ---- nodes
 
-// False if the graph is not sorted; reported unless errors are suppressed.
+// Returns false if the graph is not topologically sorted. This is reported unless errors are
+// suppressed.
 static bool inputs_ready(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
         if (!value || step->work->flow->values[tsr__value_id(value)])
             continue;
-        if (step->work->say & SAY_NO_ERROR)
+        if (step->work->report & REPORT_NO_ERRORS)
             return false;
         struct place at = place_of(step, value);
         tsr__diag(step->work->arena->session, DIAG_value_not_ready, &at,
@@ -657,9 +664,9 @@ static bool inputs_ready(struct step *step)
     return true;
 }
 
-// Layouts in the result are stored in work->arena, temporary ones of this node in work->scratch,
-// which is freed after it.
-static bool make_room(struct step *step)
+// Layouts of the result are allocated in work->arena, temporary ones in work->scratch, which is
+// freed after the node.
+static bool allocate(struct step *step)
 {
     struct arena *arena = step->work->arena;
     step->n_in = tsr_node_input_count(step->node);
@@ -673,8 +680,8 @@ static bool make_room(struct step *step)
     return !arena->failed && !step->work->scratch.failed;
 }
 
-// Places a node with bodies and propagates layouts through them on its devices. whole: the reason
-// why the node itself is not sharded, reported if its bodies cannot be sharded either.
+// Places a node with bodies and propagates layouts through them on its devices. `whole` is the
+// reason why the node itself is not sharded; it is reported if its bodies cannot be sharded either.
 static bool place_bodies(struct step *step, const char *whole)
 {
     struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
@@ -686,7 +693,7 @@ static bool place_bodies(struct step *step, const char *whole)
     if (!tsr__flow_bodies(step->work, &ask))
         return false;
     if (step->explicit_cut && (ask.why || !step->nf->bodies))
-        report_uncut(step, ask.why ? ask.why : whole);
+        report_unsharded(step, ask.why ? ask.why : whole);
     return true;
 }
 
@@ -706,7 +713,8 @@ static bool may_run_on(const struct step *step, int64_t device)
     return in_stage && (!step->work->within || step->work->within[device]);
 }
 
-// The layout that is replicated on every device that may run the node. NULL: out of memory.
+// Returns the layout that is replicated on every device that may run the node, or NULL if out of
+// memory.
 static struct tile_layout *whole_here(struct step *step, int rank)
 {
     int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
@@ -720,14 +728,14 @@ static struct tile_layout *whole_here(struct step *step, int rank)
 }
 
 // Handles a list that is stored on devices where the node may not run. The node then reads a full
-// copy on its own devices, or receives one from the other stage; the producer must leave the list
-// unsharded for that. False: the node must run where the list is stored.
+// copy on its own devices, or receives one from the other stage. For both, the producer must leave
+// the list unsharded. Returns false if the node must run where the list is stored.
 static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
 {
     const tsr_value *value = slot(step, false, i);
     bool outside = false, missing = !tsr__layout_is_whole(layout);
-    // outside: some device that has the list may not run the node; missing: some device that may
-    // run it has no copy
+    // outside: a device that has the list may not run the node. missing: a device that may run the
+    // node has no copy.
     for (int64_t d = 0; d < step->work->n_all; d++) {
         bool has = tsr__layout_has_device(layout, d), may = may_run_on(step, d);
         outside = outside || (has && !may);
@@ -744,15 +752,15 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
     return true;
 }
 
-// The node has its own stage but must read the list where it is stored, outside of that stage. Also
-// sets nf->replicated: the manifest lists the node among those that do not run as annotated.
-static void mention_outside(struct step *step, const tsr_value *value,
-                            const struct tile_layout *layout)
+// Reports that the node must read a list where it is stored, outside of its own stage. Also sets
+// nf->replicated, so that the manifest lists the node among those that do not run as annotated.
+static void report_outside(struct step *step, const tsr_value *value,
+                           const struct tile_layout *layout)
 {
     if (!step->stage || step->work->within || within_stage(step, layout) || step->nf->replicated)
         return;
     step->nf->replicated = "a list that it reads is in another stage and cannot be handed over";
-    if (!(step->work->say & SAY_UNCUT))
+    if (!(step->work->report & REPORT_UNSHARDED))
         return;
     struct place at = place_of(step, value);
     tsr__diag(step->work->arena->session, DIAG_outside_stage, &at,
@@ -760,8 +768,8 @@ static void mention_outside(struct step *step, const tsr_value *value,
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
 
-// A list of tensors is sharded as its elements are, and does not move inside a stage: readers take
-// it in its layout.
+// A list of tensors is sharded as its elements are, and is not transferred inside a stage. So
+// readers must use it in its layout.
 static void take_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -772,9 +780,9 @@ static void take_lists(struct step *step)
             continue;
         struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
         if (step->in[i] && !tsr__layout_equal(step->in[i], layout)) {
-            step->nf->unheeded = true;
+            step->nf->ignores_specs = true;
             if (!tsr__layout_is_whole(step->in[i]))
-                report_uncut(step, "a list is not moved between devices");
+                report_unsharded(step, "a list is not moved between devices");
         }
         if (take_from_elsewhere(step, i, layout))
             continue;
@@ -788,7 +796,7 @@ static void take_lists(struct step *step)
             step->in[i] = layout;
         step->bound = step->bound || !everywhere;
         if (!everywhere)
-            mention_outside(step, value, layout);
+            report_outside(step, value, layout);
     }
     step->explicit_in = step->explicit_in || step->bound;
 }
@@ -813,9 +821,9 @@ static bool list_comes(const struct step *step, const tsr_value *value,
     return tsr__flow_held(have, need) || list_moves(step, value);
 }
 
-// Marks lists that do not arrive in the layout that the node needs. They must be replicated from
-// their producer on. The next flow places the producer accordingly, which may mark the lists that
-// it reads.
+// Marks lists that do not arrive in the layout that the node needs. Such a list must be replicated
+// from its producer on. The next run of the flow places the producer accordingly, which may mark
+// the lists that the producer reads.
 static void keep_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -841,7 +849,7 @@ static void keep_lists(struct step *step)
 }
 
 // True if the node produces a list that must be replicated everywhere.
-static bool makes_kept(const struct step *step)
+static bool produces_kept(const struct step *step)
 {
     if (!step->work->kept_whole)
         return false;
@@ -854,7 +862,7 @@ static bool makes_kept(const struct step *step)
 }
 
 // True if the node would read a shard of a list that is replicated everywhere, because the specs of
-// its other tensors require that. Example: {1,2} for the result of concatenating such a list. Specs
+// its other tensors require it. Example: {1,2} for the result of concatenating such a list. Specs
 // of lists are ignored.
 static bool reads_part_of_kept(struct step *step)
 {
@@ -895,8 +903,8 @@ static bool place_everywhere(struct step *step, const char *why)
     for (size_t i = 0; i < step->n_out; i++)
         step->out[i] = NULL;
     if (step->explicit_cut)
-        report_uncut(step, why);
-    step->nf->unheeded = true;
+        report_unsharded(step, why);
+    step->nf->ignores_specs = true;
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
     struct solve all;
     if (!rule)
@@ -910,12 +918,12 @@ static bool place_everywhere(struct step *step, const char *why)
     return tsr__solve_result(&all, step->work->arena, &step->nf->place);
 }
 
-// Selects the first of six strategies that applies to the node. Lists of tensors come first: they
+// Uses the first of six strategies that applies to the node. Lists of tensors come first: they
 // cannot be resharded inside a stage, so they override specs.
 static bool follow(struct step *step)
 {
     struct flow_work *work = step->work;
-    if (!make_room(step) || !inputs_ready(step) || !read_specs(step))
+    if (!allocate(step) || !inputs_ready(step) || !read_specs(step))
         return false;
     if (!work->within) // nodes of bodies run where the outer node runs
         step->stage =
@@ -934,19 +942,19 @@ static bool follow(struct step *step)
         rule->whole ? rule->whole : tsr__rule_immovable(work->flow->shapes, step->node);
     bool ok;
     struct control control;
-    if (makes_kept(step) && tsr__node_draws(step->node)) {
-        ok = place_whole(step, "a list of random numbers is made on one device", true);
-    } else if (makes_kept(step)) {
+    if (produces_kept(step) && tsr__node_draws(step->node)) {
+        ok = place_unsharded(step, "a list of random numbers is made on one device", true);
+    } else if (produces_kept(step)) {
         ok = place_everywhere(
             step, "a list that it makes is needed in another place, and lists do not move");
     } else if (whole && tsr__control_of(step->node, &control)) {
-        ok = place_whole(step, whole, false) && place_bodies(step, whole);
+        ok = place_unsharded(step, whole, false) && place_bodies(step, whole);
     } else if (rule->open && step->explicit_cut && all_explicit(step)) {
-        ok = place_told(step, whole);
+        ok = place_by_specs(step, whole);
     } else if (whole) {
         if (step->explicit_cut)
-            report_uncut(step, whole);
-        ok = place_whole(step, whole, rule->single);
+            report_unsharded(step, whole);
+        ok = place_unsharded(step, whole, rule->single);
     } else {
         ok = place_better(step, rule);
         if (ok && reads_part_of_kept(step))
@@ -955,13 +963,14 @@ static bool follow(struct step *step)
     }
     if (ok)
         report_repeated_work(step);
-    ok = ok && give_results(step) && (step->nf->bodies || mention_captures(step));
+    ok = ok && store_results(step) && (step->nf->bodies || report_captures(step));
     if (ok)
         keep_lists(step);
     return ok;
 }
 
-// nf must be zeroed. False: the flow cannot continue; work->base->failed is set if memory ran out.
+// `nf` must be zeroed. Returns false if the flow cannot continue; work->base->failed is set if out
+// of memory.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
     struct step step = {.work = work, .node = node, .nf = nf};

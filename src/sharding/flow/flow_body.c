@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow_body.c - the flow through the bodies of If, Loop and Scan.
+// flow_body.c - propagates layouts through the bodies of If, Loop and Scan.
 //
-// A carried value has one layout: at its start, inside at both ends, and as a result. It starts
-// with the explicit layout at the node, else with the one that arrives. The body is followed; a
-// different layout at the end is adopted once, then replaced by replication, until an iteration
-// changes nothing. Remaining differences are resharded inside the body. All devices that run the
-// node have a shard of everything that goes in and out of a body: so all of them have the same
-// bodies, and only sizes differ. Slices and stacked results are never sharded along the iterations.
-// Values from outside are read in their layout there. If nothing inside is sharded or moved, the
-// node runs unchanged.
+// A loop state has one layout: as initial value, as input and output of the body, and as result. It
+// starts with the explicit layout at the node, else with the layout of the arriving value. Then the
+// body is visited. If the state has another layout at the end, that layout is adopted once; the
+// second time the state is replicated. This repeats until nothing changes. Remaining differences
+// are resharded inside the body.
+//
+// All devices that run the node have a shard of every input and output of a body. So all have the
+// same bodies, and only sizes differ. Scan inputs and stacked results are never sharded along the
+// iterations. Outer values are read in their outer layout. If nothing inside is sharded or
+// transferred, the node runs unchanged.
 //
 //     Loop carries h [8,6] and stacks y [8] of each iteration; h arrives as {2,1} on devices 0 and
-//       1.
-//     Inside, h' = Tanh(h) is {2,1} again: nothing changes after one iteration, and h stays {2,1}.
-//     y = ReduceSum(h, axis 1) is {2} in each iteration, so the stacked result [n,8] is {1,2}.
-//     Were h' = Softmax(h) along axis 0, which is not sharded inside of bodies, h' would be
-//       replicated
-//     on both devices: the second iteration starts with h replicated, and h stays replicated.
+//     1. Inside, h' = Tanh(h) is {2,1} again: nothing changes after one iteration, and h stays
+//     {2,1}. y = ReduceSum(h, axis 1) is {2} in each iteration, so the stacked result [n,8] is
+//     {1,2}. If h' were Softmax(h) along axis 0, which is not sharded inside of bodies, h' would be
+//     replicated on both devices. The second iteration starts with h replicated, and h stays so.
 #include "sharding/flow/flow.h"
 
 #define MAX_TURNS 6
 
-// A node whose bodies are visited. states, slices and results have one layout each for all
-// iterations.
+// A node whose bodies are visited. Each state, slice and result has one layout for all iterations.
 struct follow {
     struct flow_work *work;
     struct flow_ask *ask;
@@ -79,7 +78,7 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 
 // ---- layouts at the borders of a body -----------------------------------------------------------
 
-// 0 if unknown: such values are unsharded.
+// Returns 0 if the rank is unknown: such values are unsharded.
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
     int rank = -1;
@@ -90,14 +89,14 @@ static int rank_of(const struct follow *follow, const tsr_value *value)
     return rank;
 }
 
-// Replicated on the devices of the node, which is always possible.
+// Returns the layout that is replicated on the devices of the node. It is always possible.
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
 }
 
 // True if each device of the node has one shard, and no other device has any.
-static bool everywhere(const struct follow *follow, const struct tile_layout *layout)
+static bool on_all_devices(const struct follow *follow, const struct tile_layout *layout)
 {
     const struct placement *placement = &follow->nf->place;
     if (layout->first[layout->n_shards] != (int64_t)placement->n_devices)
@@ -109,7 +108,7 @@ static bool everywhere(const struct follow *follow, const struct tile_layout *la
 }
 
 // True if a factor other than the outermost is sharded.
-static bool cut_inside(const struct tile_dim *dim)
+static bool splits_inner_factor(const struct tile_dim *dim)
 {
     for (int i = 1; i < dim->n; i++)
         if (dim->factors[i].cuts > 1)
@@ -129,7 +128,7 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
         shape = tsr__shapes_element(follow->work->flow->shapes, value);
     for (int axis = 0; axis < layout->rank; axis++) {
         const struct tile_dim *dim = &layout->dims[axis];
-        if (!cut_inside(dim))
+        if (!splits_inner_factor(dim))
             continue;
         if (shape.rank != layout->rank || shape.dims[axis].value < 0 ||
             !tsr__dim_sizes(dim, shape.dims[axis].value, sizes))
@@ -138,39 +137,39 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
     return true;
 }
 
-// Lists enter and leave bodies unsharded: the layouts of their elements are unknown there.
+// Lists enter and leave bodies unsharded, because the layouts of their elements are unknown there.
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
     bool list = tsr__shapes_is_list(follow->work->flow->shapes, value);
-    return layout && layout->rank == rank_of(follow, value) && everywhere(follow, layout) &&
+    return layout && layout->rank == rank_of(follow, value) && on_all_devices(follow, layout) &&
            (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
 }
 
-// NULL: there is no value, or it is not computed yet.
-static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
+// Returns the layout of a value, or NULL if there is no value or it is not yet computed.
+static struct tile_layout *layout_of(const struct follow *follow, const tsr_value *value)
 {
     if (value)
         return follow->work->flow->values[tsr__value_id(value)];
     return NULL;
 }
 
-// Records why a layout cannot be used. Only the first reason is kept; replicated layouts need none.
-static void complain(struct follow *follow, const struct tile_layout *layout, const char *why)
+// Records why a layout cannot be used. Only the first reason is kept. Replicated layouts need none.
+static void record_reason(struct follow *follow, const struct tile_layout *layout, const char *why)
 {
     if (!follow->ask->why && !tsr__layout_is_whole(layout))
         follow->ask->why = why;
 }
 
-// Returns output i of a body, not counting the condition that the body of a Loop returns first.
+// Returns output i of a body, not counting the condition, which the body of a Loop returns first.
 static const tsr_value *body_output(const struct follow *follow, int body, int i)
 {
     return tsr_graph_output(follow->control->bodies[body],
                             (size_t)(i + follow->control->condition));
 }
 
-// True if the layout fits the sizes of the state as initial value, as input and as output of the
-// body.
+// True if the layout fits the sizes of the state everywhere: as initial value, and as input and
+// output of the body.
 static bool state_sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                             int state)
 {
@@ -187,8 +186,9 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
     "what a body carries or gives must lie on all devices that run it, and have the sizes of its " \
     "sharding in every turn"
 
-// The spec of the input takes precedence over that of the result. An explicit state keeps its
-// layout (fixed): if the body produces another one, it is resharded inside the body.
+// The spec of the input takes precedence over the spec of the result. A state with an explicit
+// layout keeps it (fixed): if the body produces another layout, the value is resharded inside the
+// body.
 static bool start_state(struct follow *follow, int i)
 {
     const tsr_node *node = follow->ask->node;
@@ -202,8 +202,8 @@ static bool start_state(struct follow *follow, int i)
         asked = follow->ask->out[out];
     follow->fixed[i] = asked && fits(follow, asked, value) && state_sizes_fit(follow, asked, i);
     if (asked && !follow->fixed[i])
-        complain(follow, asked, UNEVEN);
-    struct tile_layout *layout = follow->fixed[i] ? asked : lies(follow, value);
+        record_reason(follow, asked, UNEVEN);
+    struct tile_layout *layout = follow->fixed[i] ? asked : layout_of(follow, value);
     bool good = fits(follow, layout, value) && state_sizes_fit(follow, layout, i);
     if (good)
         follow->states[i] = layout;
@@ -212,17 +212,20 @@ static bool start_state(struct follow *follow, int i)
     return follow->states[i] != NULL;
 }
 
-// A slice is what one iteration reads of a Scan input: the same layout without the scan axis.
+// A slice is the part of a Scan input that one iteration reads. It has the same layout without the
+// scan axis.
 static bool start_slice(struct follow *follow, int i)
 {
     size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
     const tsr_value *value = tsr_node_input(follow->ask->node, in);
     int rank = rank_of(follow, value), axis = tsr__control_in_axis(follow->control, i, rank);
-    struct tile_layout *asked = follow->ask->in[in], *layout = asked ? asked : lies(follow, value);
+    struct tile_layout *asked = follow->ask->in[in],
+                       *layout = asked ? asked : layout_of(follow, value);
     bool good = axis >= 0 && fits(follow, layout, value) && !cuts_axis(layout, axis);
     if (asked && !good)
-        complain(follow, asked,
-                 axis >= 0 && cuts_axis(asked, axis) ? "the axis of the turns is cut" : UNEVEN);
+        record_reason(follow, asked,
+                      axis >= 0 && cuts_axis(asked, axis) ? "the axis of the turns is cut"
+                                                          : UNEVEN);
     if (good)
         follow->slices[i] = shifted(follow->work->arena, layout, axis, -1);
     else
@@ -243,9 +246,9 @@ static bool start(struct follow *follow)
 
 // ---- one iteration ------------------------------------------------------------------------------
 
-// The inputs of a body are numbers (iteration, condition), then carried states, then slices. The
-// body of a Loop with two states has numbers as inputs 0 and 1, and states as inputs 2 and 3.
-// Initializers are replicated on all devices.
+// The inputs of a body are numbers (iteration, condition), then states, then slices. The body of a
+// Loop with two states has numbers as inputs 0 and 1 and states as inputs 2 and 3. Initializers are
+// replicated on all devices.
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
     const struct control *control = follow->control;
@@ -274,10 +277,10 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
     return true;
 }
 
-// Propagates layouts through one body; flow->values has the layouts of its outputs afterwards. A
+// Propagates layouts through one body. Afterwards flow->values has the layouts of its outputs. A
 // list that a body returns must be replicated on all devices of the node. If it is not, the flow
 // runs again with the list kept unsharded.
-static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
+static bool follow_body(struct follow *follow, struct body_flow *flow, int report)
 {
     struct flow_work *work = follow->work;
     size_t i = 0;
@@ -286,57 +289,57 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
     memset(flow->nodes, 0, flow->n_nodes * sizeof(*flow->nodes));
     for (tsr_node *node = tsr_graph_first(flow->graph); node && i < flow->n_nodes;
          node = tsr_node_next(node), i++) {
-        work->say = say;
+        work->report = report;
         if (!tsr__flow_node(work, node, &flow->nodes[i]))
             return false;
     }
     for (i = 0; i < tsr_graph_output_count(flow->graph); i++) {
         const tsr_value *value = tsr_graph_output(flow->graph, i);
-        if (!lies(follow, value))
+        if (!layout_of(follow, value))
             return false; // the list has no producer
         if (!work->kept_whole || !tsr__shapes_is_list(work->flow->shapes, value))
             continue;
         bool *kept = &work->kept_whole[tsr__value_id(value)];
-        bool good = *kept || (tsr__layout_is_whole(lies(follow, value)) &&
-                              everywhere(follow, lies(follow, value)));
+        bool good = *kept || (tsr__layout_is_whole(layout_of(follow, value)) &&
+                              on_all_devices(follow, layout_of(follow, value)));
         work->keeps_more = work->keeps_more || !good;
         *kept = *kept || !good;
     }
     return true;
 }
 
-// flow_node is called for nodes of bodies while the outer node is being placed, so the fields of
-// `work` that belong to one node are saved and restored.
-static bool follow_bodies(struct follow *follow, int say)
+// tsr__flow_node is called for nodes of bodies while the outer node is being placed. So the fields
+// of `work` that belong to one node are saved and restored.
+static bool follow_bodies(struct follow *follow, int report)
 {
     struct flow_work *work = follow->work;
-    struct arena scratch = work->scratch; // of the outer node
+    struct arena scratch = work->scratch; // belongs to the outer node
     bool keep = work->keep, trial = work->trial, *within = work->within;
-    int said = work->say;
+    int said = work->report;
     bool ok = true;
     work->keep = true; // nodes of bodies are not replaced by simpler ones
     work->trial = false;
     work->within = follow->ask->within;
     for (int k = 0; k < follow->control->n_bodies && ok; k++)
-        ok = follow_body(follow, &follow->nf->bodies[k], say);
+        ok = follow_body(follow, &follow->nf->bodies[k], report);
     work->keep = keep;
     work->trial = trial;
     work->within = within;
-    work->say = said;
+    work->report = said;
     work->scratch = scratch;
     return ok;
 }
 
 // ---- iterate to a fixed point -------------------------------------------------------------------
 
-// True if the layout of the state changes.
+// Updates the layout of a state after an iteration. Returns true if it changes.
 static bool settle_state(struct follow *follow, int i)
 {
     const tsr_value *value = body_output(follow, 0, i);
-    struct tile_layout *back = lies(follow, value), *now = follow->states[i];
+    struct tile_layout *back = layout_of(follow, value), *now = follow->states[i];
     if (follow->fixed[i] || follow->tries[i] > 1 || tsr__layout_equal(back, now))
         return false;
-    // first the layout of the result, if it can be carried; the second time, replicated
+    // first adopt the layout of the result, if it can be carried; the second time replicate
     follow->tries[i]++;
     bool take = follow->tries[i] == 1 && now->rank == back->rank && fits(follow, back, value) &&
                 state_sizes_fit(follow, back, i);
@@ -346,13 +349,13 @@ static bool settle_state(struct follow *follow, int i)
     return !same;
 }
 
-// Each state changes at most twice. With many states the iterations may run out; the last
-// iterations then replicate all states that still change.
+// Each state changes at most twice. With many states the limit of iterations may be reached. The
+// last iterations then replicate all states that still change.
 static bool settle(struct follow *follow)
 {
     for (int turn = 0; turn < MAX_TURNS; turn++) {
         bool changed = false;
-        if (!follow_bodies(follow, SAY_NO_ERROR))
+        if (!follow_bodies(follow, REPORT_NO_ERRORS))
             return false;
         for (int i = 0; i < follow->control->n_states; i++) {
             changed = settle_state(follow, i) || changed;
@@ -365,13 +368,13 @@ static bool settle(struct follow *follow)
         if (!changed)
             return true;
     }
-    return follow_bodies(follow, SAY_NO_ERROR);
+    return follow_bodies(follow, REPORT_NO_ERRORS);
 }
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Returns the requested layout without the axis along which a loop stacks its results. NULL: no
-// request, or a body cannot produce it.
+// Returns the requested layout without the axis along which a loop stacks its results. Returns NULL
+// if there is no request or if a body cannot produce it.
 static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -388,7 +391,7 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
     return NULL;
 }
 
-// Chooses the requested layout, else the one that the first body produces. Sharded layouts are
+// Chooses the requested layout, else the layout that the first body produces. Sharded layouts are
 // preferred to unsharded ones.
 static bool choose_result(struct follow *follow, int i)
 {
@@ -399,10 +402,10 @@ static bool choose_result(struct follow *follow, int i)
     int rank = rank_of(follow, first);
     struct tile_layout *layout = asked_result(follow, i, rank);
     if (!fits(follow, layout, first))
-        layout = lies(follow, first);
+        layout = layout_of(follow, first);
     if (!fits(follow, layout, first) ||
-        (tsr__layout_is_whole(layout) && fits(follow, lies(follow, other), other)))
-        layout = lies(follow, other);
+        (tsr__layout_is_whole(layout) && fits(follow, layout_of(follow, other), other)))
+        layout = layout_of(follow, other);
     bool good = fits(follow, layout, first) && rank_of(follow, other) == rank &&
                 sizes_fit(follow, layout, other);
     if (good)
@@ -446,10 +449,10 @@ static bool join_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// First chooses the layout of each result (states have theirs), then requests these layouts at the
-// outputs of every body. The outputs are the condition, carried states and results. The condition
-// is replicated, because all devices must take the same decision.
-static bool give_outputs(struct follow *follow)
+// First chooses the layout of each result (states already have theirs). Then requests these layouts
+// at the outputs of every body: the condition, states and results. The condition is replicated,
+// because all devices must take the same decision.
+static bool set_outputs(struct follow *follow)
 {
     const struct control *control = follow->control;
     for (int i = 0; i < control->n_results; i++)
@@ -475,8 +478,8 @@ static bool give_outputs(struct follow *follow)
     return true;
 }
 
-// Trip count and condition are replicated; a sharded slice shards its input in the same way.
-static bool give_inputs(struct follow *follow)
+// Trip count and condition are replicated. A sharded slice shards its input in the same way.
+static bool set_inputs(struct follow *follow)
 {
     const struct control *control = follow->control;
     for (size_t i = 0; i < tsr_node_input_count(follow->ask->node); i++) {
@@ -502,13 +505,14 @@ static bool give_inputs(struct follow *follow)
 // ---- remarks -----------------------------------------------------------------------------------
 
 // Reports that a body output must be resharded.
-static void mention_end(struct follow *follow, const tsr_value *value,
-                        const struct tile_layout *need)
+static void report_end(struct follow *follow, const tsr_value *value,
+                       const struct tile_layout *need)
 {
     struct flow_work *work = follow->work;
-    const struct tile_layout *have = lies(follow, value);
+    const struct tile_layout *have = layout_of(follow, value);
     const tsr_node *maker = tsr_value_producer(value);
-    if (!(work->say & SAY_MOVES) || tsr_value_initializer(value) || tsr__flow_held(have, need))
+    if (!(work->report & REPORT_RESHARDS) || tsr_value_initializer(value) ||
+        tsr__flow_held(have, need))
         return;
     bool asked = maker && tsr__has_spec(maker, work->flow->config, value);
     enum diag_code code = DIAG_reshard_implied;
@@ -532,13 +536,13 @@ static void mention_end(struct follow *follow, const tsr_value *value,
               STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to), often);
 }
 
-static void mention_ends(struct follow *follow)
+static void report_ends(struct follow *follow)
 {
     for (int k = 0; k < follow->control->n_bodies; k++)
         for (size_t i = (size_t)follow->control->condition;
              i < tsr_graph_output_count(follow->control->bodies[k]); i++)
-            mention_end(follow, tsr_graph_output(follow->control->bodies[k], i),
-                        follow->nf->bodies[k].outputs[i]);
+            report_end(follow, tsr_graph_output(follow->control->bodies[k], i),
+                       follow->nf->bodies[k].outputs[i]);
 }
 
 // ---- is anything sharded? -----------------------------------------------------------------------
@@ -546,7 +550,7 @@ static void mention_ends(struct follow *follow)
 // True if the layout is replicated on all devices of the node, as without annotations.
 static bool plain_layout(const struct follow *follow, const struct tile_layout *layout)
 {
-    return !layout || (tsr__layout_is_whole(layout) && everywhere(follow, layout));
+    return !layout || (tsr__layout_is_whole(layout) && on_all_devices(follow, layout));
 }
 
 static bool plain_node(const struct follow *follow, const struct node_flow *nf)
@@ -562,8 +566,8 @@ static bool plain_node(const struct follow *follow, const struct node_flow *nf)
     return nf->place.n_devices == follow->nf->place.n_devices;
 }
 
-// True if nothing inside is sharded or transferred: the node then runs unchanged.
-static bool plain(const struct follow *follow)
+// True if nothing inside is sharded or transferred. The node then runs unchanged.
+static bool is_unsharded(const struct follow *follow)
 {
     for (int k = 0; k < follow->control->n_bodies; k++) {
         const struct body_flow *flow = &follow->nf->bodies[k];
@@ -583,7 +587,7 @@ static bool plain(const struct follow *follow)
 // ---- entry points -------------------------------------------------------------------------------
 
 // Allocates the layouts of states, slices and results. A node has at most two bodies (If).
-static bool make_room(struct follow *follow)
+static bool allocate(struct follow *follow)
 {
     struct arena *arena = follow->work->arena;
     const struct control *control = follow->control;
@@ -608,9 +612,9 @@ static bool make_room(struct follow *follow)
     return !arena->failed;
 }
 
-// Limits repeated passes over nested bodies: after that, nodes with bodies run unchanged. The limit
-// for one flow is 64 times the number of nodes of the model, plus a constant.
-static bool afford(struct flow_work *work, const struct control *control)
+// Limits repeated passes over nested bodies. When the limit is reached, nodes with bodies run
+// unchanged. The limit for one flow is 64 times the number of nodes of the model, plus a constant.
+static bool within_budget(struct flow_work *work, const struct control *control)
 {
     for (int k = 0; k < control->n_bodies; k++)
         work->body_work += tsr_graph_node_count(control->bodies[k]) + 1;
@@ -619,7 +623,7 @@ static bool afford(struct flow_work *work, const struct control *control)
 
 // Leaves the node unchanged. The caller sets inputs and outputs as for any node that runs
 // unsharded.
-static bool stands(struct follow *follow)
+static bool leave_unchanged(struct follow *follow)
 {
     follow->nf->bodies = NULL;
     follow->nf->control = NULL;
@@ -630,25 +634,25 @@ static bool stands(struct follow *follow)
     return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
-// After any failure, or if nothing in a body is sharded, the node runs unchanged and unsharded
-// (stands). settle() emits no diagnostics; if the caller wants them, a last iteration emits them.
+// After any failure, or if nothing in a body is sharded, the node runs unchanged and unsharded.
+// settle() reports nothing; if the caller wants diagnostics, a last iteration reports them.
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);
     struct follow follow = {.work = work, .ask = ask, .nf = ask->nf, .control = control};
     if (!control)
         return false;
-    if (!tsr__control_of(ask->node, control) || !afford(work, control))
-        return stands(&follow);
-    if (!make_room(&follow) || !start(&follow) || !settle(&follow) || !give_outputs(&follow) ||
-        !give_inputs(&follow))
-        return stands(&follow);
+    if (!tsr__control_of(ask->node, control) || !within_budget(work, control))
+        return leave_unchanged(&follow);
+    if (!allocate(&follow) || !start(&follow) || !settle(&follow) || !set_outputs(&follow) ||
+        !set_inputs(&follow))
+        return leave_unchanged(&follow);
     follow.nf->control = control;
-    if (plain(&follow))
-        return stands(&follow);
-    if (work->say & ~SAY_NO_ERROR && !follow_bodies(&follow, work->say))
-        return stands(&follow);
-    mention_ends(&follow);
+    if (is_unsharded(&follow))
+        return leave_unchanged(&follow);
+    if (work->report & ~REPORT_NO_ERRORS && !follow_bodies(&follow, work->report))
+        return leave_unchanged(&follow);
+    report_ends(&follow);
     return !work->arena->failed;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// flow_model.c - the flow through a model: visits the nodes of the main graph in order (flow.c),
-// and repeats this if a list has the wrong layout.
+// flow_model.c - computes the flow of a model: visits the nodes of the main graph in order
+// (flow.c), and repeats this if a list has the wrong layout.
 //
 // A list of tensors cannot be resharded between the devices of a stage. If a reader needs another
-// layout, the list is marked (kept_whole), and the flow starts again with its producer on all
-// devices. Marks are never removed, so the repetitions end.
+// layout, the list is marked (kept_whole), and the flow starts again with the producer of the list
+// on all devices. Marks are never removed, so the repetitions end.
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
@@ -30,7 +30,7 @@ static bool start_values(struct flow_work *work, const tsr_graph *graph)
     return true;
 }
 
-// Prepares a flow: arrays by value id, shapes, stages. Refuses more devices than the solver
+// Prepares a flow: arrays by value id, shapes, stages. Rejects more devices than node_placement.c
 // supports. Values have no layouts yet.
 bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
                      const tsr_config *config)
@@ -69,7 +69,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     return true;
 }
 
-// Most models have no lists and need no runs without diagnostics.
+// Most models have no lists and need no preliminary runs.
 static bool any_list(const struct flow_work *work)
 {
     const tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -85,10 +85,10 @@ static bool any_list(const struct flow_work *work)
     return false;
 }
 
-static bool forward(struct flow_work *work, int say, const bool *keep);
+static bool forward(struct flow_work *work, int report, const bool *keep);
 
 // With lists, runs without diagnostics come first, until every list has the right layout.
-bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
+bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
 {
     size_t ids = tsr__model_value_ids(work->flow->model);
     if (!work->kept_whole && any_list(work)) {
@@ -102,17 +102,17 @@ bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
     }
     for (size_t i = 0; i < ids; i++) {
         work->keeps_more = false;
-        if (!work->kept_whole || !forward(work, SAY_NO_ERROR, keep))
+        if (!work->kept_whole || !forward(work, REPORT_NO_ERRORS, keep))
             break; // the last run reports the reason
         if (!work->keeps_more)
             break;
     }
-    return forward(work, say, keep);
+    return forward(work, report, keep);
 }
 
-// Discards the results of earlier runs, except the marks of lists. Transfers at nodes that must not
-// be replaced (keep) are reported, because these nodes are the reason for them.
-static bool forward(struct flow_work *work, int say, const bool *keep)
+// Discards the results of earlier runs, except the marks of lists. Reshards at nodes that must not
+// be replaced (keep) are reported, because these nodes cause them.
+static bool forward(struct flow_work *work, int report, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);
     tsr_node *node = tsr_graph_first(graph);
@@ -125,9 +125,9 @@ static bool forward(struct flow_work *work, int say, const bool *keep)
         if (!node)
             break;
         work->keep = keep && keep[i];
-        work->say = say;
+        work->report = report;
         if (work->keep)
-            work->say |= SAY_MOVES;
+            work->report |= REPORT_RESHARDS;
         if (!tsr__flow_node(work, node, &work->flow->nodes[i]))
             return false;
         node = tsr_node_next(node);
@@ -140,28 +140,29 @@ struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_conf
     return tsr__flow_run(arena, model, config, false, NULL);
 }
 
-static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int say,
+static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int report,
                         const bool *keep, bool formal)
 {
     struct flow_work work = {.formal = formal};
-    bool ok = tsr__flow_start(&work, arena, model, config) && tsr__flow_forward(&work, say, keep) &&
-              tsr__flow_delay(arena, work.flow);
+    bool ok = tsr__flow_start(&work, arena, model, config) &&
+              tsr__flow_forward(&work, report, keep) && tsr__flow_delay(arena, work.flow);
     if (ok)
         return work.flow;
     return NULL;
 }
 
-// The flow is allocated in the arena. NULL: failed with a diagnostic, or out of memory.
+// The flow is allocated in the arena. Returns NULL after a failure, with a diagnostic unless out of
+// memory.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep)
 {
-    int say = SAY_UNCUT | SAY_MOVES;
+    int report = REPORT_UNSHARDED | REPORT_RESHARDS;
     if (quiet)
-        say = 0;
-    return run(arena, model, config, say, keep, false);
+        report = 0;
+    return run(arena, model, config, report, keep, false);
 }
 
 struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    return run(arena, model, config, SAY_UNCUT, NULL, true);
+    return run(arena, model, config, REPORT_UNSHARDED, NULL, true);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // held.c - tests whether every device already has the elements that another layout needs, so that
-// it only slices and sends nothing.
+// it only slices and nothing is sent.
 //
-//     X [8,4] on devices 0 and 1:  replicated holds {2,1}: each device slices its 4 rows
+//     X [8,4] on devices 0 and 1:  the replicated layout holds {2,1}: each device slices its 4 rows
 //                                  {2,1} does not hold the replicated layout or {1,2}: each device
 //                                  lacks a half
 //                                  {2,1} does not hold {2,1:1,0}: the other device has the rows
@@ -31,8 +31,8 @@ static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
 }
 
 // Finds the loop of `need` that splits like this loop of `have`: the same factor in the same number
-// of shards, between factors of the same sizes. -1: none. Of 24 elements, 2*3/3*4 gives the first
-// device 0..3 and 12..15, but 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
+// of shards, between factors of the same sizes. Returns -1 if there is none. Of 24 elements,
+// 2*3/3*4 gives the first device 0..3 and 12..15, but 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
 static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
                     struct tile_loop at)
 {
@@ -47,9 +47,9 @@ static int same_cut(const struct tile_layout *need, const struct tile_layout *ha
 }
 
 // True if every device that needs a shard has one shard that contains it. Each split of `have` must
-// also be a split of `need`, with the same part. Replicated on 0 and 1 holds {2,1}: a device
-// slices. {2,1} does not hold {2,1:1,0}: of 8 rows device 1 has 4..7 but needs 0..3. False if the
-// factors differ.
+// also be a split of `need`, with the same part. A layout replicated on 0 and 1 holds {2,1}: a
+// device slices. {2,1} does not hold {2,1:1,0}: of 8 rows device 1 has 4..7 but needs 0..3. Returns
+// false if the factors differ.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))

@@ -1,36 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// propagate.c - propagates shardings backwards: the layout that a node needs of an input becomes a
-// request for its producer, and so on towards the inputs of the model. Other readers of the value
+// propagate.c - propagates shardings backwards: the layout in which a node needs an input becomes a
+// request to the producer, and so on towards the inputs of the model. Other readers of the value
 // follow in the forward flow.
 //
 // A round is one forward flow (flow.c) and one backward pass over the nodes. Rounds end when a pass
 // grants no request. Conflicts are resolved in this order:
-//   1. explicit shardings are never overridden: an output that has one gets no request;
-//   2. a request that does not fit the layouts arriving at the producer is refused;
-//   3. a request is refused if another reader (or model output, or subgraph) would have to reshard;
-//   4. of several requests for one value, the first in node order that can be granted wins.
+// 1. Explicit shardings are never overridden: an output that has one gets no request.
+// 2. A request that does not fit the layouts arriving at the producer is refused.
+// 3. A request is refused if another reader (or model output, or subgraph) would have to reshard.
+// 4. Of several requests for one value, the first in node order that can be granted wins.
 // A request is a layout that shards something, and is granted exactly or not at all. Model inputs
 // stay replicated and initializers follow their readers, so neither gets requests. Refused requests
 // that matter are reported as notes. This pass uses no costs.
 //
 //     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W have no spec.
 //     Forward: the Add is sharded by rows and needs Y as {2,1}, but Y is replicated on both
-//       devices.
-//     Backward: Y gets the request {2,1}. The MatMul can grant it (m in 2 shards, X is sliced
-//       without
-//     a transfer), and Y has no other reader: granted.
+//     devices. Backward: Y gets the request {2,1}. The MatMul can grant it (m in 2 shards, X is
+//     sliced without a transfer), and Y has no other reader: granted.
 #include "sharding/flow/flow.h"
 
 #define MAX_ROUNDS 64
 
-// One use of a value: input `slot` of node `node` (its index in the main graph).
+// One use of a value: input `slot` of the node with index `node` in the main graph.
 struct reader {
     size_t node, slot;
 };
 // A refused request. It is not tried again.
 struct refusal {
     const struct tile_layout *layout;
-    // node that has the value in the right layout; NOBODY: the producer cannot provide it
+    // NOBODY if the producer cannot provide the layout; else the reader that prevents it
     size_t in_place;
     struct refusal *next;
 };
@@ -39,13 +37,13 @@ struct refusal {
 
 struct propagate {
     struct flow_work work;
-    struct arena *arena;      // for results
-    struct arena trial;       // for one request
-    tsr_node **nodes;         // in graph order
-    size_t *first;            // by value id (and one more): index of its first reader
-    struct reader *readers;   // in node order
-    bool *fixed;              // by value id: has an explicit layout
-    bool *bound;              // by value id: an output of the model, or read by a subgraph
+    struct arena *arena;    // for results
+    struct arena trial;     // for one request
+    tsr_node **nodes;       // in graph order
+    size_t *first;          // by value id (and one more): index of its first reader
+    struct reader *readers; // in node order
+    bool *fixed;            // by value id: has an explicit layout
+    bool *bound; // by value id: the value is an output of the model, or a subgraph reads it
     struct refusal **refused; // by value id
     bool failed;
 };
@@ -55,8 +53,8 @@ static uint32_t id_of(const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// Returns the slot of the value's layout. A trial replaces the layout there and restores it.
-static struct tile_layout **lies(struct propagate *propagate, const tsr_value *value)
+// Returns a pointer to the value's layout. A trial replaces the layout there and restores it.
+static struct tile_layout **layout_slot(struct propagate *propagate, const tsr_value *value)
 {
     return &propagate->work.flow->values[id_of(value)];
 }
@@ -91,8 +89,8 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
     return true;
 }
 
-// An explicit output is never overridden. A value that a body reads must be replicated, which the
-// flow handles.
+// Marks explicit outputs, which are never overridden, and values that a body reads. These must be
+// replicated, which the flow handles.
 static void mark_fixed(struct propagate *propagate, const tsr_node *node)
 {
     tsr_value **captures;
@@ -115,7 +113,7 @@ static bool prepare(struct propagate *propagate)
     propagate->fixed = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
     propagate->bound = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
     propagate->refused = ARENA_ARRAY(propagate->arena, struct refusal *, n_ids + 1);
-    propagate->work.wishes = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
+    propagate->work.requests = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
     if (propagate->arena->failed)
         return false;
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -131,14 +129,14 @@ static bool prepare(struct propagate *propagate)
 
 // ---- one request --------------------------------------------------------------------------------
 
-// Computes the flow of node i in its present state as a trial. False: out of memory.
+// Computes the flow of node i in its present state as a trial. Returns false if out of memory.
 static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
 {
     struct arena *arena = propagate->work.arena;
     *nf = (struct node_flow){0};
     propagate->work.arena = &propagate->trial;
     propagate->work.trial = true;
-    propagate->work.say = 0;
+    propagate->work.report = 0;
     bool ok = tsr__flow_node(&propagate->work, propagate->nodes[i], nf);
     propagate->work.arena = arena;
     propagate->work.trial = false;
@@ -146,10 +144,10 @@ static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf
     return ok;
 }
 
-// The layout of the value has changed from `before`. Returns the first reader that needed no
+// The layout of the value has changed from `before`. Returns the first reader that did not need
 // resharding before and needs it now.
-static size_t disturbed(struct propagate *propagate, const tsr_value *value,
-                        const struct tile_layout *before)
+static size_t first_disturbed(struct propagate *propagate, const tsr_value *value,
+                              const struct tile_layout *before)
 {
     uint32_t id = id_of(value);
     struct node_flow nf = {0};
@@ -167,40 +165,42 @@ static size_t disturbed(struct propagate *propagate, const tsr_value *value,
         if (tried != reader.node && !try_node(propagate, reader.node, &nf))
             return NOBODY;
         tried = reader.node;
-        if (!tsr__flow_held(*lies(propagate, value), nf.inputs[reader.slot]))
+        if (!tsr__flow_held(*layout_slot(propagate, value), nf.inputs[reader.slot]))
             return reader.node;
     }
     return NOBODY;
 }
 
-// True if no input that needed no resharding needs it now.
-static bool inputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf)
+// True if no input needs resharding that did not need it before.
+static bool inputs_undisturbed(struct propagate *propagate, size_t i, const struct node_flow *nf)
 {
     for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
         const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
         if (value &&
-            tsr__flow_held(*lies(propagate, value), propagate->work.flow->nodes[i].inputs[k]) &&
-            !tsr__flow_held(*lies(propagate, value), nf->inputs[k]))
+            tsr__flow_held(*layout_slot(propagate, value),
+                           propagate->work.flow->nodes[i].inputs[k]) &&
+            !tsr__flow_held(*layout_slot(propagate, value), nf->inputs[k]))
             return false;
     }
     return true;
 }
 
-// True if no reader objects to the outputs of node i in the layouts of the trial; else *who.
-static bool outputs_rest(struct propagate *propagate, size_t i, const struct node_flow *nf,
-                         size_t *who)
+// True if no reader needs new resharding because of the layouts of node i's outputs in the trial.
+// Otherwise *who is that reader.
+static bool outputs_undisturbed(struct propagate *propagate, size_t i, const struct node_flow *nf,
+                                size_t *who)
 {
     for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
         const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
         struct tile_layout *before = NULL;
         if (value)
-            before = *lies(propagate, value);
+            before = *layout_slot(propagate, value);
         struct tile_layout *after = tsr__flow_result(nf, k);
         if (!value || tsr__layout_equal(before, after))
             continue;
-        *lies(propagate, value) = after;
-        *who = disturbed(propagate, value, before);
-        *lies(propagate, value) = before;
+        *layout_slot(propagate, value) = after;
+        *who = first_disturbed(propagate, value, before);
+        *layout_slot(propagate, value) = before;
         if (*who != NOBODY || propagate->failed)
             return false;
     }
@@ -208,16 +208,16 @@ static bool outputs_rest(struct propagate *propagate, size_t i, const struct nod
 }
 
 // Tries the node with the request. The node must produce exactly that layout, and neither its
-// inputs nor other readers may need new resharding. *who: the reader that does; NOBODY if the node
-// itself cannot grant it.
+// inputs nor other readers may need new resharding. *who is the reader that does; NOBODY if the
+// node itself cannot grant the request.
 static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
     const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
     *who = NOBODY;
     return try_node(propagate, i, &nf) &&
-           tsr__layout_equal(nf.outputs[out], propagate->work.wishes[id_of(value)]) &&
-           inputs_rest(propagate, i, &nf) && outputs_rest(propagate, i, &nf, who);
+           tsr__layout_equal(nf.outputs[out], propagate->work.requests[id_of(value)]) &&
+           inputs_undisturbed(propagate, i, &nf) && outputs_undisturbed(propagate, i, &nf, who);
 }
 
 static const struct refusal *refusal_of(const struct propagate *propagate, uint32_t id,
@@ -234,21 +234,21 @@ static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 {
     struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
     if (refusal) {
-        *refusal = (struct refusal){propagate->work.wishes[id], in_place, propagate->refused[id]};
+        *refusal = (struct refusal){propagate->work.requests[id], in_place, propagate->refused[id]};
         propagate->refused[id] = refusal;
     }
     propagate->failed = propagate->failed || !refusal;
-    propagate->work.wishes[id] = NULL;
+    propagate->work.requests[id] = NULL;
 }
 
-// True if output `out` of node i now has the layout `need`. The request is tried in temporary
-// memory; the node is placed again only if it fits.
+// Tries to give output `out` of node i the layout `need`, in temporary memory. The node is placed
+// again only if the request fits. Returns true if the output now has the layout.
 static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
 {
     uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
     size_t who;
-    propagate->work.wishes[id] = tsr__layout_copy(propagate->arena, need);
-    propagate->failed = propagate->failed || !propagate->work.wishes[id];
+    propagate->work.requests[id] = tsr__layout_copy(propagate->arena, need);
+    propagate->failed = propagate->failed || !propagate->work.requests[id];
     if (propagate->failed)
         return false;
     tsr__arena_init(&propagate->trial, propagate->arena->session);
@@ -266,9 +266,9 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
 
 // ---- rounds ------------------------------------------------------------------------------------
 
-// Grants the first possible request for each output of node i. A needed layout that is replicated,
-// already present or refused before is not a request. Granting changes the node, so later outputs
-// see the new flow.
+// Grants the first possible request for each output of node i. A layout that is replicated, already
+// present or refused before is not a request. Granting changes the node, so later outputs see the
+// new flow.
 static bool walk_node(struct propagate *propagate, size_t i)
 {
     bool granted = false;
@@ -278,11 +278,12 @@ static bool walk_node(struct propagate *propagate, size_t i)
             continue;
         uint32_t id = id_of(value);
         for (size_t k = propagate->first[id];
-             k < propagate->first[id + 1] && !propagate->work.wishes[id] && !propagate->failed;
+             k < propagate->first[id + 1] && !propagate->work.requests[id] && !propagate->failed;
              k++) {
             const struct tile_layout *need = propagate->work.flow->nodes[propagate->readers[k].node]
                                                  .inputs[propagate->readers[k].slot];
-            if (!tsr__layout_is_whole(need) && !tsr__layout_equal(need, *lies(propagate, value)) &&
+            if (!tsr__layout_is_whole(need) &&
+                !tsr__layout_equal(need, *layout_slot(propagate, value)) &&
                 !refusal_of(propagate, id, need))
                 granted = grant(propagate, i, out, need) || granted;
         }
@@ -290,20 +291,23 @@ static bool walk_node(struct propagate *propagate, size_t i)
     return granted;
 }
 
-// Refuses requests that the flow could not satisfy because other layouts arrive now.
+// Refuses granted requests that the last forward flow could not satisfy, because other layouts
+// arrived.
 static void drop_unmet(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
         for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
             const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
-            if (value && propagate->work.wishes[id_of(value)] &&
-                !tsr__layout_equal(*lies(propagate, value), propagate->work.wishes[id_of(value)]))
+            if (value && propagate->work.requests[id_of(value)] &&
+                !tsr__layout_equal(*layout_slot(propagate, value),
+                                   propagate->work.requests[id_of(value)]))
                 refuse(propagate, id_of(value), NOBODY);
         }
 }
 
-// One forward flow and one backward pass. False: nothing is left to grant. The pass is backward so
-// that a request granted at a node reaches the producers of its inputs in the same pass.
+// Runs one forward flow and one backward pass. Returns false if nothing is left to grant. Because
+// the pass is backward, a request granted at a node reaches the producers of its inputs in the same
+// pass.
 static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;
@@ -322,13 +326,13 @@ static bool round_trip(struct propagate *propagate, bool last)
 
 // ---- notes -------------------------------------------------------------------------------------
 
-// Returns why the request of a reader was refused. NULL if no note is needed: a note is made if the
-// value must be resharded, or if another reader needs its present layout.
+// Returns why the request of a reader was refused, or NULL if no note is needed. A note is needed
+// if the value must be resharded, or if another reader needs its present layout.
 static const char *reason(struct propagate *propagate, const tsr_value *value,
                           const struct tile_layout *need)
 {
     const struct refusal *refusal = refusal_of(propagate, id_of(value), need);
-    bool moves = !tsr__flow_held(*lies(propagate, value), need);
+    bool moves = !tsr__flow_held(*layout_slot(propagate, value), need);
     if (refusal && refusal->in_place == OUTPUT)
         return "the model's output, or a subgraph, has it whole";
     if (refusal && refusal->in_place != NOBODY)
@@ -336,7 +340,7 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
             .p;
     if (refusal && moves)
         return "the node that makes it cannot give it so without moving what it reads";
-    if (moves && propagate->work.wishes[id_of(value)])
+    if (moves && propagate->work.requests[id_of(value)])
         return "another node comes first";
     return NULL;
 }
@@ -344,7 +348,7 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
 static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
 {
     const struct tile_layout *need = propagate->work.flow->nodes[reader->node].inputs[reader->slot];
-    if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *lies(propagate, value)))
+    if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *layout_slot(propagate, value)))
         return;
     const char *why = reason(propagate, value, need);
     struct flow_noted *noted = NULL;
@@ -356,11 +360,11 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
                                  propagate->work.noted[id_of(value)]};
     if (!noted->layout)
         return;
-    propagate->work.noted[id_of(value)] = noted; // the flow must not report it again
+    propagate->work.noted[id_of(value)] = noted; // so that the flow does not report it again
     struct place at = tsr__place_node(propagate->nodes[reader->node]);
     at.configuration = str_of(tsr_config_name(propagate->work.flow->config));
     at.value = tsr__value_str(value);
-    struct str from = tsr__notation_print(propagate->arena, *lies(propagate, value));
+    struct str from = tsr__notation_print(propagate->arena, *layout_slot(propagate, value));
     struct str to = tsr__notation_print(propagate->arena, need);
     tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,
               "shard the output of the node that makes it explicitly, to decide it yourself",
@@ -382,8 +386,8 @@ static void note_all(struct propagate *propagate)
         }
 }
 
-// The loop ends after a round that grants nothing. Each request is granted or refused once, and
-// MAX_ROUNDS limits the rounds.
+// Ends after a round that grants nothing. Each request is granted or refused once, and MAX_ROUNDS
+// limits the rounds.
 static void settle(struct propagate *propagate)
 {
     bool more = true;
@@ -407,7 +411,8 @@ struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const t
     if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare(&propagate))
         return NULL;
     settle(&propagate);
-    if (!propagate.failed && tsr__flow_forward(&propagate.work, SAY_UNCUT | SAY_MOVES, NULL))
+    if (!propagate.failed &&
+        tsr__flow_forward(&propagate.work, REPORT_UNSHARDED | REPORT_RESHARDS, NULL))
         return propagate.work.flow;
     return NULL;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_devices.c - finds the devices that each node may run on from its pipeline stage.
+// stage_devices.c - finds the devices that each node may run on, from its pipeline stage.
 //
 // If the configuration names its devices, stage k runs on device k of that list, unless a spec of a
-// staged node names another device. Otherwise a stage runs on the devices that its specs name.
-// Stages without such specs:
-//   - stage k runs on device k if no spec names a device and the highest stage is the last device;
-//   - else they get, in ascending order, equal runs of the devices that no spec names.
-// A node without a stage runs with the latest stage that it depends on; a node that depends on no
+// staged node names another device. Otherwise a stage runs on the devices that its specs name. For
+// stages without such specs:
+// - Stage k runs on device k if no spec names a device and the highest stage is the last device.
+// - Otherwise these stages get, in ascending order, equal runs of the devices that no spec names.
+// A node without a stage runs with the latest stage that it depends on. A node that depends on no
 // stage may run anywhere.
 //
 //     CPU,NPU,GPU,DSP, stages 0 and 1, no specs:        stage 0: CPU;     stage 1: NPU
@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-#define STAGES_MAX_CELLS ((size_t)1 << 24) // stages x devices
+#define STAGES_MAX_CELLS ((size_t)1 << 24) // limit of stages times devices
 
 static const tsr_node_config *entry_of(const tsr_node *node, const tsr_config *config)
 {
@@ -53,7 +53,7 @@ static bool add_device(struct stages *stages, bool *on, int64_t device)
     return true;
 }
 
-// Adds the members of a group. A list entry is a group if it equals the key of one.
+// Adds the members of a group. A list entry names a group if it equals the key of one.
 static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int64_t key)
 {
     for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
@@ -108,7 +108,7 @@ bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
     return false;
 }
 
-// Returns the devices that no spec names, ascending; if every device is named, all devices.
+// Returns the devices that no spec names, ascending. If every device is named, returns all devices.
 static size_t free_devices(const struct stages *stages, const bool *named, int64_t *out)
 {
     size_t n = 0;
@@ -128,7 +128,8 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
 
 // Distributes the free devices over the stages without specs, in equal runs: 5 devices for 2 stages
 // give 2 and 3. Stages beyond the number of devices share the last one.
-static void deal_devices(struct stages *stages, const bool *named, const int64_t *devices, size_t n)
+static void distribute_devices(struct stages *stages, const bool *named, const int64_t *devices,
+                               size_t n)
 {
     int64_t unnamed = 0, at = 0, n_free = (int64_t)n;
     for (size_t k = 0; k < stages->n; k++)
@@ -148,7 +149,7 @@ static void deal_devices(struct stages *stages, const bool *named, const int64_t
     }
 }
 
-// Error for a stage beyond the list of device names.
+// Reports a stage beyond the list of device names.
 void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
                             const tsr_config *config)
 {
@@ -176,8 +177,8 @@ static bool use_device_per_stage(struct stages *stages, tsr_session *session,
     return true;
 }
 
-// Finds the devices of the stages whose specs name none. False: out of memory, or a stage has no
-// device (reported as an error).
+// Finds the devices of the stages whose specs name none. Returns false if out of memory or if a
+// stage has no device (with an error).
 static bool default_devices(struct stages *stages, struct arena *arena, const tsr_config *config,
                             const bool *named)
 {
@@ -189,13 +190,13 @@ static bool default_devices(struct stages *stages, struct arena *arena, const ts
     int64_t *devices = ARENA_ARRAY(arena, int64_t, (size_t)stages->n_all);
     if (!devices)
         return false;
-    deal_devices(stages, named, devices, free_devices(stages, named, devices));
+    distribute_devices(stages, named, devices, free_devices(stages, named, devices));
     return true;
 }
 
 // ---- nodes --------------------------------------------------------------------------------------
 
-// of_value counts from 1; 0 means "depends on no stage".
+// of_value is the index of the stage plus 1; 0 means "depends on no stage".
 static int later(int latest, const tsr_value *value, const int *of_value)
 {
     if (value && of_value[tsr__value_id(value)] - 1 > latest)
@@ -203,7 +204,7 @@ static int later(int latest, const tsr_value *value, const int *of_value)
     return latest;
 }
 
-// Returns the index of the latest stage that inputs and captured values depend on; -1: none.
+// Returns the index of the latest stage that the inputs and captured values depend on, or -1.
 static int latest_of(const tsr_node *node, const int *of_value)
 {
     tsr_value **captures;
@@ -216,8 +217,8 @@ static int latest_of(const tsr_node *node, const int *of_value)
     return latest;
 }
 
-// Index of a stage in the sorted list: among stages 0, 3 and 7, stage 3 has index 1.
-static int place_in_line(const struct stages *stages, int64_t number)
+// Returns the index of a stage in the sorted list: of stages 0, 3 and 7, stage 3 has index 1.
+static int stage_index(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
         bsearch(&number, stages->numbers, stages->n, sizeof(*stages->numbers), by_number);
@@ -241,7 +242,7 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
         int64_t own = own_stage(node, config);
         int at;
         if (own >= 0)
-            at = place_in_line(stages, own);
+            at = stage_index(stages, own);
         else
             at = latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
@@ -310,7 +311,7 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
-// A node without its own stage follows its specs, if it has some.
+// A node without its own stage follows its specs, if it has any.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {

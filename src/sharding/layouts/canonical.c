@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// canonical.c - one form for equal layouts: {64/2} and {4/2*16} over 64 elements.
+// canonical.c - computes a canonical form, so that layouts with the same shards compare equal.
+// Example: {64/2} and {4/2*16} over 64 elements.
 //
-// An even split of s in c parts is c leading digits, each fully split, and s/c unsplit ones below.
-// In that form neighbours of one kind are multiplied; at the end fully split digits absorb the
-// unsplit ones below them. An uneven split is a digit of a separate kind and stays as it is.
+// A dimension is written as digits, outermost first. An even split of s elements into c parts is a
+// digit of c that is fully split (F), and below it a digit of s/c that is not split (W). Adjacent
+// digits of one kind are multiplied. At the end a fully split digit absorbs the unsplit digits
+// below it. An uneven split is a digit of another kind and stays as it is.
 //
-// A dimension of 64 elements, F2 a fully split digit of 2, W32 an unsplit one of 32:
+// A dimension of 64 elements:
 //     64/2      F2 W32            -> 64/2
 //     4/2*16    F2 W2 W16         -> F2 W32 -> 64/2: the same split
 //     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: parts i and k become part 2 i + k
 //     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which has no other form
 //     64/6      uneven            -> 64/6: parts of 11 and 10
-// Unequal parts (tile/units.c) are a separate kind of digit, too: 64 elements in parts of 3 units
-// and 1 are S4 W16.
+// Unequal shares (tile/units.c) are also a kind of digit (S): 64 elements in shares of 3 units and
+// 1 unit are S4 W16.
 #include "sharding/layouts/internal.h"
 
 enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_SHARED, DIGIT_UNEVEN };
@@ -20,11 +22,11 @@ struct digit {
     enum digit_kind kind;
     int64_t size, cuts; // size 0: unknown
     tile_shares shares;
-    int part; // last part that splits it; its coordinate has stride 1
+    int part; // last input part that splits this digit; its coordinate has stride 1
 };
 
-// Writes parts as digits, outermost first: 8 elements in 2 shards are a fully split digit of 2 and
-// an unsplit one of 4.
+// Converts parts to digits, outermost first: 8 elements in 2 shards are a fully split digit of 2
+// and an unsplit digit of 4.
 static int expand(const struct cut_part *parts, int n, struct digit *out)
 {
     int count = 0;
@@ -58,9 +60,9 @@ static int64_t times(int64_t a, int64_t b)
     return 0;
 }
 
-// Merges adjacent digits of one kind in place; digit[0 .. count) is the result. F2 of part 0 and F3
-// of part 1 become F6, in which the coordinate of part 0 has stride 3 and that of part 1 stride 1.
-// The moves of parts in a fully split digit get these strides.
+// Merges adjacent digits of one kind in place and returns the number that remain. Example: F2 of
+// part 0 and F3 of part 1 become F6; there the coordinate of part 0 has stride 3 and that of part 1
+// stride 1. These strides are stored in `moves`.
 static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
     int count = 0;
@@ -84,8 +86,8 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
     return count;
 }
 
-// Returns the number of factors: 0 for an unsharded dimension. A single factor is the dimension
-// itself and needs no size.
+// Returns the number of factors, 0 for an unsharded dimension. A single factor is the full
+// dimension and needs no size.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves)
 {
@@ -94,7 +96,7 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
         moves[i] = (struct cut_move){-1, 0};
     int count = merge(d, expand(parts, n, d), moves, n), made = 0;
     for (int i = 0; i < count; i++, made++) {
-        // out[made] is digit i; merging removes digits, so moves are renumbered
+        // out[made] is digit i. Digits were left out before it, so moves are renumbered.
         out[made] = (struct tile_factor){d[i].size, d[i].cuts, d[i].shares};
         for (int k = 0; k < n; k++)
             if (moves[k].to == i)
@@ -112,9 +114,9 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
     return made;
 }
 
-// Writes the parts of a dimension in the order of the layout, with sizes filled in where the
-// dimension is known. Returns their number, or -1 if the factors do not multiply to the known size,
-// such as {3/3*4} of 10 elements.
+// Lists the parts of a dimension in the order of the layout. Fills in sizes if the size of the
+// dimension is known. Returns the number of parts, or -1 if the factors do not multiply to the
+// known size, such as {3/3*4} of 10 elements.
 static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
@@ -122,7 +124,8 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
     if (fits)
         for (int i = 0; i < dim->n; i++)
             product = times(product, sizes[i]);
-    fits = fits && product == size.value; // otherwise the last unit is shorter: left unchanged
+    // otherwise the last unit is shorter, and the dimension stays unchanged
+    fits = fits && product == size.value;
     for (int i = 0; i < dim->n; i++) {
         parts[i] =
             (struct cut_part){dim->factors[i].size, dim->factors[i].cuts, dim->factors[i].shares};
@@ -136,7 +139,7 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
 
 // ---- several tiles of a device ------------------------------------------------------------------
 
-// Distance between consecutive shards of a loop.
+// Returns the distance between the numbers of consecutive shards of a loop.
 static int64_t stride_of(const struct tile_layout *layout, int loop)
 {
     int64_t stride = 1;
@@ -145,7 +148,7 @@ static int64_t stride_of(const struct tile_layout *layout, int loop)
     return stride;
 }
 
-// Owners of a shard are in ascending order, so equal sets are equal lists.
+// Compares the owner lists of two shards. The lists ascend, so equal sets are equal lists.
 static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 {
     const int64_t *of_a, *of_b;
@@ -156,7 +159,7 @@ static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 }
 
 // True if every `run` consecutive shards of the loop have the same owners.
-static bool runs_alike(const struct tile_layout *layout, int loop, int64_t run)
+static bool runs_have_same_owners(const struct tile_layout *layout, int loop, int64_t run)
 {
     int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
     for (int64_t shard = 0; shard < layout->n_shards; shard++) {
@@ -172,7 +175,7 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
                                   int64_t run)
 {
     struct tile_layout *wide = tsr__layout_ordered(arena, l);
-    // Owners are copied from the shards of `wide`. Its loops are in dimension order, as in the new
+    // Copies owners from the shards of `wide`, whose loops are in dimension order, as in the new
     // layout. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
     struct tile_loop at = l->loops[loop];
     struct tile_owner *pairs =
@@ -201,15 +204,15 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     return NULL;
 }
 
-// Merges adjacent tiles on one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This holds for any size D,
-// because floor(2 j D / 4) = floor(j D / 2). It tries the longest runs first and repeats until
-// nothing can be merged. NULL: out of memory.
+// Merges adjacent tiles that are on one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This holds for any
+// size D, because floor(2 j D / 4) = floor(j D / 2). It tries the longest runs first and repeats
+// until nothing can be merged. Returns NULL if out of memory.
 static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {
         int64_t cuts = l->dims[l->loops[loop].dim].factors[l->loops[loop].factor].cuts;
         for (int64_t run = cuts; run > 1; run--)
-            if (cuts % run == 0 && runs_alike(l, loop, run)) {
+            if (cuts % run == 0 && runs_have_same_owners(l, loop, run)) {
                 const struct tile_layout *m = merged(arena, l, loop, run);
                 if (m)
                     return merge_tiles(arena, m);
@@ -219,21 +222,21 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
     return l;
 }
 
-// Computes the canonical factors of each dimension. Then every shard of the given layout moves to
-// the shard with the same elements. moves[axis][k] is the new position of factor k's coordinate: of
-// {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7.
-// Dimensions whose parts are unknown stay unchanged.
+// Computes the canonical factors of each dimension, then moves every shard of the given layout to
+// the shard with the same elements. moves[axis][k] is the new position of the coordinate of factor
+// k. Example: of {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1)
+// becomes 7. Dimensions whose parts are unknown stay unchanged.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {
-    // Unequal parts are expanded to the tiles of the spec, because adjacent tiles on one device may
-    // merge.
+    // Unequal shares are first expanded to the tiles of the spec, because adjacent tiles on one
+    // device may merge.
     const struct tile_layout *l =
         tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
     if (l)
         l = merge_tiles(arena, l);
     if (l)
-        l = tsr__layout_runs(arena, l); // the remaining runs have unequal lengths
+        l = tsr__layout_runs(arena, l); // what remains are runs of unequal lengths
     if (!l)
         return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
@@ -248,7 +251,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         tsr_dim size = {.value = -1};
         if (shape->rank == l->rank)
             size = shape->dims[axis];
-        // an unchanged dimension keeps its factors in place
+        // an unchanged dimension keeps its factors
         dims[axis] = l->dims[axis];
         int count = parts_of(&l->dims[axis], size, parts);
         for (int k = 0; k < l->dims[axis].n; k++)
@@ -264,7 +267,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
     if (!c)
         return NULL;
     for (int64_t shard = 0; shard < l->n_shards; shard++) {
-        // k: index of the shard with the same elements in the canonical layout
+        // k becomes the index of the shard with the same elements in the canonical layout
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
         const int64_t *owners;
         tsr__layout_coords(l, shard, coords);

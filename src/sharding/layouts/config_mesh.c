@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// config_mesh.c - the device mesh of a configuration, for shardings such as SR: from the model's
-// metadata, or else one-dimensional.
+// config_mesh.c - finds the device mesh of a configuration, for shardings such as SR. It comes from
+// the model's metadata; without metadata it is one-dimensional.
 //
-// Plans write the mesh of their topology as metadata of the model: "ai.tessera.mesh.tp" = "2x4" for
-// a configuration tp. So S0,R without @ is read and printed over the same mesh. Invalid metadata is
-// ignored; the checker does not report it.
+// The planner stores the mesh of the topology as metadata of the model: "ai.tessera.mesh.tp" =
+// "2x4" for a configuration tp. So S0,R without @ is read and printed over the same mesh. Invalid
+// metadata is ignored; the checker does not report it.
 #include "sharding/sharding.h"
 
-// Reads "2x4" as mesh sizes whose product must be `devices`. False: the text is not valid.
+// Reads "2x4" as mesh sizes whose product must be `devices`. Returns false if the text is not
+// valid.
 static bool read_sides(struct str text, int64_t devices, struct notation_mesh *mesh)
 {
     int64_t all = 1;
@@ -29,7 +30,8 @@ static bool read_sides(struct str text, int64_t devices, struct notation_mesh *m
     return all == devices;
 }
 
-//     8 devices and metadata "2x4": sizes {2,4}; no metadata, or "3x4", which is not 8: sizes {8}
+// Examples: 8 devices and the metadata "2x4" give the sizes {2,4}. Without metadata, or with "3x4",
+// whose product is not 8, the sizes are {8}.
 void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// dict.c - tensor dictionaries: split a tensor into shards, look them up by device, join them.
+// dict.c - tensor dictionaries: split a tensor into shards, find shards by device, join them.
 //
-// A dictionary is a layout with data: every (device, tile) has its piece in its own memory. The
-// code needs element sizes, not element types.
+// A dictionary is a layout with data: every (device, tile) has its own copy of the piece in memory.
+// The code uses element sizes, not element types.
 //
 //     float32 [4,6] as {2,1:(0,1),2}: tile 0 is rows 0..1, tile 1 rows 2..3, 48 bytes each
 //     held: (device 0, tile 0), (1, 0), (2, 1), in this order; join needs equal copies on 0 and 1
@@ -24,12 +24,12 @@ struct tsr_pieces {
     size_t unit; // bytes of one element
     int rank;
     int64_t *shape;
-    size_t bytes; // of the full tensor
+    size_t bytes; // bytes of the full tensor
     struct held *held;
     size_t n;
 };
 
-// Order of the pieces, and so the meaning of index i of tsr_pieces_at.
+// Sorts pieces by device, then by tile. This is the order of the index of tsr_pieces_at.
 static int by_device(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;
@@ -46,8 +46,8 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// Refuses a shape whose elements or bytes do not fit 64 bits ([2^40, 2^40]), so that later
-// arithmetic on them cannot overflow.
+// Rejects a shape whose number of elements or bytes does not fit into 64 bits ([2^40, 2^40]), so
+// that later arithmetic cannot overflow.
 static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;
@@ -75,8 +75,8 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     return TSR_OK;
 }
 
-// Allocates a piece, filled with zeros. An empty piece also gets memory, so NULL always means out
-// of memory.
+// Allocates a piece filled with zeros. An empty piece also gets memory, so NULL always means out of
+// memory.
 static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_layout *layout)
 {
     held->piece = tsr__layout_piece(&dict->arena, layout, dict->shape, held->tile);
@@ -92,7 +92,7 @@ static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_la
     return held->data != NULL;
 }
 
-// dict->n counts the pieces that have memory, which tsr_pieces_free frees.
+// dict->n counts the pieces that have memory; tsr_pieces_free frees these.
 static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout)
 {
     size_t n = (size_t)layout->first[layout->n_shards], at = 0;
@@ -109,7 +109,7 @@ static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout
     return TSR_OK;
 }
 
-// The full tensor as a piece, so that splitting and joining are the same copy in opposite
+// Returns the full tensor as a piece. So splitting and joining are the same copy in opposite
 // directions.
 static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dict)
 {
@@ -247,7 +247,7 @@ static tsr_status compare(const tsr_pieces *dict)
     return TSR_OK;
 }
 
-// Elements that no device has (a tile without an owner) are zero in the result.
+// Elements of a tile without an owner are zero in the result.
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
     struct arena scratch;

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// examine.c - checks one spec: its axes, sizes, shard counts, devices and groups.
+// examine.c - checks one sharding spec: its axes, sizes, shard counts, devices and groups.
 //
-// The checker and the reader of layouts both use it, so that every spec that passes the check has a
-// layout. All errors are reported, each once; a count that cannot be checked because of another
-// error is not.
+// The checker and spec_layout.c both use it, so every spec that passes the check has a layout. Each
+// error is reported once. A count that cannot be checked because of another error is not reported.
 //
 //     X of [8,6], a configuration of 4 devices; axis 0 in 2 shards, axis -2 in 3, devices 0, 5:
 //     axis -2 is axis 0 again (shard-axis-twice); device 5 (shard-device, "did you mean 3?");
-//     2 * 3 = 6 shards for 2 entries (spec-owners); repeated devices are not checked, since one is
-//       wrong
+//     2 * 3 = 6 shards for 2 entries (spec-owners); repeated devices are not checked, because one
+//     device is already wrong
 #include "sharding/layouts/examine.h"
 
 #include <stdlib.h>
 
 #define SPEC_MAX_OWNERS 4194304 // total over all shards
-// Owners that every spec may have, and owners per listed device. A list may repeat groups, so there
-// can be more owners than entries.
+// Number of owners that every spec may have, and number per listed device. A list may repeat
+// groups, so there can be more owners than entries.
 #define OWNERS_LEAST 4096
 #define OWNERS_TIMES 16
 
@@ -32,9 +31,9 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, 
     return at;
 }
 
-// Errors are always counted, and reported unless quiet. Warnings and notes are reported on request.
-// Hints are formatted only if the diagnostic will be kept.
-#define SAY(sc, p, code, on_axis, hint, ...)                                                       \
+// Counts an error, and reports it unless `quiet` is set. Warnings and notes are reported only if
+// `remarks` is set. The hint is formatted only if the diagnostic is kept.
+#define REPORT(sc, p, code, on_axis, hint, ...)                                                    \
     do {                                                                                           \
         struct place said_at = place_of(sc, p, on_axis);                                           \
         tsr__diag((sc)->session, DIAG_##code, &said_at, hint, __VA_ARGS__);                        \
@@ -42,13 +41,13 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, 
 #define REMARK(sc, p, code, on_axis, hint, ...)                                                    \
     do {                                                                                           \
         if ((sc)->remarks)                                                                         \
-            SAY(sc, p, code, on_axis, hint, __VA_ARGS__);                                          \
+            REPORT(sc, p, code, on_axis, hint, __VA_ARGS__);                                       \
     } while (0)
 #define ERROR(sc, p, code, on_axis, hint, ...)                                                     \
     do {                                                                                           \
         (sc)->errors++;                                                                            \
         if (!(sc)->quiet)                                                                          \
-            SAY(sc, p, code, on_axis, hint, __VA_ARGS__);                                          \
+            REPORT(sc, p, code, on_axis, hint, __VA_ARGS__);                                       \
     } while (0)
 #define HINT(sc, ...)                                                                              \
     (tsr_finding_count((sc)->session) < TSR_MAX_FINDINGS && !(sc)->quiet                           \
@@ -65,8 +64,8 @@ static int key_order(const void *a, const void *b)
     return int64_order(x->at, y->at);
 }
 
-// Sorts the groups by key. If several groups have one key, the first in the file is found. False:
-// out of memory.
+// Sorts the groups by key. If several groups have one key, the first in the file is found. Returns
+// false if out of memory.
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
     out->n = tsr_spec_group_count(spec);
@@ -103,7 +102,7 @@ static int number_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Finds the smallest number that occurs twice. Sorts v. False: none.
+// Finds the smallest number that occurs twice. Sorts v. Returns false if there is none.
 static bool repeated(int64_t *v, size_t n, int64_t *out)
 {
     for (size_t i = 1; i < n; i++)
@@ -119,8 +118,8 @@ static bool repeated(int64_t *v, size_t n, int64_t *out)
     return false;
 }
 
-// where: name of the list for the message. If the configuration is unknown, only negative numbers
-// are errors.
+// Checks a device number. `where` is the name of the list for the message. If the configuration is
+// unknown, only negative numbers are errors.
 static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, const char *where)
 {
     if (d >= 0 && (sc->devices < 0 || d < sc->devices))
@@ -137,8 +136,8 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     return false;
 }
 
-// A group key that equals a device number hides that device in the list. This is allowed, but gets
-// a remark.
+// If the key of a group equals a device number, the list cannot name that device. This is allowed,
+// but reported as a remark.
 static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;
@@ -162,8 +161,8 @@ static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
               "device %lld is in device group %lld twice", (long long)twice, (long long)key);
 }
 
-// Returns for each group whether the device list names it. NULL: out of memory; unused groups are
-// then not reported.
+// Returns for each group whether the device list names it. Returns NULL if out of memory; unused
+// groups are then not reported.
 static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
                          const struct group_index *index)
 {
@@ -180,8 +179,7 @@ static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
     return used;
 }
 
-// Groups with the same key give one error, however many there are: only the second of equal keys
-// reports it.
+// If several groups have the same key, only the second one reports an error.
 static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -201,8 +199,8 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     }
 }
 
-// Reads the device list as owners of the spec's shards, with one dimension per sharded axis. NULL:
-// it does not fit, or out of memory.
+// Returns a layout with the device list as owners and one dimension per sharded axis. Returns NULL
+// if the list does not fit or if out of memory.
 static const struct tile_layout *listed_owners(struct arena *arena, const tsr_spec *spec)
 {
     const int64_t *devices;
@@ -232,9 +230,9 @@ static const struct tile_layout *listed_owners(struct arena *arena, const tsr_sp
     return NULL;
 }
 
-// Returns the device list with equal neighbours merged if the runs have different lengths. 0 0 0 1
-// gives device 0 three quarters on purpose, so each device occurs once. 0 0 1 1 stays: it means
-// halves, for which two shards would suffice.
+// Returns the device list with equal neighbours merged, but only if the runs have different
+// lengths. 0 0 0 1 deliberately gives device 0 three quarters, so each device counts once. 0 0 1 1
+// stays: it means halves, for which two shards would suffice.
 static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, size_t *n)
 {
     const int64_t *devices;
@@ -262,9 +260,9 @@ static size_t named_devices(const tsr_spec *spec, const struct group_index *inde
     return count;
 }
 
-// The limit grows with the length of the device list and groups, so that a small file cannot demand
-// much memory: 1,000 entries that all name one group of 1,000 devices take 6 KB in the file, but
-// expand to a million owners.
+// The limit grows with the length of the device list and of the groups, so that a small file cannot
+// demand much memory. Example: 1,000 entries that all name one group of 1,000 devices take 6 KB in
+// the file, but would expand to a million owners.
 static size_t most_owners(const tsr_spec *spec)
 {
     size_t listed = tsr_spec_devices(spec, NULL), count;
@@ -278,8 +276,8 @@ static size_t most_owners(const tsr_spec *spec)
     return size_min(SPEC_MAX_OWNERS, OWNERS_LEAST + listed * OWNERS_TIMES);
 }
 
-// Returns the total number of owners of all shards. SIZE_MAX: too many, reported as an error; this
-// happens when the device list repeats large groups.
+// Returns the total number of owners of all shards. If the device list repeats large groups and
+// there are too many, reports an error and returns SIZE_MAX.
 static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -296,7 +294,7 @@ static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
     return total;
 }
 
-// True if the entries ascend and name no groups: then all devices are different.
+// True if the entries ascend and name no groups, which means that all devices are different.
 static bool ascends(const tsr_spec *spec, const struct group_index *index)
 {
     const int64_t *devices;
@@ -307,9 +305,9 @@ static bool ascends(const tsr_spec *spec, const struct group_index *index)
     return index->n == 0;
 }
 
-// Finds the smallest device that holds several shards. The owners of all shards, at most `most`,
-// are copied to one list and sorted, so that repeated devices are adjacent. False: none, or out of
-// memory.
+// Finds the smallest device that has several shards. The owners of all shards, at most `most`, are
+// copied to one list and sorted, so that repeated devices are adjacent. Returns false if there is
+// none or if out of memory.
 static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct group_index *index,
                         size_t most, int64_t *out)
 {
@@ -327,7 +325,7 @@ static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct 
     return repeated(all, total, out);
 }
 
-// Reports a device that holds several shards: it is listed twice, or is in two of the named groups.
+// Reports a device that has several shards: it is listed twice, or is in two of the named groups.
 // The search takes 40 MB for a list of 300,000 devices, so it uses a temporary arena.
 static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
                             const struct group_index *index, bool cut)
@@ -350,9 +348,9 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
            "device %lld %s", (long long)twice, how);
 }
 
-// A number in the device list names a group if there is one of that number, else a device. Repeated
-// devices are checked only if all entries are valid, because an invalid entry would count as one
-// more device.
+// A number in the device list names a group if a group has that key, else a device. Repeated
+// devices are checked only if all entries are valid, because an invalid entry would count as a
+// device.
 static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
 {
     struct group_index index;
@@ -398,9 +396,9 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
           "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
 }
 
-// Checks for repeated axes and for axes that are out of order. If the rank is unknown, axes from
-// the front and from the back cannot be compared. Then each kind is checked separately, and a mix
-// of both gets a remark.
+// Checks for repeated axes and for axes that are out of order. If the rank is unknown, axes counted
+// from the front and from the back cannot be compared. Then each kind is checked separately, and a
+// mix of both is reported as a remark.
 static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
 {
     size_t n = tsr_spec_dim_count(spec), front = 0, back = 0;
@@ -446,9 +444,9 @@ static bool same_symbol(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-// True if the size equals the declared size of the tensor. The declaration may be wrong (onnx
-// infers twice the frequencies for a STFT without `onesided`). A spec that repeats it is not an
-// error; the inferred size is used.
+// True if the size equals the declared size of the tensor. The declaration may be wrong: onnx
+// infers twice the frequencies for a STFT without `onesided`. A spec that repeats the declaration
+// is not an error; the inferred size is used.
 static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -457,7 +455,7 @@ static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size
     return front >= 0 && front < rank && tsr_value_dim(value, (int)front).value == size;
 }
 
-// Compares the stated size of an axis with one factor to the shape.
+// Compares the size that the spec states for an axis with one factor to the shape.
 static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t axis,
                            tsr_dim stated, tsr_dim real)
 {
@@ -478,8 +476,8 @@ static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t 
                (long long)axis, stated.symbol, real.symbol);
 }
 
-// Checks the sizes of several factors. Each is known or open (0); adjacent unsharded ones are
-// merged.
+// Checks the sizes of several factors. A size is known or unknown (0). Adjacent unsharded factors
+// are merged.
 static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                             tsr_dim real)
 {
@@ -526,7 +524,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
 }
 
 // Compares the shard count of each factor with its size. An axis with one factor uses the size of
-// the tensor, even if the spec states another. False: a count is impossible.
+// the tensor, even if the spec states another. Returns false if a count is impossible.
 static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                            tsr_dim real)
 {
@@ -559,8 +557,8 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
     return fine;
 }
 
-// Checks one listed axis and multiplies *product by its shard count. *product is -1 if the number
-// of shards cannot be checked.
+// Checks one listed axis and multiplies *product by its shard count. *product becomes -1 if the
+// number of shards cannot be checked.
 static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
                         const struct shape *shape, int64_t *product)
 {
@@ -591,15 +589,16 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
         if (shards < 1)
             *product = -1;
         else if (*product > 0 && !mul_ok(*product, shards, product))
-            *product = 0; // more than any list can have; stays 0
+            *product = 0; // overflow: more shards than any list can have
     }
 }
 
 // ---- shards against devices --------------------------------------------------------------------
 
-// product: number of shards, 0 if it overflows, -1 if it cannot be checked. A replicated tensor may
-// name any number of devices: each has a copy. A sharded one names one device or group for each
-// shard, or none, which means devices 0, 1, 2 ...
+// Compares the number of shards (`product`) with the device list. `product` is 0 if it overflowed
+// and -1 if it cannot be checked. A replicated tensor may name any number of devices, each of which
+// has a copy. A sharded tensor names one device or group for each shard, or none, which means
+// devices 0, 1, 2 ...
 static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t product)
 {
     const int64_t *devices;
@@ -628,8 +627,8 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t 
               (long long)product, n, n == 1 ? "y" : "ies");
 }
 
-// Checks the axes first, because they give the number of shards. Then checks the devices, then
-// whether the number of devices fits the number of shards.
+// Checks the axes first, because they give the number of shards, then the devices, then whether the
+// number of devices fits the number of shards.
 void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t product = 1;
@@ -640,7 +639,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
-// Returns rank -1 if nothing is declared or memory runs out. Less can be checked then.
+// Returns rank -1 if nothing is declared or if out of memory. Fewer checks are possible then.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

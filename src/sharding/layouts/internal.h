@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of this room share: one form for layouts that are the same.
+// internal.h - functions about layouts and flows that the files of this module share.
 #ifndef TSR_SHARDING_INTERNAL_H
 #define TSR_SHARDING_INTERNAL_H
 
 #include "sharding/sharding.h"
 
-// Inputs and outputs of a node or a rule by one index and a side.
+// Returns an input or output of a node by its index and side.
 static inline tsr_value *slot_value(const tsr_node *node, bool out, size_t i)
 {
     if (out)
@@ -18,7 +18,8 @@ static inline const struct rule_tensor *rule_slot(const struct rule *rule, bool 
         return &rule->outputs[i];
     return &rule->inputs[i];
 }
-// How output i lies for its readers: as it was asked for, where the node gives it otherwise.
+// Returns the layout in which readers get output i: the layout that the output's spec asks for, or
+// the one that the node computes.
 static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, size_t i)
 {
     if (nf->wanted[i])
@@ -28,27 +29,29 @@ static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, s
 
 // ---- canonical.c -------------------------------------------------------------------------------
 
-// A part of a dimension: its number of elements (0: not known) and of shards.
+// A part of a dimension: number of elements (0: unknown) and number of shards.
 struct cut_part {
     int64_t size, cuts;
     tile_shares shares;
 };
-// Where the coordinate of a part went: factor `to` (-1: nowhere, it is whole), in steps of stride.
+// New position of a part's coordinate: factor `to` (-1: none, the part is not split), multiplied by
+// `stride`.
 struct cut_move {
     int to;
     int64_t stride;
 };
-// The canonical factors of a dimension made of those parts (room for 2n) and where each part went.
+// Computes the canonical factors of a dimension that consists of these parts, and the new position
+// of each part. `out` has space for 2n factors.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves);
-// The same pieces and owners in the canonical form. NULL: out of memory.
+// Returns the canonical layout with the same shards and owners, or NULL if out of memory.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *layout,
                                           const struct shape *shape);
 
 // ---- spec_layout.c -----------------------------------------------------------------------------
 
-// tsr__spec_layout in the canonical form. The arena gets the layout alone: what it takes to find it
-// is many times as much, and is given back at once.
+// As tsr__spec_layout, but in canonical form. Only the layout is allocated in `arena`. Temporary
+// memory, which is many times as large, is freed at once.
 tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                                bool quiet, struct tile_layout **out) TSR_MUST_USE;
 
@@ -58,23 +61,23 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node);
 
 // ---- spec_layout.c -----------------------------------------------------------------------------
 
-// True if the node has a spec of the value under the config, even one that says nothing.
+// True if the node has a spec for the value in the configuration, even an empty spec.
 bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value);
 
 // ---- flow.c ------------------------------------------------------------------------------------
 
-// As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (replace.c)
-// and so are not cut where that would be needed. quiet: nothing is said, except what moves because
-// of keep.
+// As tsr__flow_new. `keep` marks nodes of the main graph, by index, that must not be replaced by
+// simpler nodes (replace.c); they are replicated where that would be necessary. With `quiet`, only
+// reshards that `keep` causes are reported.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep);
 
 // ---- replace.c ----------------------------------------------------------------------------------
 
-// The flow ready for partition, from one that is done: nodes that cut statistics are replaced in
-// copies of the model until none is left; *made is the last copy, or NULL. Says (not-cut-here)
-// which nodes of the flow, beyond those it runs whole itself, stay whole in the end or have a part
-// that does. NULL: failed.
+// Returns a flow that partition can use, from a finished flow. Nodes that shard statistics are
+// replaced by simpler ones in copies of the model, until no such node is left. *made is the last
+// copy, or NULL. Reports nodes that are finally replicated, or have a replicated part, although the
+// given flow shards them (not-cut-here). Returns NULL after a failure.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made);
 
 #endif

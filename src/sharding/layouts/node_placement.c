@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// node_placement.c - finds the placement of one node: into how many parts each factor is split, and
-// which part each device works on.
+// node_placement.c - finds the placement of one node: the number of parts of each factor, and the
+// part that each device computes.
 //
 // The layouts of the node's tensors are added one after the other. A split of a dimension becomes a
 // split of the rule's factors that make it up, if the bounds coincide. If a layout splits inside a
 // factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere. A device
-// that contradicts the state so far is dropped; in the end every cell must have a device. Knows no
-// specs.
+// that contradicts the layouts so far is dropped. In the end every cell (combination of parts) must
+// have a device. This file knows no specs.
 //
 //     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
-//     X {2,2}:               m in 2, k in 2; device d works on part d / 2 of m and part d % 2 of k
+//     X {2,2}:               m in 2, k in 2; device d computes part d / 2 of m and part d % 2 of k
 //     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: none is dropped
 //     the placement:         m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
 //                            is pending between devices 0 and 1 and between 2 and 3
 //     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and are dropped; two
-//                            devices cannot work on four cells, so the solver refuses W
+//                            devices cannot compute four cells, so W is rejected
 //     W {2,1:(0,1,2,3),(1,3)}:
 //                            devices 1 and 3 own both parts of k, and one part agrees with X: with
 //                            SOLVE_PARTS none is dropped
-//     Relu of {4,1:0,1,0,1}: device 0 works on parts 0 and 2: it has two rows (SOLVE_PARTS)
+//     Relu of {4,1:0,1,0,1}: device 0 computes parts 0 and 2: it has two rows (SOLVE_PARTS)
 //     a refined factor:      {4*16/2} of 64 elements is one half of each of 4 heads: the factor
 //                            of 64 becomes two, 4 and 16, and 16 is split in 2
 #include "sharding/layouts/node_placement.h"
 
-// Replaces the rows by n empty ones. False: out of memory.
+// Replaces the rows by n empty ones. Returns false if out of memory.
 static bool make_rows(struct solve *solve, int64_t n)
 {
     solve->n_rows = n;
@@ -41,8 +41,8 @@ static void copy_row(struct solve *to, int64_t at, const struct solve *from, int
            (size_t)to->cap * sizeof(*to->coords));
 }
 
-// Starts with all devices and nothing sharded. Rows of coords are longer than the rule has factors,
-// so that refining the rule does not move them.
+// Starts with all devices and nothing sharded. Rows of `coords` are longer than the number of
+// factors, so that refining the rule does not move them.
 bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
                      const struct rule *rule, int64_t n_all)
 {
@@ -61,8 +61,8 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
     return true;
 }
 
-// Copies the solver for an attempt, because a failed add leaves it unusable. The rule is shared:
-// refining replaces it and never changes it.
+// Copies the state for an attempt, because a failed tsr__solve_add leaves it unusable. The rule is
+// shared: refining replaces it and never changes it.
 struct solve tsr__solve_copy(const struct solve *solve)
 {
     struct solve c = *solve;
@@ -78,7 +78,7 @@ static bool fail(struct solve *solve, const char *why)
     return false;
 }
 
-// The pointer is invalid after a split, which replaces the rule.
+// The pointer becomes invalid when a split replaces the rule.
 static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
 {
     return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
@@ -91,7 +91,7 @@ static int64_t size_of(const struct solve *solve, int factor)
 
 // ---- refining ----------------------------------------------------------------------------------
 
-// Inserts the inner half g behind the factor in a dimension.
+// Inserts the inner factor g after the factor in a dimension.
 static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, int g)
 {
     int *list = ARENA_ARRAY(arena, int, (size_t)dim->n + 1);
@@ -135,7 +135,7 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
     return copy;
 }
 
-// Lists that contain the factor get its inner half too.
+// Adds the inner factor to lists that contain the factor.
 static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
                                             int factor, int g)
 {
@@ -186,7 +186,7 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
     return c;
 }
 
-// True if the rewrite depends on which part of its factor a device has.
+// True if the rewrite depends on the part of its factor that a device has.
 static bool names_parts(enum rewrite_kind kind)
 {
     static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
@@ -208,7 +208,7 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
     return false;
 }
 
-// Splits a factor into an outer and an inner one. If it is sharded already, its shards must end at
+// Splits a factor into an outer and an inner one. If it is already sharded, its shards must end at
 // bounds of the new factors.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
@@ -219,7 +219,7 @@ static bool split(struct solve *solve, int factor, int64_t inner)
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
         solve->rule->factors[factor].unit != 1)
         return fail(solve, "a factor cannot be cut inside");
-    // Unequal parts stay in the outer factor. For parts of 3 units and 1, its size must be a
+    // Unequal shares stay in the outer factor. For shares of 3 units and 1 unit, its size must be a
     // multiple of 4.
     int64_t units = tsr__units_of(cuts, solve->shares[factor]);
     if (cuts > 1 && (size % units || outer % units)) {
@@ -256,9 +256,9 @@ struct target {
 };
 #define MAX_TARGETS 64
 
-// Makes `at` (a product of inner sizes) a border between factors of the dimension. A dimension of
-// factors 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4 and
-// 2. A border at 9 is impossible, because 9 is not a multiple of 6.
+// Makes `at`, a product of inner sizes, a border between two factors of the dimension. A dimension
+// of factors 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4
+// and 2. A border at 9 is impossible, because 9 is not a multiple of 6.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -292,9 +292,9 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
     return -1;
 }
 
-// Equal shards: the leading factors are fully split, then one is split into equal runs. Factors 4
-// and 16 in 8 shards: 4 is split in 4 and 16 in 2. Coordinate c of the shard becomes c / 2 of the
-// first and c % 2 of the second, hence strides 2 and 1.
+// For equal shards: the leading factors are fully split, then one is split into equal runs. Factors
+// 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Coordinate c of the shard becomes c / 2 of the
+// first and c % 2 of the second, so the strides are 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -308,7 +308,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
             fail(solve, "a cut does not fall on the bounds of the dimension's factors");
             return 0;
         }
-        int64_t here = size; // shards of this factor; the rest goes to the inner factors
+        int64_t here = size; // shards of this factor; the inner factors get the rest
         if (size % cuts == 0)
             here = cuts;
         target[n++] = (struct target){factor, here, 1, 0};
@@ -321,9 +321,9 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
 }
 
 // True if both have the same number of factors with the same sizes; 0 is an unknown size. A single
-// factor is the complete dimension.
-static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
-                       const struct tile_dim *l)
+// factor is the full dimension.
+static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *dim,
+                              const struct tile_dim *l)
 {
     if (dim->n != l->n)
         return false;
@@ -339,7 +339,7 @@ static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
-    if (!made_alike(solve, dim, l)) {
+    if (!same_factor_sizes(solve, dim, l)) {
         fail(solve, "the sizes that would prove this cut are not known");
         return 0;
     }
@@ -347,8 +347,8 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// Unequal parts: the outermost factor is split and all others are unsharded. Of 32 heads of 128
-// elements, parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
+// For unequal shares: the outermost factor is split and all others are unsharded. Example: 4096
+// elements are 32 heads of 128. Shares of 3 units and 1 unit are 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
 {
@@ -362,7 +362,7 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
 }
 
 // Translates factor k of a layout's dimension to shards of the rule's factors. Returns the number
-// of targets; 0: not possible.
+// of targets, or 0 if it is not possible.
 static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
                       int k, int64_t size, struct target *target)
 {
@@ -373,7 +373,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
                               : "the operator's rule keeps a dimension whole that is cut");
         return 0;
     }
-    // known: the layout fits the size, and all sizes of the rule's factors are known
+    // the layout fits the size, and the sizes of all factors of the rule are known
     bool known = size > 0 && tsr__dim_sizes(l, size, sizes);
     for (int j = 0; j < dim->n; j++)
         known = known && size_of(solve, dim->factors[j]) > 0 &&
@@ -405,8 +405,8 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
 
 // ---- adding a layout ----------------------------------------------------------------------------
 
-// True if every bound is a multiple of the unit: units, such as blocks of packed weights, must not
-// be split.
+// True if every bound of the split is a multiple of the unit. Units, such as blocks of packed
+// weights, must not be split.
 static bool unit_fits(const struct rule_factor *factor, const struct target *target)
 {
     int64_t size = factor->size.value;
@@ -418,7 +418,7 @@ static bool unit_fits(const struct rule_factor *factor, const struct target *tar
     return true;
 }
 
-// False if the node would have two kinds of reductions, which do not commute.
+// False if the node would have two kinds of reductions, whose order would matter.
 static bool combines(const struct solve *solve, int factor)
 {
     const struct rule_factor *all = solve->rule->factors;
@@ -436,8 +436,8 @@ static const char *why_whole(const struct rule_factor *factor)
     return "a dimension is cut that this operator needs whole";
 }
 
-// Statistics (the axis of a softmax) are sharded only on request, since the node is then replaced
-// by several.
+// Statistics (the axis of a softmax) are sharded only on request, because the node is then replaced
+// by several nodes.
 static bool may_cut(struct solve *solve, const struct target *target)
 {
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
@@ -459,8 +459,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
            fail(solve, "a cut falls inside a unit that must stay together");
 }
 
-// Assigns parts of a factor to rows; shards: the shard of each row. The first layout that shards
-// the factor gives every row its part. Later layouts drop the rows that have another part.
+// Assigns parts of a factor to rows. `shards` has the shard of each row. The first layout that
+// shards the factor gives every row its part. Later layouts drop the rows that have another part.
 static void settle(struct solve *solve, const struct target *target,
                    const struct tile_layout *layout, int loop, const int64_t *shards)
 {
@@ -500,13 +500,13 @@ static bool add_loop(struct solve *solve, bool out, int i, const struct tile_lay
     return n > 0 && tsr__solve_covers(solve);
 }
 
-// Shards per device: device d owns count[d] shards, from at[first[d]] on.
+// The shards of each device: device d owns count[d] shards, from at[first[d]] on.
 struct owned {
     int64_t *first, *count, *at;
 };
 
-// With SOLVE_ONE_PART, a device with several shards is treated as one without any. False: out of
-// memory.
+// With SOLVE_ONE_PART, a device with several shards is treated as one without any. Returns false if
+// out of memory.
 static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
                        struct owned *owned)
 {
@@ -534,8 +534,8 @@ static bool find_owned(const struct solve *solve, const struct tile_layout *layo
 }
 
 // Joins the rows with the shards of their devices: a row of a device with three shards becomes
-// three rows, and devices without shards are dropped. Returns the shard of each row; NULL: out of
-// memory, or too many rows.
+// three rows. Devices without shards are dropped. Returns the shard of each row, or NULL if out of
+// memory or if there are too many rows.
 static int64_t *join_shards(struct solve *solve, const struct tile_layout *layout)
 {
     struct solve before = *solve;
@@ -587,7 +587,7 @@ int64_t tsr__solve_devices(const struct solve *solve)
     return n;
 }
 
-// True if a sharded factor is reduced or has statistics: the partial results must be combined.
+// True if a sharded factor is reduced or has statistics, so that partial results must be combined.
 static bool reduces(const struct solve *solve)
 {
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
@@ -598,7 +598,7 @@ static bool reduces(const struct solve *solve)
     return false;
 }
 
-// True if each device has one part of every partial sum, as required to execute it.
+// True if each device has one part of every partial sum. Execution needs this.
 static bool one_part_of_sums(const struct solve *solve)
 {
     int64_t n = 0;
@@ -612,7 +612,7 @@ static bool one_part_of_sums(const struct solve *solve)
 // shards, the 3 stays unsharded, even if another layout of the node splits the 6.
 //
 // Inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device
-// then works on the intersection of its shards, if every pair of shards has a device. All inputs
+// then computes the intersection of its shards, if every pair of shards has a device. All inputs
 // must shard a reduced axis in the same way.
 static bool pin(struct solve *solve, bool out, int i)
 {
@@ -631,10 +631,10 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
-// Adds one layout. each_loop: the layout is propagated, not requested, and splits that do not fit
-// are left out one by one. Otherwise all must fit. to_pin: the layout is explicit and also fixes
-// what is unsharded (pin). A tensor cannot be sharded if the node reads it on the host, or if its
-// rank differs from the rule's.
+// Adds one layout. With `each_loop` the layout is propagated, not requested: splits that do not fit
+// are left out one by one. Otherwise all must fit. With `to_pin` the layout is explicit and also
+// fixes the axes that it does not shard (pin). A tensor cannot be sharded if the node reads it on
+// the host, or if its rank differs from the rule's.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -667,8 +667,8 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 
 // ---- results ------------------------------------------------------------------------------------
 
-// A dimension of several factors can be written as a spec if at most one size is unknown. Tested
-// after every added split, so that a placement without a notation is refused at once.
+// A dimension of several factors can be written as a spec if at most one size is unknown. This is
+// tested after every added split, so that a placement that cannot be written is rejected at once.
 static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++)
@@ -685,8 +685,8 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
     return true;
 }
 
-// The result depends only on the rule and the shard counts. Most tensors of a large node change
-// neither.
+// The result depends only on the rule and the shard counts, so it is cached. Most tensors of a
+// large node change neither.
 static bool all_writable(struct solve *solve)
 {
     if (solve->written == solve->rule &&
@@ -700,7 +700,7 @@ static bool all_writable(struct solve *solve)
     return true;
 }
 
-// Returns the number of the cell that a device works on. Without `reduced`, returns the first cell
+// Returns the number of the cell that a device computes. Without `reduced`, returns the first cell
 // with the same output.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
@@ -714,7 +714,7 @@ static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduc
 }
 
 // True if all parts of each sum are on the same number of devices, so that groups can be formed.
-// count: rows per cell.
+// `count` has the number of rows per cell.
 static bool sums_are_even(const struct solve *solve, const int64_t *count)
 {
     for (int64_t i = 0; i < solve->n_rows; i++) {
@@ -726,8 +726,8 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
 }
 
 // True if every cell of the sharded factors has a device. With m and k in 2 shards on four devices,
-// each cell has one; without device 3, cell (1,1) has none. To be executed, a sum needs each part
-// on the same number of devices. With SOLVE_PARTS, tsr__solve_even ensures this after the explicit
+// each cell has one; without device 3, cell (1,1) has none. To execute a sum, each part must be on
+// the same number of devices. With SOLVE_PARTS, tsr__solve_even ensures this after the explicit
 // inputs.
 bool tsr__solve_covers(struct solve *solve)
 {
@@ -756,8 +756,8 @@ bool tsr__solve_covers(struct solve *solve)
 }
 
 // Drops rows until all parts of a sum are on the same number of devices. If part 0 is on devices 0
-// and 1 and part 1 on device 2, device 1 is dropped. Among the cells of one result, the cell with
-// the fewest rows sets the number that each keeps.
+// and 1 and part 1 on device 2, device 1 is dropped. Of the cells of one result, the cell with the
+// fewest rows sets the number that each keeps.
 bool tsr__solve_even(struct solve *solve)
 {
     int64_t cells = 1;
@@ -786,7 +786,7 @@ bool tsr__solve_even(struct solve *solve)
     return true;
 }
 
-// Coordinates are packed: each row is as long as the rule has factors. The rule may be in
+// Each row of the result's coordinates has one entry per factor of the rule. The rule may be in
 // solve->keep, which must live as long as the placement.
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
 {
@@ -814,7 +814,8 @@ bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct pl
 
 // ---- turns -------------------------------------------------------------------------------------
 
-// True if shards are consecutive along each dimension, so that they can be concatenated.
+// True if the shards of a device are consecutive along each dimension, so that they can be
+// concatenated.
 static bool is_joinable(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
@@ -832,8 +833,8 @@ static bool needs_windows(const struct solve *solve)
     return false;
 }
 
-// True for a pooling node with ceil_mode. Engines may infer another size for its output than it
-// has, and then refuse to concatenate it with received shards.
+// True for a pooling node with ceil_mode. Engines may infer a wrong size for its output and then
+// refuse to concatenate it with received shards.
 static bool rounds_up(const tsr_node *node)
 {
     const tsr_attr *ceil = tsr_node_find_attr(node, "ceil_mode");

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// placement.c - the layouts and reductions that follow from the placement of a node.
+// placement.c - computes the layouts and reductions that follow from the placement of a node.
 //
 // The layout of each tensor is the projection of the devices' coordinates. Devices that differ only
 // in reduced factors combine their partial results.
 //
-//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4; m and k in 2 shards on
-//       devices
-//       0 to 3
+//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4.
+//     m and k are in 2 shards on devices 0 to 3:
 //     device      0      1      2      3
 //     (m, k)    (0,0)  (0,1)  (1,0)  (1,1)
 //     X is the projection onto (m, k): {2,2:0,1,2,3}      W onto (k, n): {2,1:(0,2),(1,3)}
-//     Y onto (m, n): {2,1:(0,1),(2,3)}, and k is reduced: 0 and 1 add up their parts, so do 2 and 3
+//     Y onto (m, n): {2,1:(0,1),(2,3)}, and k is reduced: 0 and 1 add their partial sums,
+//     and so do 2 and 3
 #include "sharding/layouts/internal.h"
 
 #include <stdlib.h>
@@ -34,9 +34,9 @@ static int64_t shard_of(const struct placement *placement, const struct rule_ten
     return shard;
 }
 
-// A dimension of the tensor is the product of some factors of the rule, and is sharded as they are.
-// A dimension with windows has another size than its factor, so its shards are written without a
-// size.
+// Computes one dimension of a tensor. It is the product of some factors of the rule and is sharded
+// as they are. A dimension with windows has another size than its factor, so its shards are written
+// without a size.
 static bool project_dim(struct arena *arena, const struct placement *placement,
                         const struct rule_dim *from, struct tile_dim *to, struct cut_move **moves)
 {
@@ -58,7 +58,7 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
     return true;
 }
 
-// A tensor that the node reads on the host is replicated on all devices. The layout is canonical.
+// The layout is canonical. A tensor that the node reads on the host is replicated on all devices.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor)
 {
@@ -119,10 +119,11 @@ bool tsr__placement_turn(struct arena *arena, const struct placement *placement,
 
 // ---- groups ------------------------------------------------------------------------------------
 
-// A device that contributes to a sum. Devices with the same kept and reduced cells are replicas of
-// each other, numbered from 0.
+// A device that contributes to a sum. Devices with the same `kept` and `reduced` cells are replicas
+// of each other, numbered from 0.
 struct member {
-    int64_t kept, reduced; // cell over the factors that are not reduced, and over the reduced ones
+    // number of the cell over the factors that are not reduced, and over the reduced ones
+    int64_t kept, reduced;
     size_t replica;
     int64_t device;
 };
@@ -161,7 +162,7 @@ static int by_group(const void *a, const void *b)
     return int64_order(x->reduced, y->reduced);
 }
 
-// Sorts members by group: the i-th device of each cell is in the i-th group.
+// Sorts members by group: the i-th replica of each cell is in the i-th group.
 static void sort_members(struct member *member, size_t n)
 {
     qsort(member, n, sizeof(*member), by_cell);
@@ -171,7 +172,7 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
-// Returns the groups of devices that hold parts of the same sum. With m and k in 2 shards on
+// Returns the groups of devices that have parts of the same sum. With m and k in 2 shards on
 // devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3. Every
 // `parts` = 2 neighbours are a group: {0,1}, {2,3}. All groups are complete, because
 // tsr__solve_covers has checked that all cells have the same number of devices.

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// spec_layout.c - layouts from specs and specs from layouts, and both as text.
+// spec_layout.c - converts specs to layouts and layouts to specs, and both to and from text.
 //
-// Read: all that the semantics allow (axes in any order and from either end, groups under any key,
-// replication spelled as a group or as several devices). Written: one form (axes in order and from
-// the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
+// It reads everything that the ONNX semantics allow: axes in any order and from either end, groups
+// with any key, replication written as a group or as several devices. It writes one form: axes in
+// order and from the front, groups -1, -2, ... only if a shard has several owners, replication as
+// one group.
 //
-// Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3, group 7 has devices 0 and 1. 7
-// names the group, 3 a device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device list -1,
-// 3, group -1 with 0 and 1.
+//     Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3; group 7 has devices 0 and
+//     1. 7 names the group, 3 a device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device
+//     list -1, 3, and group -1 with 0 and 1.
 #include "sharding/layouts/examine.h"
 #include "sharding/layouts/internal.h"
 
 // ---- from a spec -------------------------------------------------------------------------------
 
-// Reports no remarks, which are left to the checker.
+// Returns a scope without remarks: those are left to the checker.
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
@@ -33,8 +34,8 @@ static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, boo
     };
 }
 
-// Returns the rank of the layout, or -1 after reporting an error. If the rank is unknown, the axes
-// imply a sufficient one, if they are all counted from the same end.
+// Returns the rank of the layout, or -1 after reporting an error. If the rank is unknown, a
+// sufficient rank follows from the axes, if all are counted from the same end.
 static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t front = 0, back = 0;
@@ -71,8 +72,8 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
 
 // Reads the factors of one listed axis. A single factor has the size of its axis. Adjacent
 // unsharded factors of unknown size are merged.
-//     axis 1 as sizes 4 and 16 in 2 and 1 shards: {4/2*16}; a single factor of stated size 8 in 2:
-//       {2}
+//     axis 1 as sizes 4 and 16 in 2 and 1 shards: {4/2*16}
+//     a single factor of stated size 8 in 2 shards: {2}
 static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
 {
     size_t count = tsr_spec_dim_factor_count(spec, i);
@@ -94,7 +95,7 @@ static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, st
     return true;
 }
 
-// Device k owns shard k.
+// Makes device k the owner of shard k.
 static bool count_up(struct arena *arena, struct tile_layout *layout)
 {
     layout->owners = ARENA_ARRAY(arena, int64_t, (size_t)layout->n_shards);
@@ -106,8 +107,8 @@ static bool count_up(struct arena *arena, struct tile_layout *layout)
     return true;
 }
 
-// Owners of shard k: entry k of the device list, all entries if there is one shard, device k if
-// there is no list.
+// The owners of shard k are in entry k of the device list. If there is one shard, all entries own
+// it. Without a list, device k owns it.
 static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_layout *layout)
 {
     const int64_t *devices, *members;
@@ -172,7 +173,7 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     }
     struct tile_layout *layout = tsr__layout_cut(arena, rank, dims);
     if (!layout || !read_owners(arena, spec, layout))
-        return TSR_NOMEM; // the number of shards has been checked
+        return TSR_NOMEM; // the number of shards was checked before
     read_loops(spec, rank, layout);
     if (layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0)
         *out = NULL;
@@ -212,9 +213,9 @@ static bool dim_is_cut(const struct tile_dim *dim)
     return false;
 }
 
-// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the
-// back. Specs in bodies omit sizes where possible: the declared sizes hold for one caller of a
-// function only, or may be outdated.
+// How axes are counted: the first `front` of `rank` dimensions from the front, the others from the
+// back. Specs in bodies omit sizes where possible, because declared sizes may be outdated or may
+// hold for only one caller of a function.
 struct counting {
     int front, rank;
     bool in_body;
@@ -247,8 +248,8 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
 
-// Finds an earlier shard with the same owners, for unequal parts that consist of several shards.
-// -1: none.
+// Returns an earlier shard with the same owners, or -1. Unequal shares consist of several such
+// shards.
 static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners, *others;
@@ -260,8 +261,8 @@ static int64_t same_owners_before(const struct tile_layout *layout, int64_t shar
     return -1;
 }
 
-// Writes the device list: a device for a shard with one owner, otherwise a group. shared: the
-// shards of one part use the same group.
+// Writes the device list: a device for a shard with one owner, otherwise a group. With `shared`,
+// the shards of one share use the same group.
 static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
                                const struct tile_layout *layout, bool shared)
 {
@@ -289,7 +290,7 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
 }
 
 // Writes axes in dimension order, so that the numbers of shards match the device list. An unequal
-// part is written as several shards of its device.
+// share is written as several shards of its device.
 static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
                              const struct tile_layout *l, const struct counting *counting)
 {
@@ -333,7 +334,7 @@ static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *va
     tsr_status status = write_spec(&scratch, spec, value, layout, counting);
     tsr__arena_free(&scratch);
     if (status != TSR_OK) {
-        (void)tsr_spec_remove(spec); // keep the old spec
+        (void)tsr_spec_remove(spec); // the old spec stays
         return status;
     }
     if (old)
@@ -348,9 +349,10 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
     return replace_spec(node, config, value, layout, &counting);
 }
 
-// ---- as text -----------------------------------------------------------------------------------
+// ---- from text ----------------------------------------------------------------------------------
 
-// True if the configuration is declared. Placeholders for undeclared ones have no device count.
+// True if the model declares the configuration. Undeclared ones are placeholders without a device
+// count.
 static bool model_has(const tsr_model *model, const tsr_config *config)
 {
     for (size_t i = 0; i < tsr_model_config_count(model); i++)
@@ -359,8 +361,9 @@ static bool model_has(const tsr_model *model, const tsr_config *config)
     return false;
 }
 
-// Compares the devices in the text with the configuration. False: error reported. The last owner of
-// a shard is its largest. The notation allows a tile without an owner, but a model does not.
+// Compares the devices in the text with the configuration. Returns false after reporting an error.
+// The last owner of a shard is its largest. The notation allows a tile without an owner, but a
+// model does not.
 static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
                        const tsr_config *config, const struct tile_layout *layout)
 {
@@ -400,7 +403,7 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
 }
 
 // Returns the mesh for reading or printing, or NULL.
-static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
+static const struct notation_mesh *mesh_or_null(const struct notation_mesh *mesh)
 {
     if (mesh->n)
         return mesh;
@@ -427,7 +430,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     tsr__config_mesh(arena, tsr_graph_model(tsr_node_graph(node)), config, &mesh);
     if (arena->failed)
         return TSR_NOMEM;
-    struct notation_ask ask = {shape.rank, sizes, some_mesh(&mesh)};
+    struct notation_ask ask = {shape.rank, sizes, mesh_or_null(&mesh)};
     struct notation_answer answer;
     struct notation_error wrong = {0};
     tsr_status status = tsr__notation_read(arena, text, &ask, &answer, &wrong);
@@ -436,7 +439,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     if (!owners_fit(session, arena, &at, config, answer.layout))
         return TSR_INVALID;
     // The entries before "..." are the first dimensions, the others the last ones. If the rank is
-    // unknown, axes are written in this way.
+    // unknown, the axes are counted accordingly.
     struct counting counting = {shape.rank, answer.layout->rank, is_in_body(node)};
     if (shape.rank < 0)
         counting.front = answer.front;
@@ -477,8 +480,8 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
 
 // ---- to text ------------------------------------------------------------------------------------
 
-// Returns the inferred rank of a value that declares none; -1: unknown. All ranks are inferred at
-// once and cached in the model, so that printing many specs costs one inference.
+// Returns the inferred rank of a value that declares none, or -1 if unknown. All ranks are inferred
+// at once and cached in the model, so that printing many specs costs one inference.
 static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *out)
 {
     uint32_t id = tsr__value_id(value), n = tsr__model_value_ids(model);
@@ -503,8 +506,8 @@ static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *o
     return TSR_OK;
 }
 
-// Returns the shape for printing a spec. If the rank is unknown, it is as large as the listed axes
-// need, and *front dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
+// Returns the shape for printing a spec. If the rank is unknown, the shape is as large as the
+// listed axes need, and *front dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
 static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                                 struct shape *shape, int *front)
 {
@@ -534,7 +537,7 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
         if (first)
             *front = (int)first;
     }
-    if (shape->rank > 0 && !shape->dims) { // sizes are unknown
+    if (shape->rank > 0 && !shape->dims) { // the sizes are unknown
         tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape->rank);
         if (!dims)
             return TSR_NOMEM;
@@ -545,7 +548,7 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
     return TSR_OK;
 }
 
-// Returns the text in the arena; "" for an empty spec. If the rank is unknown and axes are counted
+// Returns the text in the arena, "" for an empty spec. If the rank is unknown and axes are counted
 // from the front, the text has "..." and uses the tile notation.
 static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                             enum notation_style style, struct str *out)
@@ -567,7 +570,7 @@ static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spe
     if (front >= 0)
         *out = tsr__notation_print_open(arena, layout, front);
     else
-        *out = tsr__notation_print_mesh(arena, layout, some_mesh(&mesh), style);
+        *out = tsr__notation_print_mesh(arena, layout, mesh_or_null(&mesh), style);
     return arena_status(arena);
 }
 
@@ -576,8 +579,8 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
     return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
 }
 
-// The text is built in temporary memory and copied to the model's arena when complete. *out is
-// valid as long as the model.
+// Builds the text in temporary memory and copies it to the model's arena when it is complete. *out
+// is valid as long as the model.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
     if (!out)

@@ -10,19 +10,19 @@
 
 #define TILES_MAX 1048576 // limit of boxes per call
 
-// The boxes so far; `left` limits the cost of one call.
+// The boxes so far. `left` limits their number in one call.
 struct boxes {
     struct arena *arena;
     VEC(tsr_box) list;
     int64_t left; // number of boxes that may still be added
 };
 
-// Adds the boxes of a piece for one device: the product of its intervals. False: too many boxes, or
-// out of memory.
+// Adds the boxes of a piece for one device: the product of its intervals. Returns false if there
+// are too many boxes or if out of memory.
 static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64_t device)
 {
     int64_t at[TILE_MAX_RANK] = {0}, count = 1;
-    // at: index of the interval in each dimension, the last dimension fastest
+    // at[axis] is the index of the interval in each dimension; the last dimension is fastest
     for (int axis = 0; axis < piece->rank; axis++)
         if (!mul_ok(count, piece->dims[axis].n, &count) || count > boxes->left)
             return false;
@@ -92,7 +92,7 @@ static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
     return fits;
 }
 
-// devices <= 0: any device number is allowed.
+// If `devices` <= 0, any device number is allowed.
 static bool devices_fit(tsr_session *session, const struct tile_layout *layout, int64_t devices)
 {
     int64_t most = -1;

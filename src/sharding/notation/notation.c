@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation.c - the compact notation of a sharding: text to layout; notation_print.c is its inverse.
+// notation.c - parses the compact notation of a sharding into a layout. notation_print.c is the
+// inverse.
 //
 //   tiling = "{" entry {"," entry} [":" owner {"," owner}] "}"   of the last dimensions
 //   entry  = parts | factor {"*" factor} | "..."                 of the dimension, or its factors
@@ -8,23 +9,23 @@
 //   mesh   = axes {[","] axes} ["@" size {"x" size} [":" device {"," device}]]
 //   axes   = "R" | "S" [digit {digit}] | "..."                   mesh axes, first outermost
 //
-// "...": as many unsharded dimensions as are missing; {2,...} is the first dimension, whatever the
-// rank. Meshes: notation_mesh.c. Spaces are allowed between the parts. A tiling of volume 1
-// replicates the tensor on every owner. Text of another form is malformed; text that contradicts
-// the value (rank, sizes, counts) is invalid. Knows no configuration.
+// "..." means unsharded dimensions up to the rank of the value; {2,...} shards the first dimension,
+// whatever the rank. Meshes are parsed in notation_mesh.c. Spaces are allowed between the parts. A
+// tiling with one tile replicates the tensor on every owner. Text of another form is malformed.
+// Text that contradicts the value (rank, sizes, counts) is invalid. This file knows no
+// configuration.
 //
 //     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    replicated on both
-//     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, whatever the
-//       rank
+//     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, for any rank
 //     {2,1:(0,1),-1}  the first block on 0 and 1, the second on no device
 #include "sharding/notation/notation.h"
 
-#define HOLDS_MAX 4096 // shards and owners that print and parse are compared for
+#define HOLDS_MAX 4096 // limit of shards and owners for comparing print and parse
 
 // ---- tilings -----------------------------------------------------------------------------------
 
-// `at` is the byte where the number stands.
-static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
+// Checks a number of parts. `at` is the byte of the number in the text.
+static bool check_parts(struct parser *parser, size_t at, int64_t cuts)
 {
     if (cuts < 1)
         return tsr__parser_fail(parser, TSR_INVALID, at,
@@ -34,8 +35,8 @@ static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
                           (long long)cuts, TILE_MAX_SHARDS);
 }
 
-// One factor; bare numbers are kept as sizes until the whole entry is seen.
-// *bare: a number alone, of which the entry decides whether it is a size or a count of parts.
+// Reads one factor. A number without "/" is stored as a size and *bare is set; the caller decides
+// whether it is a size or a number of parts.
 static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
 {
     *tile_factor = (struct tile_factor){.size = 0, .cuts = 1};
@@ -51,7 +52,7 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
         size_t at = parser->at;
         if (!tsr__parser_number(parser, "expected the number of parts after /",
                                 &tile_factor->cuts) ||
-            !cuts_of(parser, at, tile_factor->cuts))
+            !check_parts(parser, at, tile_factor->cuts))
             return false;
     }
     if (!*bare && !open && tile_factor->size < tile_factor->cuts)
@@ -61,11 +62,10 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
     return true;
 }
 
-// One dimension: 2 is two cuts of whatever size, 4/2*16 is two factors with their sizes. A bare
-// number means cuts only when it stands alone; that is known after the last '*', so it is first
-// read as a size.
-//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1};  "3*4":
-//       {3, 1} {4, 1}
+// Reads one dimension. A bare number is a number of parts if it is the only factor, otherwise a
+// size. That is known only after the last '*', so it is first read as a size.
+//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1}
+//     "3*4": {3, 1} {4, 1}
 static bool entry(struct parser *parser)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
@@ -90,7 +90,7 @@ static bool entry(struct parser *parser)
         n++;
     } while (tsr__parser_accept(parser, '*'));
     if (n == 1 && bare) {
-        if (!cuts_of(parser, start, f[0].size))
+        if (!check_parts(parser, start, f[0].size))
             return false;
         f[0] = (struct tile_factor){.size = 0, .cuts = f[0].size};
     }
@@ -106,7 +106,7 @@ static bool entry(struct parser *parser)
     return true;
 }
 
-// One owner: a device, -1, or a group in parentheses.
+// Reads one owner: a device, -1, or a group in parentheses.
 static bool owner(struct parser *parser, int64_t shard)
 {
     int64_t d;
@@ -126,7 +126,7 @@ static bool owner(struct parser *parser, int64_t shard)
            tsr__parser_malformed(parser, "expected , or ) in a group");
 }
 
-// Tiles of the pattern; -1: more than are supported.
+// Returns the number of tiles, or -1 if there are more than are supported.
 static int64_t volume(const struct parser *parser)
 {
     int64_t v = 1;
@@ -137,8 +137,9 @@ static int64_t volume(const struct parser *parser)
     return v;
 }
 
-// Without a list tile k belongs to device k. With one, {2,1:5,7} gives tile 0 to device 5 and tile
-// 1 to device 7; a tiling of one tile may have any number of owners, each of which has the whole.
+// Reads the owners. Without a list, tile k belongs to device k. {2,1:5,7} gives tile 0 to device 5
+// and tile 1 to device 7. A tiling with one tile may have any number of owners, each of which has
+// the full tensor.
 static bool owners(struct parser *parser, int64_t shards)
 {
     int64_t n = 0;
@@ -171,7 +172,7 @@ static bool owners(struct parser *parser, int64_t shards)
                           (long long)shards, (long long)n);
 }
 
-// The opening brace has been passed.
+// Reads a tiling after its opening brace.
 static bool tiling(struct parser *parser)
 {
     bool dots;
@@ -191,10 +192,10 @@ static bool tiling(struct parser *parser)
     return tsr__parser_accept(parser, '}') || tsr__parser_malformed(parser, "expected , or }");
 }
 
-// ---- what both forms must satisfy --------------------------------------------------------------
+// ---- checks of tilings and meshes ---------------------------------------------------------------
 
-// Says how many dimensions are written and how many the value has.
-static bool misfit(struct parser *parser, bool leading)
+// Reports the number of written dimensions and the rank of the value.
+static bool report_rank(struct parser *parser, bool leading)
 {
     int n = parser->n_dims, rank = parser->ask->rank;
     const char *entries = "entries", *are = "dimensions are", *dimensions = "dimensions";
@@ -211,22 +212,22 @@ static bool misfit(struct parser *parser, bool leading)
     return PARSER_INVALID(parser, 0, "%d %s written, the value has %d", n, are, rank);
 }
 
-// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front,
-// until the rank is the wanted one.
+// Inserts unsharded dimensions until the rank is the wanted one: at "...", or, if that is not
+// written and `leading` is set, in front.
 //     {2} for rank 3: {1,1,2}; {2,...} for rank 3: {2,1,1}
-//     S0@2 for rank 3: refused, since over a mesh all dimensions are written
+//     S0@2 for rank 3: rejected, because over a mesh all dimensions must be written
 static bool fit_rank(struct parser *parser, bool leading)
 {
     int rank = parser->ask->rank, missing = 0;
     if (rank >= 0)
         missing = rank - parser->n_dims;
     if (rank == 0 && parser->n_dims == 1 && volume(parser) == 1) {
-        parser->n_dims = 0; // the scalar pattern {1}
+        parser->n_dims = 0; // {1} describes a scalar
         return true;
     }
     if (missing < 0 || (missing > 0 && !leading && parser->dots < 0))
-        return misfit(parser, leading);
-    int first = 0; // of the dimensions that are put in
+        return report_rank(parser, leading);
+    int first = 0; // position of the first inserted dimension
     if (parser->dots >= 0)
         first = parser->dots;
     size_t behind = (size_t)(parser->n_dims - first);
@@ -241,7 +242,7 @@ static bool fit_rank(struct parser *parser, bool leading)
     return true;
 }
 
-// A size that is not known (-1) fits everything.
+// An unknown size (-1) fits everything.
 static bool fit_size(struct parser *parser, int axis)
 {
     const struct tile_dim *dim = &parser->dims[axis];
@@ -257,8 +258,8 @@ static bool fit_size(struct parser *parser, int axis)
                           (long long)size, axis);
 }
 
-// A device may own several tiles, but not one tile twice: tsr__layout_own drops repetitions, and
-// the count tells.
+// A device may own several tiles, but not one tile twice. tsr__layout_own drops repetitions, so the
+// count shows them.
 static bool layout(struct parser *parser, struct tile_layout **out)
 {
     for (int axis = 0; axis < parser->n_dims; axis++)
@@ -269,7 +270,7 @@ static bool layout(struct parser *parser, struct tile_layout **out)
         !tsr__layout_own(parser->arena, tile_layout, parser->pairs.at, parser->pairs.n))
         return tsr__parser_fail(parser, TSR_NOMEM, 0, NULL);
     if ((size_t)tile_layout->first[tile_layout->n_shards] !=
-        parser->pairs.n) // sorted now, so that a repetition is a neighbour
+        parser->pairs.n) // sorted now, so that repetitions are adjacent
         for (size_t i = 1; i < parser->pairs.n; i++)
             if (memcmp(&parser->pairs.at[i - 1], &parser->pairs.at[i], sizeof(*parser->pairs.at)) ==
                 0)
@@ -279,7 +280,7 @@ static bool layout(struct parser *parser, struct tile_layout **out)
     return true;
 }
 
-// Parses the text, then fits it to the value; *wrong has the first error.
+// Parses the text, then fits it to the value. *wrong gets the first error.
 tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out, struct notation_error *wrong)
 {
@@ -320,8 +321,8 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     return TSR_OK;
 }
 
-// For each rank the text is refused with a place inside of it, or its layout prints and reads back
-// as the same layout and the same text.
+// Checks for each rank that the text is rejected with a position inside it, or that its layout is
+// printed and read back as the same layout and the same text.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
     struct arena arena;
@@ -336,7 +337,7 @@ bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
         if (status != TSR_OK)
             holds = wrong.what && wrong.at <= n;
         if (status == TSR_MALFORMED)
-            break; // for every rank
+            break; // malformed for every rank
         if (status != TSR_OK)
             continue;
         if (tile_layout->n_shards > HOLDS_MAX ||

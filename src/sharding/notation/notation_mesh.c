@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation_mesh.c - shardings over a mesh: for each dimension the mesh axes that cut it.
+// notation_mesh.c - parses shardings over a mesh: for each dimension, the mesh axes that shard it.
 //
-//   S0,R@2x2          letters: dimension 0 is cut by mesh axis 0, dimension 1 is whole; commas may
+//   S0,R@2x2          letters: mesh axis 0 shards dimension 0, dimension 1 is unsharded; commas may
 //                     be left out
-//   S01,R@2x2         by both axes, the first outermost; S10,R@2x2 has axis 1 outermost
-//   SR                S alone: by the only axis of a mesh of one
+//   S01,R@2x2         both axes shard it, the first outermost; S10,R@2x2 has axis 1 outermost
+//   SR                S alone: sharded by the only axis of a one-dimensional mesh
 //   ({0,1},{})@2x2    sets of axes; a set has no order: ({1,0},{}) and S^{1,0} are sharded as S01
 //
-// The mesh follows @; without it, it is the one that the caller knows. Devices stand on it row by
-// row, from 0 on, or as they are listed behind a colon.
+// The mesh follows @; without @ it is the mesh that the caller passes. Devices are on it row by
+// row, starting with 0, or as they are listed after a colon.
 //
 //     S1,S0@2x3   rows in 3 by axis 1, columns in 2 by axis 0: position (a,b) has tile (b,a)
-//     S0,R@2x2    rows in 2; positions that differ along axis 1 alone, 0 and 1, have the same rows
+//     S0,R@2x2    rows in 2; positions that differ only along axis 1, such as 0 and 1, have the
+//                 same rows
 #include "sharding/notation/notation.h"
 
 #define MAX_MESH NOTATION_MAX_MESH
 
-// What is read before the sizes after @ are known: axes by number, and their positions in the text,
-// for diagnostics.
+// What was read before the mesh sizes are known: axes by number, and their positions in the text
+// for error messages.
 struct mesh {
-    int axes[TILE_MAX_RANK][MAX_MESH]; // that cut each dimension
+    int axes[TILE_MAX_RANK][MAX_MESH]; // axes that shard each dimension
     size_t axis_at[TILE_MAX_RANK][MAX_MESH];
     int n_axes[TILE_MAX_RANK];
     bool unnumbered; // an S without a number
@@ -33,7 +34,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// One more axis for the dimension that was begun last; the digit stands here.
+// Adds an axis to the last dimension. `at` is the position of its digit in the text.
 static bool take_axis(struct parser *parser, struct mesh *mesh, int axis, size_t at)
 {
     int here = parser->n_dims - 1;
@@ -46,7 +47,7 @@ static bool take_axis(struct parser *parser, struct mesh *mesh, int axis, size_t
     return true;
 }
 
-// Sorts the axes of the dimension that was begun last: the lowest is outermost.
+// Sorts the axes of the last dimension: the lowest is outermost.
 static void sort_axes(const struct parser *parser, struct mesh *mesh)
 {
     int dim = parser->n_dims - 1;
@@ -62,7 +63,7 @@ static void sort_axes(const struct parser *parser, struct mesh *mesh)
     }
 }
 
-// {0,1}: the opening brace has been passed. May be empty.
+// Reads a set such as {0,1}, after its opening brace. It may be empty.
 static bool set_of_axes(struct parser *parser, struct mesh *mesh)
 {
     if (tsr__parser_accept(parser, '}'))
@@ -82,7 +83,7 @@ static bool set_of_axes(struct parser *parser, struct mesh *mesh)
            tsr__parser_malformed(parser, "expected , or } behind an axis");
 }
 
-// What stands behind an S: digits, ^ and a digit or a set, or nothing.
+// Reads the text after an S: digits, ^ and a digit or a set, or nothing.
 static bool letter_axes(struct parser *parser, struct mesh *mesh, size_t at)
 {
     if (parser->at < parser->text.n && parser->text.p[parser->at] == '^') {
@@ -105,7 +106,7 @@ static bool letter_axes(struct parser *parser, struct mesh *mesh, size_t at)
     return true;
 }
 
-// One dimension: R, S and its axes, or (inside of parentheses) a set.
+// Reads one dimension: R, S and its axes, or (inside parentheses) a set.
 static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parentheses)
 {
     bool dots;
@@ -130,7 +131,7 @@ static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parenthese
     return letter_axes(parser, mesh, at);
 }
 
-// All dimensions; commas between letters may be left out, as in SR.
+// Reads all dimensions. Commas between letters may be left out, as in SR.
 static bool mesh_entries(struct parser *parser, struct mesh *mesh)
 {
     bool parentheses = tsr__parser_accept(parser, '('), more;
@@ -146,8 +147,8 @@ static bool mesh_entries(struct parser *parser, struct mesh *mesh)
     return tsr__parser_malformed(parser, "expected , or ) behind a dimension");
 }
 
-// Reads the sizes behind @, or takes those that the caller knows.
-// Products are bounded as they are made, so `positions` cannot overflow.
+// Reads the sizes after @, or uses those that the caller passed. Each product is checked, so
+// `positions` cannot overflow.
 static bool mesh_shape(struct parser *parser, struct mesh *mesh)
 {
     if (!tsr__parser_accept(parser, '@')) {
@@ -180,7 +181,7 @@ static bool mesh_shape(struct parser *parser, struct mesh *mesh)
     return true;
 }
 
-// Each dimension is one factor, cut by the product of its axes.
+// Each dimension is one factor. Its number of shards is the product of its axes.
 static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 {
     if (mesh->unnumbered && mesh->shape.n != 1)
@@ -205,9 +206,9 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
     return true;
 }
 
-// Shard that mesh position holds.
-// Position to coordinates, the last axis fastest; then the coordinates of the axes that cut,
-// dimension by dimension. On 2x2 position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
+// Returns the shard at a mesh position. The position is converted to coordinates, with the last
+// axis fastest. The shard number is formed from the coordinates of the sharding axes, dimension by
+// dimension. On 2x2, position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
 static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
 {
     int64_t coords[MAX_MESH], shard = 0;
@@ -221,9 +222,9 @@ static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, 
     return shard;
 }
 
-// One device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half of the
-// rows to devices 4 and 5 and the second to 6 and 7. Without a list position i is device i; -1
-// leaves a position empty.
+// Reads one device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half
+// of the rows to devices 4 and 5 and the second to 6 and 7. Without a list, position i is device i.
+// -1 leaves a position empty.
 static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
 {
     size_t start = parser->at;

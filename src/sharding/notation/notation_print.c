@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation_print.c - a layout as text in the compact notation; notation.c reads it again as the
-// same layout.
+// notation_print.c - prints a layout in the compact notation. notation.c reads the text as the same
+// layout.
 #include "sharding/sharding.h"
 
-#define LISTED_MOST 64 // tiles whose owners are written out even if they count up
+#define LISTED_MOST 64 // up to this number of tiles, owners 0, 1, 2, ... are printed too
 
-// "1" is whole, "4" four parts of whatever size; several factors show their sizes: "8/2*?" are 8
-// units, cut in two, of as many elements as the dimension leaves.
+// Prints one dimension: "1" is unsharded, "4" is four parts of any size. Several factors are
+// printed with their sizes: "8/2*?" is 8 units in 2 parts, with units of unknown size.
 static void print_dim(struct text *text, const struct tile_dim *dim)
 {
     bool cut = false;
@@ -32,12 +32,13 @@ static void print_dim(struct text *text, const struct tile_dim *dim)
     }
 }
 
-// "3", "(0,1)", or "-1" for a tile without an owner.
+// Prints "3", "(0,1)", or "-1" for a tile without an owner.
 static void print_owners(struct text *text, const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
     size_t n = tsr__layout_owners(layout, shard, &owners);
-    bool group = n > 1 && layout->n_shards > 1; // of a whole layout all owners are listed plainly
+    // a replicated layout lists all owners without parentheses
+    bool group = n > 1 && layout->n_shards > 1;
     if (!n)
         tsr__text_add(text, STR("-1"));
     if (group)
@@ -51,7 +52,7 @@ static void print_owners(struct text *text, const struct tile_layout *layout, in
         tsr__text_add(text, STR(")"));
 }
 
-// The entries of the dimensions, "..." standing behind the first `front` of them (-1: nowhere).
+// Prints the dimensions. "..." follows the first `front` of them (-1: it is not printed).
 static void print_dims(struct text *text, const struct tile_layout *layout, int front)
 {
     struct str between = STR("");
@@ -71,9 +72,9 @@ static void print_dims(struct text *text, const struct tile_layout *layout, int 
         tsr__text_add(text, STR("1")); // a scalar
 }
 
-// More tiles than any reader counts, and tile k is device k's: what a text without owners means
-// anyway. A spec of 20 bytes may have a million tiles; their list would be 7 MB for each of its
-// readers.
+// True if there are many tiles and device k owns tile k. The owner list is then left out, because a
+// text without owners means the same. A spec of 20 bytes may have a million tiles; their list would
+// take 7 MB.
 static bool counts_up(const struct tile_layout *layout)
 {
     if (layout->n_shards <= LISTED_MOST || layout->first[layout->n_shards] != layout->n_shards)
@@ -84,8 +85,8 @@ static bool counts_up(const struct tile_layout *layout)
     return true;
 }
 
-// {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles; {100,1}: many
-// tiles on devices 0 to 99. "" and a failed arena without memory.
+// Prints the dimensions, then the owners of each tile: {2,1:0,1}. Many tiles on devices 0 to 99 are
+// {100,1}. Returns "" if out of memory; the arena has then failed.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
     struct tile_layout *o = tsr__layout_units(arena, l);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation_words.c - the words that tilings and meshes are made of: numbers, devices, "...". What
-// is wrong first is noted with its byte; all that comes after it only passes the failure up.
+// notation_words.c - parses the tokens of tilings and meshes: numbers, devices, "...". Only the
+// first error is recorded, with its byte.
 #include "sharding/notation/notation.h"
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
 
-// What is a text of the arena; NULL where making it failed.
+// `what` is a constant or a text in the arena. It is NULL if there was no memory for the text.
 bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
 {
     if (parser->status != TSR_OK)
@@ -24,7 +24,7 @@ bool tsr__parser_malformed(struct parser *parser, const char *what)
     return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
-// Skips blanks. 0 is also a NUL in the text, so the end is detected by parser->at.
+// Skips blanks. Returns 0 also for a NUL in the text; parser->at shows whether the end is reached.
 char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
@@ -47,7 +47,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// Digits stand together: "1 2" is two numbers.
+// A blank ends a number: "1 2" is two numbers.
 bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
 {
     if (!is_digit(tsr__parser_peek(parser)))
@@ -60,8 +60,8 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-// *out is -1 for "-1", which is counted (suppressed): some callers do not allow tiles without an
-// owner.
+// *out is -1 for "-1". These are counted (suppressed), because some callers do not allow tiles
+// without an owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
     tsr__parser_peek(parser);
@@ -82,7 +82,7 @@ bool tsr__parser_device(struct parser *parser, int64_t *out)
            tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
 }
 
-// Where they stand is kept as the number of entries before them.
+// Stores the number of entries before the dots.
 bool tsr__parser_dots(struct parser *parser, bool *found)
 {
     *found = tsr__parser_peek(parser) == '.';

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard.c - the cheapest sequence of steps from one layout to another.
+// reshard.c - finds the cheapest sequence of steps from one layout to another.
 //
-// A complete value usually needs one step: an exchange moves only what is missing. More steps pay
-// if a reduction is pending (slice before combining, combine in pieces, gather late), if few
-// devices would have to send to many, and if a slice turns an irregular step into a collective. So
-// the search tries a handful of intermediate layouts: some axes as in the target and the rest as in
-// the source; shards split among their owners; pending shards combined in place, in parts, or on
-// one device.
+// A complete value usually needs one step: an exchange moves only the missing elements. Several
+// steps are better in three cases: if a reduction is pending (slice before combining, combine in
+// pieces, gather late); if few devices would have to send to many; if a slice turns an irregular
+// step into a collective. So the search tries some intermediate layouts: some axes as in the target
+// and the rest as in the source; shards split among their owners; pending shards combined in place,
+// in parts, or on one device.
 //
 //     [8,6] of 4 bytes, a sum pending between 0 and 1:
 //     wanted replicated on both:     all-reduce, one step
 //     wanted as {2,1}:               reduce-scatter, 96 bytes each; all-reduce and a slice take 192
 //     {2,1:(0,1),(2,3)} of a complete value, wanted on all four: two parallel all-gathers, 96 each
 //
-// Fewer bytes win; then fewer exchanges; then fewer steps.
+// Fewer bytes win, then fewer exchanges, then fewer steps.
 #include "sharding/reshard/reshard.h"
 
-#define MAX_STEPS   3
-#define MAX_AXES    4  // axes that differ: all subsets are tried; if there are more, single axes
-#define TRIED_AXES  8  // axes along which shards are split among their owners
-#define MAX_BETWEEN 64 // intermediate layouts per step
-#define MAX_WORK    ((int64_t)1 << 25) // limit of pairs of shards that are compared
+#define MAX_STEPS 3
+// up to this number of differing axes all subsets are tried, otherwise single axes
+#define MAX_AXES    4
+#define TRIED_AXES  8  // limit of axes along which shards are split among their owners
+#define MAX_BETWEEN 64 // limit of intermediate layouts per step
+#define MAX_WORK    ((int64_t)1 << 25) // limit of compared pairs of shards
 
 // Compared in this order: bytes (tsr__reshard_cost), then exchanges, then steps.
 struct cost {
@@ -33,7 +34,7 @@ struct hop {
     const struct tile_layout *to;
     bool combines;
 };
-// `path`: the steps to the current layout; `best`: the best path that has reached the target.
+// `path` has the steps to the current layout, `best` the best path that has reached the target.
 struct search {
     struct arena *arena;
     const struct partial *pending;
@@ -46,7 +47,7 @@ struct search {
     struct cost best_cost;
     tsr_status status;
 };
-// Intermediate layouts to try.
+// The intermediate layouts to try.
 struct between {
     const struct tile_layout *at[MAX_BETWEEN];
     int n;
@@ -103,7 +104,7 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
 }
 
 // Returns the layout with `axes` as in the target and the others as in the source, on devices that
-// have one shard before and one after.
+// have one shard in both.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];
@@ -150,8 +151,8 @@ static bool axis_differs(const struct pairing *pairing, int axis)
     return false;
 }
 
-//     {2,2} to {4,1} differs in axes 0 and 1: tries {4,2} (axis 0 as in the target) and {2,1} (axis
-//     1 as in the target)
+// Example: {2,2} to {4,1} differs in axes 0 and 1. This tries {4,2} (axis 0 as in the target) and
+// {2,1} (axis 1 as in the target).
 static void add_mixed(const struct pairing *pairing, struct between *between)
 {
     int axes[TILE_MAX_RANK], n = 0;
@@ -161,7 +162,7 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
     uint64_t all = 0;
     for (int i = 0; i < n; i++)
         all |= (uint64_t)1 << axes[i];
-    if (n > MAX_AXES) { // too many to try all subsets: tries one axis alone, and all but one
+    if (n > MAX_AXES) { // too many subsets: try each axis alone, and all but one
         for (int i = 0; i < int64_min(n, TRIED_AXES); i++) {
             add(between, tsr__reshard_mixed(pairing, (uint64_t)1 << axes[i]));
             add(between, tsr__reshard_mixed(pairing, all & ~((uint64_t)1 << axes[i])));
@@ -176,7 +177,7 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
     }
 }
 
-// Splits every part of a dimension into n parts. False: factors cannot express that.
+// Splits every part of a dimension into n parts. Returns false if factors cannot express that.
 static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct tile_factor *out,
                      int *count)
 {
@@ -185,7 +186,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     for (int factor = 0; factor < dim->n; factor++) {
         cut |= dim->factors[factor].cuts > 1;
         if (dim->factors[factor].shares)
-            return false; // halves of unequal parts have no common units
+            return false; // halves of unequal shares have no common unit
     }
     *count = 1;
     out[0] = (struct tile_factor){.size = 0, .cuts = n};
@@ -218,15 +219,15 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     return true;
 }
 
-// The device that gets part i of shard k: a list of n devices for each shard; NULL: none.
+// For each shard, a list of n devices; device i gets part i of the shard. NULL: none.
 struct takers {
     size_t n, lists;
     const struct device_group **of; // lists, by shard
     size_t *first;                  // by shard
 };
 
-// Splits every shard along one more axis among its takers. {2,1:(0,1),(2,3)} along axis 1 becomes
-// {2,2}: devices 0 and 1, which both had tile 0, have its left and right half.
+// Splits every shard along one more axis among its takers. Example: {2,1:(0,1),(2,3)} along axis 1
+// becomes {2,2}. Devices 0 and 1, which both had tile 0, now have its left and right half.
 static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
                                   const int64_t *shape, const struct takers *takers)
 {
@@ -286,8 +287,8 @@ static bool takers_new(const struct pairing *pairing, const struct side *side, s
     return !pairing->arena->failed;
 }
 
-// If all shards of the target have the same number of owners, each is split among them, to be
-// gathered later.
+// If all shards of the target have the same number of owners, adds a layout in which each shard is
+// split among them, to be gathered later.
 static void add_spread_target(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -311,7 +312,7 @@ static void add_spread_target(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->to, shape, &w, between);
 }
 
-// If all groups have the same size, each member combines a part.
+// If all groups have the same size, adds a layout in which each member combines a part.
 static void add_spread_groups(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -335,7 +336,8 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->from, shape, &w, between);
 }
 
-// One member of each group gets the full result: one that owns a shard of the target, if possible.
+// Returns a layout in which one member of each group gets the full result: a member that owns a
+// shard of the target, if there is one.
 static struct tile_layout *on_roots(const struct pairing *pairing)
 {
     struct tile_layout *layout =
@@ -353,7 +355,8 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
             root = pairing_device(pairing, group->devices[i]);
         }
         if (!side_count(&pairing->to, root))
-            root = pairing_device(pairing, group->devices[0]); // no member needs it
+            // no member owns a shard of the target
+            root = pairing_device(pairing, group->devices[0]);
         for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
             pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
     }
@@ -362,8 +365,8 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
     return NULL;
 }
 
-// Lists intermediate layouts on the way to the target. A pending value may also be combined in
-// place, on one member of each group, or in parts.
+// Lists intermediate layouts between the source and the target. A pending value may also be
+// combined in place, on one member of each group, or in parts.
 static void list_between(const struct search *s, const struct pairing *pairing,
                          struct between *between)
 {
@@ -387,9 +390,8 @@ static int64_t largest_group(const struct partial *partial)
     return n;
 }
 
-// Compares two layouts in an arena and computes the cost of the step between them. Only the name
-// and bytes of the step are computed (brief), in memory that is freed at once. The pairing stays in
-// `arena`.
+// Compares two layouts and computes the cost of the step between them. Only the name and bytes of
+// the step are computed (brief), in memory that is freed at once. The pairing stays in `arena`.
 static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
                        bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
@@ -425,9 +427,9 @@ static struct cost after_step(const struct cost *cost, const struct reshard_step
 static void search(struct search *search, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far);
 
-// Moves to one intermediate layout and continues the search from there, unless the path is already
-// as expensive as the best. combines: the step completes a pending reduction; else a pending value
-// may only be sliced, in the same way on all members of a group.
+// Goes to one intermediate layout and continues the search from there, unless the path is already
+// as expensive as the best. With `combines` the step completes a pending reduction. Otherwise a
+// pending value may only be sliced, in the same way on all members of a group.
 static void try_between(struct search *s, const struct tile_layout *from, bool pending,
                         bool combines, const struct tile_layout *to, int depth,
                         const struct cost *so_far)
@@ -458,8 +460,8 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
 }
 
 // Tries the direct step first, so that every search has a result, then intermediate layouts.
-// MAX_STEPS limits the depth, MAX_BETWEEN the breadth and MAX_WORK the total, which is the same on
-// every machine.
+// MAX_STEPS limits the depth, MAX_BETWEEN the breadth and MAX_WORK the total work. The limits do
+// not depend on the machine.
 static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far)
 {
@@ -479,7 +481,7 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
         s->n_best = depth + 1;
         memcpy(s->best, s->path, sizeof s->best);
     }
-    // the missing elements of a complete value must be sent in any case
+    // a complete value: the missing elements must be sent in any case
     bool best = !pending && step.op != RESHARD_EXCHANGE && step.sent <= step.received;
     if (best || depth + 1 == MAX_STEPS)
         return;
@@ -523,7 +525,8 @@ static bool in_range(const struct tile_layout *from, const struct tile_layout *t
            mul_ok(n, to->first[to->n_shards] + 1, &n);
 }
 
-// Also makes the direct step, for comparison. Each step starts from the result of the one before.
+// Builds the steps of the best path, and also the direct step for comparison. Each step starts from
+// the result of the one before.
 static tsr_status make_steps(struct arena *arena, const struct search *s,
                              const struct tile_layout *from, struct reshard *out)
 {
@@ -535,7 +538,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     status = tsr__reshard_step(&pairing, &out->direct);
     if (status != TSR_OK)
         return status;
-    if (s->n_best == 1) { // no intermediate layout: the direct step is best
+    if (s->n_best == 1) { // no intermediate layout: the path is the direct step
         out->steps[0] = out->direct;
         out->n_steps = out->direct.op != RESHARD_NOTHING;
         return TSR_OK;
@@ -557,7 +560,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     return TSR_OK;
 }
 
-// True if every group is one device, which has the complete sum.
+// True if every group is one device, so that nothing is pending.
 static bool all_single(const struct partial *partial)
 {
     for (size_t group = 0; group < partial->n_groups; group++)
@@ -566,9 +569,9 @@ static bool all_single(const struct partial *partial)
     return true;
 }
 
-// The search uses layouts and costs alone, in a separate arena; only the steps of the best path are
-// made in full (groups, moves), in the caller's. A pending reduction in groups of one device is
-// complete.
+// The search uses only layouts and costs, in an arena of its own. Only the steps of the best path
+// are built in full (groups, moves), in the caller's arena. A pending reduction in groups of one
+// device is already complete.
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard.h - what the files of resharding share: two layouts of one shape laid over each other.
+// reshard.h - types and functions that the files of resharding share: a comparison of two layouts
+// of one shape.
 #ifndef TSR_SHARDING_RESHARD_H
 #define TSR_SHARDING_RESHARD_H
 
@@ -7,52 +8,55 @@
 
 // One part of one dimension.
 struct dim_part {
-    struct tile_interval *at; // NULL: too many to list
-    int64_t n, size;          // intervals; elements
+    struct tile_interval *at; // NULL: too many intervals to list
+    int64_t n, size;          // number of intervals; number of elements
 };
-// A layout with its sizes: parts of each dimension, and what each device has.
+// A layout of known sizes: the parts of each dimension, and the shards of each device.
 struct side {
     const struct tile_layout *layout;
     struct dim_part **parts; // by dimension
     int64_t *n_parts;        // by dimension
-    int64_t *part;           // n_shards x rank: part of each dimension that a shard is
+    int64_t *part;           // n_shards x rank: for each shard its part of each dimension
     int64_t *elements;       // by shard
-    size_t *first;           // by device: its rows in shards, one more at the end
-    int64_t *shards;         // ascending for each device
+    size_t *first;           // by device: index of its first entry in `shards`; one more at the end
+    int64_t *shards;         // the shards of each device, ascending
 };
-// Two layouts laid over each other.
+// A comparison of two layouts, `from` and `to`.
 struct pairing {
     struct arena *arena;
-    struct arena *made; // for what a step consists of
-    bool brief;         // a step's name and bytes are wanted, not all of its moves
+    struct arena *made; // arena for the results of a step
+    bool brief;         // only name and bytes of a step are needed, not all of its moves
     int rank;
-    int64_t unit; // bytes of an element
+    int64_t unit; // bytes per element
     int64_t *devices;
-    size_t n_devices; // of either side, ascending
+    size_t n_devices; // devices of both sides, ascending
     struct side from, to;
-    int64_t **common; // by dimension: elements that part i of from and part k of to share
+    // by dimension: number of elements that part i of `from` and part k of `to` have in common
+    int64_t **common;
     const struct partial *pending;
-    size_t *group; // by device: its group of the pending combination
+    size_t *group; // by device: index of its group in the pending reduction
 };
 
-#define RESHARD_MAX_PAIRS ((int64_t)1 << 26) // shards of one side times shards of the other
+// limit of shards of one side times shards of the other
+#define RESHARD_MAX_PAIRS ((int64_t)1 << 26)
 
-// TSR_NOMEM; TSR_UNSUPPORTED: too large; TSR_INVALID: a layout does not fit the shape.
+// Returns TSR_NOMEM, TSR_UNSUPPORTED if the layouts are too large, or TSR_INVALID if a layout does
+// not fit the shape.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes,
                             struct pairing *out) TSR_MUST_USE;
-// The place of a device that is not in its own place: see pairing_device.
+// Searches the index of a device whose number is not its index; see pairing_device.
 size_t tsr__pairing_search(const struct pairing *pairing, int64_t device);
-// The place of a device in pairing->devices; SIZE_MAX: it owns nothing on either side. Of devices
-// 0, 1 ... n - 1 each is in its own place, which is seen at once.
+// Returns the index of a device in pairing->devices, or SIZE_MAX if it owns nothing on either side.
+// Often the devices are 0, 1 ... n - 1, and no search is needed.
 static inline size_t pairing_device(const struct pairing *pairing, int64_t device)
 {
     if ((size_t)device < pairing->n_devices && pairing->devices[device] == device)
         return (size_t)device;
     return tsr__pairing_search(pairing, device);
 }
-// Elements that shard k of from and shard j of to share.
+// Returns the number of elements that shard k of `from` and shard j of `to` have in common.
 static inline int64_t pairing_common(const struct pairing *pairing, int64_t k, int64_t j)
 {
     int64_t n = 1;
@@ -68,15 +72,16 @@ static inline size_t side_count(const struct side *side, size_t device)
 }
 bool tsr__side_owns(const struct side *side, size_t device, int64_t shard);
 
-// The one step that brings from to to, with what it is called and what it moves. TSR_INVALID: no
-// device holds what is needed.
+// Builds the step that turns `from` into `to`: its name, groups, moves and bytes. Returns
+// TSR_INVALID if no device has some of the needed elements.
 tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out) TSR_MUST_USE;
-// Recognises collectives over whole groups; false: it is not one of them (or the arena has failed).
+// Recognize collectives over full groups. Both return false if the step is not of that kind, or if
+// the arena has failed.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
 
-// Those axes as after, the others as before, on devices that have one piece before and one after.
-// NULL: none, or no memory.
+// Returns the layout with `axes` as in the target and the others as in the source, on devices that
+// have one shard in both. Returns NULL if there is none or if out of memory.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes);
 
 #endif

@@ -3,9 +3,9 @@
 // concatenates along one axis.
 //
 //     [8,6] {2,2:0,1,2,3} -> replicated on all four, 24 elements each: one step in reshard.c. Here
-//     it becomes two: 0 and 2 (and 1 and 3) gather rows, which gives {1,2:(0,2),(1,3)}; then 0 and
-//       1
-//     (and 2 and 3) gather columns. Each device receives 12 elements, then 24: the same bytes.
+//     it becomes two. First 0 and 2 (and 1 and 3) gather rows, which gives {1,2:(0,2),(1,3)}; then
+//     0 and 1 (and 2 and 3) gather columns. Each device receives 12 elements, then 24: the same
+//     bytes.
 //
 // Groups whose device numbers are far apart go first, while shards are small. On hosts of eight
 // devices these are the groups that use the network.
@@ -29,7 +29,7 @@ static int64_t reach_of(const struct reshard_step *step)
     return farthest;
 }
 
-// Computes the step between two layouts. False: no such step, or out of memory.
+// Computes the step between two layouts. Returns false if there is none or if out of memory.
 static bool step_between(const struct splitting *splitting, const struct tile_layout *from,
                          const struct tile_layout *to, struct reshard_step *step)
 {
@@ -39,8 +39,8 @@ static bool step_between(const struct splitting *splitting, const struct tile_la
            tsr__reshard_step(&pairing, step) == TSR_OK;
 }
 
-// Finds the gather along a single axis towards the target whose devices are farthest apart. False:
-// none.
+// Finds the gather along a single axis towards the target whose devices are farthest apart. Returns
+// false if there is none.
 static bool first_gather(const struct splitting *splitting, const struct tile_layout *from,
                          struct reshard_step *out)
 {
@@ -64,8 +64,8 @@ static bool first_gather(const struct splitting *splitting, const struct tile_la
     return farthest >= 0;
 }
 
-// Returns the number of steps of one gather along several axes, at most `most`; 0: it cannot be
-// split.
+// Splits one gather along several axes. Returns the number of steps, at most `most`, or 0 if it
+// cannot be split.
 static int split(const struct splitting *splitting, const struct tile_layout *from, int most,
                  struct reshard_step *out)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_group.c - recognises all-gathers and all-to-alls between two layouts.
+// reshard_group.c - recognizes all-gathers and all-to-alls between two layouts.
 //
 // Both act inside groups of devices that have one shard before and one after. If shards have
 // several owners, there are several groups in parallel, each with every shard once.
@@ -20,8 +20,8 @@ static bool one_piece_each(const struct pairing *pairing)
     return true;
 }
 
-// Appends n empty groups with space for the given number of members. There cannot be more groups
-// than devices (groups_new).
+// Appends n empty groups with space for the given number of members. groups_new has allocated one
+// group per device, which is the maximum.
 static struct device_group *add_groups(const struct pairing *pairing, struct reshard_step *out,
                                        size_t n, size_t members)
 {
@@ -44,7 +44,7 @@ static bool groups_new(const struct pairing *pairing, struct reshard_step *out)
 
 // ---- all-gather --------------------------------------------------------------------------------
 
-// Finds the owners of source shard k that get target shard j.
+// Finds the owners of source shard k that also own target shard j.
 static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64_t *out)
 {
     const int64_t *owners;
@@ -55,7 +55,7 @@ static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64
     return count;
 }
 
-// Finds the axis along which the parts of k form j; -1 if there are several.
+// Finds the axis along which shard k is a part of shard j; -1 if there are several.
 static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *axis)
 {
     for (int d = 0; d < pairing->rank; d++)
@@ -64,8 +64,8 @@ static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *
             *axis = *axis == -2 || *axis == d ? d : -1;
 }
 
-// Shard j of the target must be the union of full source shards. Each must be held by the same
-// number of devices that get j. Group i then consists of the i-th holder of each source shard.
+// Shard j of the target must be the union of full source shards. Each of these must be on the same
+// number of devices that own j. Group i then consists of the i-th such device of each source shard.
 static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
                          int64_t *room)
 {
@@ -89,8 +89,8 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
     return seen == all;
 }
 
-// out->received is set already. axis: -2 while nothing is joined yet, then the one axis, or -1 for
-// several.
+// out->received is already set. `axis` is -2 while nothing is joined, then the joined axis, or -1
+// for several.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
     int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
@@ -112,7 +112,8 @@ bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out
 
 // ---- all-to-all --------------------------------------------------------------------------------
 
-// The part of dimension `axis` that a device has before, and after.
+// Returns the part of dimension `axis` that a device has before (and in the next function, after)
+// the step.
 static int64_t before(const struct pairing *pairing, size_t t, int axis)
 {
     return pairing->from.part[pairing->from.shards[pairing->from.first[t]] * pairing->rank + axis];
@@ -122,7 +123,7 @@ static int64_t after(const struct pairing *pairing, size_t t, int axis)
     return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
 }
 
-// True if one axis is joined and one is split on all devices, and the others stay the same.
+// True if one axis is joined and one is split, on all devices, and the others stay the same.
 static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 {
     *joined = *cut = -1;
@@ -148,7 +149,7 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 }
 
 // True if both devices are in one region: their source shards differ only in the joined axis, and
-// their target shards only in the split one. The relation is symmetric, so one loop over devices
+// their target shards only in the split axis. The relation is symmetric, so one loop over devices
 // finds each region once.
 static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
 {
@@ -159,7 +160,7 @@ static bool same_region(const struct pairing *pairing, size_t s, size_t t, int j
     return true;
 }
 
-// Numbers the distinct parts of the members; returns their count.
+// Numbers the distinct parts of the members and returns their count.
 //     parts 4 7 4 9: index 0 1 0 2, count 3
 static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 {
@@ -176,16 +177,16 @@ static size_t number_parts(const int64_t *part, size_t n, size_t *index)
     return count;
 }
 
-// Members of a region as edges from their source part to their target part.
+// The members of a region, as edges from their source part to their target part.
 struct region {
     size_t n, parts; // number of members; number of parts on either side
     size_t *members, *has, *gets;
     bool *used, *seen;
-    size_t *taken; // by target part: member + 1
+    size_t *taken; // by target part: the member that uses it, plus 1
 };
 
 // Finds an unused member with source part x: one augmenting path of bipartite matching. taken[y] is
-// the member that gets part y in this group. It gives way if its source part can use another
+// the member that gets part y in this group. It is replaced if its source part can use another
 // member.
 static bool match(struct region *region, size_t x)
 {
@@ -204,7 +205,7 @@ static bool match(struct region *region, size_t x)
 
 // Splits the region into groups in which every source part and every target part occurs once. If
 // every part belongs to the same number of members, a matching exists for each group, because the
-// remaining members are again regular. Otherwise a match fails and this is not an all-to-all.
+// remaining members are again regular. Otherwise a matching fails and this is not an all-to-all.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {
@@ -228,7 +229,7 @@ static bool split_region(const struct pairing *pairing, struct region *region,
     return true;
 }
 
-// `had`: the size of the joined axis that the distinct parts cover together.
+// `had` is the size of the joined axis that the distinct parts cover together.
 static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
                           struct reshard_step *out)
 {
@@ -246,7 +247,7 @@ static bool region_groups(const struct pairing *pairing, struct region *region, 
     for (size_t i = 0; i < region->n; i++)
         part[i] = after(pairing, region->members[i], cut);
     region->parts = number_parts(part, region->n, region->gets);
-    // together they have the complete result of each of them
+    // together the members have the full result of each of them
     return n == region->parts && region->n % n == 0 &&
            had == pairing->to.parts[joined][after(pairing, region->members[0], joined)].size &&
            split_region(pairing, region, out);
@@ -266,7 +267,7 @@ static bool region_new(const struct pairing *pairing, struct region *region)
 
 // Computes the bytes that a member sends to the others of its group. The largest value is used,
 // because a step takes as long as its slowest member.
-static void give(const struct pairing *pairing, struct reshard_step *out)
+static void count_sent(const struct pairing *pairing, struct reshard_step *out)
 {
     out->sent = 0;
     for (size_t group = 0; group < out->n_groups; group++)
@@ -284,9 +285,10 @@ static void give(const struct pairing *pairing, struct reshard_step *out)
         }
 }
 
-// Devices with the same region except for the joined axis exchange among themselves only: {2,1} to
-// {1,2} on two devices is one region, in which each sends half of its data. Every region must
-// consist of full groups, or it is not an all-to-all.
+// Devices whose shards differ only in the joined axis before, and only in the split axis after,
+// form a region and exchange only with each other. {2,1} to {1,2} on two devices is one region, in
+// which each sends half of its data. Every region must consist of full groups, otherwise this is
+// not an all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;
@@ -314,6 +316,6 @@ bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_st
     out->op = COMM_ALL_TO_ALL;
     out->axis = joined;
     out->to_axis = cut;
-    give(pairing, out);
+    count_sent(pairing, out);
     return true;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_pair.c - compares two layouts of one shape: the number of elements that each shard of one
-// shares with each shard of the other.
+// reshard_pair.c - compares two layouts of one shape: computes the number of elements that each
+// shard of one has in common with each shard of the other.
 //
-// A shard is a product of one part of each dimension, and so is the intersection of two shards. A
-// small table for each dimension is enough for all pairs. This file has no notion of steps.
+// A shard is a product of one part of each dimension, and so is the intersection of two shards. So
+// a small table per dimension is enough for all pairs. This file has no notion of steps.
 //
 //     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2;
 //     common[0] is 2 2 0 0 / 0 0 2 2. Dimension 1 is unsharded on both sides: common[1] is 6.
-//     Shard 0 of the first and shard 1 of the second share 2 * 6 = 12 elements.
+//     Shard 0 of the first and shard 1 of the second have 2 * 6 = 12 elements in common.
 #include "sharding/reshard/reshard.h"
 
 #include <stdlib.h>
@@ -55,7 +55,7 @@ bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
 
 // ---- one side ----------------------------------------------------------------------------------
 
-#define LISTED 256 // a part with more intervals is not listed; overlap.c counts without them
+#define LISTED 256 // parts with more intervals are not listed; tile/overlap.c computes with them
 
 // Finds the elements of part `index` of a dimension. `index` is a mixed-radix number: its digits
 // are the coordinates of the part in each factor.
@@ -70,7 +70,7 @@ static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
     return tsr__dim_digits(dim, size, coords, out);
 }
 
-// -1: out of memory, or too many intervals.
+// Returns -1 if out of memory or if there are too many intervals.
 static int64_t overlap(tsr_session *session, const struct tile_digits *x,
                        const struct tile_digits *y)
 {
@@ -81,8 +81,8 @@ static int64_t overlap(tsr_session *session, const struct tile_digits *x,
     return n;
 }
 
-// *left limits the intervals of a side: a strided split of a large dimension has as many as
-// elements, and each is copied separately later.
+// *left limits the intervals of one side. A strided split of a large dimension has as many
+// intervals as elements, and each is copied separately later.
 static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
                             int64_t index, struct dim_part *out, int64_t *left)
 {
@@ -132,7 +132,7 @@ static void take_shards(struct side *side)
     for (int64_t k = 0; k < side->layout->n_shards; k++) {
         int64_t coords[TILE_MAX_LOOPS];
         tsr__layout_coords(side->layout, k, coords);
-        // loops are in the order of factors, so that the digits of a part come highest first
+        // loops are in the order of factors, so the first digit of a part is the highest
         for (int i = 0; i < side->layout->n_loops; i++) {
             int axis = side->layout->loops[i].dim;
             int64_t *part = &side->part[k * rank + axis];
@@ -204,8 +204,8 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
-// Number of elements that part i of a dimension of `from` and part k of `to` share. -1: as
-// `overlap`.
+// Returns the number of elements that part i of a dimension of `from` and part k of `to` have in
+// common, or -1 as `overlap` does.
 static int64_t common_of(const struct pairing *pairing, const int64_t *shape, int axis, int64_t i,
                          int64_t k)
 {
@@ -215,7 +215,7 @@ static int64_t common_of(const struct pairing *pairing, const int64_t *shape, in
         return shared(x, y);
     if (!part_digits(&pairing->from.layout->dims[axis], shape[axis], i, &in_x) ||
         !part_digits(&pairing->to.layout->dims[axis], shape[axis], k, &in_y))
-        return -1; // cannot happen: both were found before
+        return -1; // cannot happen: both were computed before
     return overlap(pairing->arena->session, &in_x, &in_y);
 }
 
@@ -247,7 +247,7 @@ static bool same_shards(const struct side *side, size_t x, size_t y)
                   n * sizeof *side->shards) == 0;
 }
 
-// Checks that members of a group hold the same shards, and that every device with a shard is in one
+// Checks that members of a group have the same shards, and that every device with a shard is in one
 // group.
 static tsr_status take_groups(struct pairing *pairing)
 {
@@ -272,7 +272,8 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
-// Work and memory grow with the pairs of shards and of owners, so these are limited first.
+// Work and memory grow with the number of pairs of shards and of owners, so these are limited
+// first.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)

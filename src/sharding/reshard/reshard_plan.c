@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshard_plan.c - the public interface of resharding: takes shardings as text and returns steps.
 //
-// Used by `tessera reshard`, tsr_reshard_plan and the predicted time of a resharding
-// (plan/reshard_time.c). All errors in texts and shape are reported here; reshard.c gets valid
-// layouts.
+// `tessera reshard`, tsr_reshard_plan and the predicted time of a resharding
+// (plan/costs/reshard_time.c) use it. All errors in texts and shape are reported here; reshard.c
+// gets valid layouts.
 #include "sharding/layouts/examine.h"
 
 // One request: the shape for both texts, and the bytes of an element.
@@ -22,7 +22,7 @@ static tsr_status misfit(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// Types smaller than a byte are refused: shards would not start at byte boundaries.
+// Rejects types smaller than a byte, because shards would not start at byte boundaries.
 static tsr_status take_ask(struct ask *ask, tsr_dtype type)
 {
     int bits = tsr_dtype_bits(type);
@@ -97,7 +97,8 @@ static const tsr_group *public_groups(struct arena *arena, const struct reshard_
 }
 
 // Converts steps to the public interface: layouts become texts, collectives become their names.
-static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, const tsr_step **out)
+static tsr_status make_public(struct arena *arena, const struct reshard *reshard,
+                              const tsr_step **out)
 {
     tsr_step *steps = ARENA_ARRAY(arena, tsr_step, (size_t)reshard->n_steps + 1);
     if (!steps)
@@ -119,33 +120,31 @@ static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, c
 }
 
 // *first is set as soon as the source is parsed, even if a later error occurs.
-tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
-                        struct reshard **out, const struct tile_layout **first)
+tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
+                              struct reshard **out, const struct tile_layout **first)
 {
-    struct ask q = {.session = arena->session,
-                    .arena = arena,
-                    .shape = connecting->shape,
-                    .rank = connecting->rank};
+    struct ask q = {
+        .session = arena->session, .arena = arena, .shape = request->shape, .rank = request->rank};
     struct tile_layout *from = NULL, *to = NULL;
     struct partial partial = {0}, *pending = NULL;
     *first = NULL;
-    tsr_status status = take_ask(&q, connecting->type);
+    tsr_status status = take_ask(&q, request->type);
     if (status != TSR_OK)
         return status;
-    status = parse(&q, connecting->from, &from);
+    status = parse(&q, request->from, &from);
     *first = from;
     if (status != TSR_OK)
         return status;
-    status = parse(&q, connecting->to, &to);
+    status = parse(&q, request->to, &to);
     if (status != TSR_OK)
         return status;
-    if (connecting->pending) {
+    if (request->pending) {
         pending = &partial;
-        status = pending_groups(&q, connecting->pending, from, pending);
+        status = pending_groups(&q, request->pending, from, pending);
     }
     if (status != TSR_OK)
         return status;
-    return tsr__reshard_plan(arena, from, pending, to, connecting->shape, q.unit, out);
+    return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 
 // The steps belong to the session and are freed by the next call of this function.
@@ -160,16 +159,16 @@ tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *
     if (!n)
         return tsr__missing(session, "n");
     struct arena *kept = &session->results[RESULT_CONNECT];
-    struct connecting connecting = {from, to, pending, type, rank, shape};
+    struct reshard_request request = {from, to, pending, type, rank, shape};
     const struct tile_layout *first;
     struct reshard *reshard = NULL;
     const tsr_step *steps = NULL;
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
-    tsr_status status = tsr__connect(&connecting, kept, &reshard, &first);
+    tsr_status status = tsr__reshard_texts(&request, kept, &reshard, &first);
     if (status != TSR_OK)
         return status;
-    status = hand_out(kept, reshard, &steps);
+    status = make_public(kept, reshard, &steps);
     if (status != TSR_OK)
         return status;
     *out = steps;

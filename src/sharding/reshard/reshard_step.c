@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_step.c - one step from one layout to another: its name, its groups and its bytes.
+// reshard_step.c - builds one step from one layout to another: its name, its groups and its bytes.
 //
-// Steps are recognised from shards and owners, not from meshes. What every device lacks does not
-// depend on the name; the name says how regular the step is. If several devices have what another
-// one lacks, the one that has sent least sends it.
+// Steps are recognized from shards and owners, not from meshes. The name tells how regular the step
+// is; the elements that each device lacks do not depend on it. If several devices have elements
+// that another one lacks, the one that has sent least sends them.
 //
 // [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 if named):
 //     {2,1} -> {1,1:0,1}           all-gather: each lacks the other's 4 rows and gets 96 bytes
 //     {2,1} -> {1,2}               all-to-all: each lacks [4,3] of the other's and gets 48 bytes
 //     {1,1:0} -> {2,1:1,2}         scatter: device 0 sends each a different half, 96 bytes to each
 //     {2,1:0,1} -> {1,1:2}         gather: device 2 gets 96 bytes from each
-//     {2,1:0,1} -> {2,1:2,3}       permute: whole shards, each from one device to one other
+//     {2,1:0,1} -> {2,1:2,3}       permute: full shards, each from one device to one other
 //     {1,1:0,1} -> {2,1}           slice: nothing is missing, nothing moves
-// With a sum pending between 0 and 1 the same names combine: replicated to replicated is an
-// all-reduce, replicated to {2,1} a reduce-scatter (each gets the other's 96 bytes of its half), to
-// {1,1:0} a reduce.
+// If a sum is pending between 0 and 1, the steps also combine. Replicated to replicated is an
+// all-reduce. Replicated to {2,1} is a reduce-scatter, in which each gets the other's 96 bytes of
+// its half. Replicated to {1,1:0} is a reduce.
 #include "sharding/reshard/reshard.h"
 
 #include <stdlib.h>
 
-// Elements that each device receives and sends.
+// Number of elements that each device receives and sends.
 struct load {
     int64_t *received, *sent;
 };
@@ -31,7 +31,7 @@ static bool load_new(const struct pairing *pairing, struct load *load)
     return !pairing->made->failed;
 }
 
-// Computes the maximum of one device, since all work at the same time, and the total.
+// Sets the largest number of bytes of one device, because all work at the same time, and the total.
 static void load_take(const struct pairing *pairing, const struct load *load,
                       struct reshard_step *out)
 {
@@ -57,7 +57,7 @@ static bool all_owned(const struct tile_layout *layout)
 }
 
 // True if each element of shard j is on some device.
-static bool is_there(const struct pairing *pairing, int64_t j)
+static bool is_owned(const struct pairing *pairing, int64_t j)
 {
     const struct tile_layout *from = pairing->from.layout;
     int64_t there = 0;
@@ -67,9 +67,9 @@ static bool is_there(const struct pairing *pairing, int64_t j)
     return there >= pairing->to.elements[j];
 }
 
-// Computes what each device lacks. False: no device has it. Source shards that all have owners
-// contain every element, so the search is needed only if one has none.
-static bool lacks(const struct pairing *pairing, struct load *load)
+// Computes what each device lacks. Returns false if no device has it. Source shards that all have
+// owners contain every element, so is_owned is needed only if a shard has no owner.
+static bool find_missing(const struct pairing *pairing, struct load *load)
 {
     bool complete = all_owned(pairing->from.layout);
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -77,7 +77,7 @@ static bool lacks(const struct pairing *pairing, struct load *load)
             int64_t j = pairing->to.shards[i], has = 0;
             for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
                 has += pairing_common(pairing, pairing->from.shards[h], j);
-            if (!complete && !is_there(pairing, j))
+            if (!complete && !is_owned(pairing, j))
                 return false;
             load->received[t] += pairing->to.elements[j] - has;
         }
@@ -119,7 +119,7 @@ static bool unchanged(const struct pairing *pairing)
 
 typedef VEC(struct reshard_move) move_list;
 
-// Counts a move, and lists it if there is a list.
+// Counts a move, and lists it if `list` is not NULL.
 static bool add_move(const struct pairing *pairing, move_list *list, struct load *load, size_t from,
                      size_t to, int64_t k, int64_t j)
 {
@@ -133,8 +133,8 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
     return move || !list;
 }
 
-// Returns the owner of shard k that has sent least, and of equals the first, so that plans are the
-// same on every machine. SIZE_MAX: it has no owner.
+// Returns the owner of shard k that has sent least; on a tie the first, so that plans are the same
+// on every machine. Returns SIZE_MAX if the shard has no owner.
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
@@ -166,16 +166,16 @@ static bool plain_moves(const struct pairing *pairing, struct load *load, move_l
 
 // How regular the moves are.
 struct pattern {
-    bool in_one, out_one;      // every device receives from one, sends to one
-    bool whole_from, whole_to; // moves are full shards of from, of to
+    bool in_one, out_one;      // every device receives from one device, sends to one device
+    bool whole_from, whole_to; // moves are full shards of `from`, of `to`
     bool apart;                // no device both sends and receives
-    bool kept;                 // a sender keeps what it sends
+    bool kept;                 // a sender keeps the elements that it sends
     bool out_same;             // a device sends the same elements in all its moves
 };
 
 // first_in and first_out must be zeroed. They store the first move that each device receives or
 // sends. Later moves are compared with it, so one pass is enough. A move has at least one element,
-// so 0 elements means that there is none yet.
+// so 0 elements means that there was no move yet.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -211,9 +211,9 @@ static int by_giver(const void *a, const void *b)
     return int64_order(x->to, y->to);
 }
 
-// True if no device sends the same elements to two others. This separates a scatter from a
+// True if no device sends the same elements to two others. This distinguishes a scatter from a
 // broadcast.
-static bool gives_different(const struct pairing *pairing, const struct reshard_move *move,
+static bool sends_different(const struct pairing *pairing, const struct reshard_move *move,
                             size_t n)
 {
     struct reshard_move *sorted = ARENA_ARRAY(pairing->made, struct reshard_move, n);
@@ -228,7 +228,7 @@ static bool gives_different(const struct pairing *pairing, const struct reshard_
 }
 
 // Forms groups around the device that sends (or receives): this device first, then the others in
-// ascending order. Its number of moves limits the size of its group.
+// ascending order. The number of its moves limits the size of its group.
 static bool star_groups(const struct pairing *pairing, struct reshard_step *out, bool giver)
 {
     size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
@@ -259,7 +259,7 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
     return !pairing->made->failed;
 }
 
-// Puts all devices in one group: a permutation or an exchange has no known smaller groups.
+// Puts all devices in one group, because a permutation or an exchange has no known smaller groups.
 static bool one_group(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_NEW(pairing->made, struct device_group);
@@ -285,7 +285,7 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     else if (whole && r.in_one && r.out_same && r.apart)
         out->op = COMM_BROADCAST;
     else if (r.whole_to && r.in_one && r.apart &&
-             gives_different(pairing, out->moves, out->n_moves))
+             sends_different(pairing, out->moves, out->n_moves))
         out->op = RESHARD_SCATTER;
     else if (r.whole_from && r.out_one && r.apart)
         out->op = RESHARD_GATHER;
@@ -296,14 +296,14 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     return star_groups(pairing, out, out->op != RESHARD_GATHER);
 }
 
-// Tries collectives over full groups first; only other steps get a list of moves.
+// Tries collectives over full groups first. Only other steps get a list of moves.
 static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
     move_list moves = {0};
     if (!load_new(pairing, &load))
         return TSR_NOMEM;
-    if (!lacks(pairing, &load))
+    if (!find_missing(pairing, &load))
         return TSR_INVALID;
     load_take(pairing, &load, out);
     if (out->total == 0) {
@@ -329,16 +329,16 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
 
 // ---- pending reductions -------------------------------------------------------------------------
 
-// Returns the group of a device that holds a shard.
+// Returns the group of a device that has a shard.
 static const struct device_group *group_at(const struct pairing *pairing, size_t device)
 {
     return &pairing->pending->groups[pairing->group[device]];
 }
 
-// Returns the group that sends shard k to device t: its own, or the one that has sent least.
-// SIZE_MAX: none.
-static size_t giving_group(const struct pairing *pairing, const struct load *load, size_t t,
-                           int64_t k)
+// Returns the group that sends shard k to device t: its own group, or the one that has sent least.
+// Returns SIZE_MAX if there is none.
+static size_t sending_group(const struct pairing *pairing, const struct load *load, size_t t,
+                            int64_t k)
 {
     if (tsr__side_owns(&pairing->from, t, k))
         return pairing->group[t];
@@ -349,7 +349,7 @@ static size_t giving_group(const struct pairing *pairing, const struct load *loa
 }
 
 // Every device receives the partial values of its shards from the members of a group and combines
-// them. *own: each device uses its own group.
+// them. *own is set if each device uses its own group.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
@@ -359,7 +359,7 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
                 int64_t j = pairing->to.shards[i], common = pairing_common(pairing, k, j);
                 size_t group = 0;
                 if (common)
-                    group = giving_group(pairing, load, t, k);
+                    group = sending_group(pairing, load, t, k);
                 if (common == 0)
                     continue;
                 if (group == SIZE_MAX)
@@ -375,9 +375,10 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
     return TSR_OK;
 }
 
-// Returns the number of group members that own a shard of the target; *apart: all these shards
-// differ.
-static size_t getters(const struct pairing *pairing, const struct device_group *group, bool *apart)
+// Returns the number of group members that own a shard of the target. *apart is set if all these
+// shards differ.
+static size_t count_receivers(const struct pairing *pairing, const struct device_group *group,
+                              bool *apart)
 {
     size_t n = 0;
     for (size_t i = 0; i < group->n; i++) {
@@ -391,14 +392,15 @@ static size_t getters(const struct pairing *pairing, const struct device_group *
     return n;
 }
 
-// Returns a collective or RESHARD_EXCHANGE. own: every device receives from its own group only.
+// Returns a collective or RESHARD_EXCHANGE. With `own`, every device receives only from its own
+// group.
 static int name_combination(const struct pairing *pairing, bool own)
 {
     bool apart = true, one = true;
     if (own && unchanged(pairing))
         return COMM_ALL_REDUCE;
     for (size_t group = 0; group < pairing->pending->n_groups; group++)
-        one &= getters(pairing, &pairing->pending->groups[group], &apart) <= 1;
+        one &= count_receivers(pairing, &pairing->pending->groups[group], &apart) <= 1;
     if (!own || !apart)
         return RESHARD_EXCHANGE;
     if (one)
@@ -445,7 +447,7 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
     }
 }
 
-// Uses the groups unchanged; for a reduce, the receiver comes first.
+// Uses the groups as they are. For a reduce, the receiver comes first.
 static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
@@ -473,8 +475,8 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
 }
 
 // Counts bytes as if each member sent its part to every device that needs it, as in a
-// reduce-scatter. Reduce (from member to member) and all-reduce (each combines a part) send less
-// and are counted again. An exchange is counted again if the caller wants its moves listed.
+// reduce-scatter. A reduce (from member to member) and an all-reduce (each combines a part) send
+// less and are counted again. An exchange is counted again if the caller needs its list of moves.
 static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
