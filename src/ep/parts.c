@@ -84,7 +84,9 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
 static tsr_status partition(const struct provider *provider, tsr_model *model, const char *folder,
                             struct parts *parts)
 {
-    tsr_partition_options options = {.size = sizeof options};
+    // Inputs and outputs stay sharded: all ranks are on this host, which copies the shards itself.
+    static const char *const all[] = {"*"};
+    tsr_partition_options options = {.size = sizeof options, .keep_cut = all, .n_keep_cut = 1};
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_status st = choose_config(provider, model, &options.config);
     if (st == TSR_OK)
