@@ -42,6 +42,11 @@ struct manifest_device {
 #define WRAPPED_DOMAIN "ai.tessera.run"
 #define WRAPPED_OP     "Partition"
 
+// A model with one node that refers to a partition, for the execution provider (--layout context).
+#define CONTEXT_MODEL  "model.onnx"
+#define CONTEXT_OP     "EPContext"
+#define CONTEXT_DOMAIN "com.microsoft"
+
 // An input or output of the unsharded model.
 struct manifest_port {
     const char *name, *type, *sharding; // sharding in the compact notation

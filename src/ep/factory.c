@@ -72,6 +72,16 @@ static void release_ep(OrtEpFactory *ort, OrtEp *ep)
     tsr__ep_provider_free((struct provider *)ep);
 }
 
+static OrtStatus *validate_context(OrtEpFactory *factory, const OrtHardwareDevice *const *devices,
+                                   size_t n, const char *info, int *out)
+{
+    (void)factory, (void)devices, (void)n;
+    *out = ORT_COMPILED_UNSUPPORTED;
+    if (strcmp(info, CONTEXT_VERSION) == 0)
+        *out = ORT_COMPILED_OPTIMAL;
+    return NULL;
+}
+
 static OrtStatus *create_data_transfer(OrtEpFactory *factory, OrtDataTransferImpl **out)
 {
     (void)factory;
@@ -100,6 +110,7 @@ static const OrtEpFactory functions = {
     .GetSupportedDevices = get_devices,
     .CreateEp = create_ep,
     .ReleaseEp = release_ep,
+    .ValidateCompiledModelCompatibilityInfo = validate_context,
     .CreateDataTransfer = create_data_transfer,
     .IsStreamAware = is_stream_aware,
 };

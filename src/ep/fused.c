@@ -199,6 +199,27 @@ static OrtStatus *read_ports(struct fused *fused, const OrtNode *node)
     return read_names(fused, values + fused->n_inputs, fused->n_outputs, &fused->outputs);
 }
 
+// The parts of an EPContext node, or new ones.
+static tsr_status find_parts(struct fused *fused, const OrtGraph *graph)
+{
+    struct provider *provider = fused->provider;
+    const struct ep_api *api = &provider->factory->api;
+    const OrtNode *only = NULL;
+    size_t n_nodes = 0;
+    bool context = false;
+    OrtStatus *failed = api->ort->Graph_GetNumNodes(graph, &n_nodes);
+    if (!failed && n_nodes == 1)
+        failed = api->ort->Graph_GetNodes(graph, &only, 1);
+    if (!failed && only)
+        failed = tsr__ep_is_context(api, only, &fused->arena, &context);
+    tsr_status st = tsr__ep_report(provider->session, api, failed);
+    if (st != TSR_OK)
+        return st;
+    if (context)
+        return tsr__ep_context_read(provider, graph, only, &fused->arena, &fused->parts);
+    return tsr__ep_parts_make(provider, graph, &fused->arena, &fused->parts);
+}
+
 tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, const OrtNode *node,
                              struct fused **out)
 {
@@ -219,7 +240,7 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
     if (st == TSR_OK)
         st = arena_status(&fused->arena);
     if (st == TSR_OK)
-        st = tsr__ep_parts_make(provider, graph, &fused->arena, &fused->parts);
+        st = find_parts(fused, graph);
     if (st == TSR_OK)
         st = open_ranks(fused);
     if (st == TSR_OK)

@@ -9,7 +9,11 @@
 
 #include "ep/ort_ep.h"
 
-#define EP_NAME "TesseraExecutionProvider"
+#define EP_NAME            "TesseraExecutionProvider"
+#define EP_MAX_PATH        4096
+#define CONTEXT_ATTRIBUTES 6 // of an EPContext node
+// Version of EPContext models; ONNX Runtime stores it in their metadata.
+#define CONTEXT_VERSION "tessera-context-1"
 
 // Functions of the ONNX Runtime that loaded the provider.
 struct ep_api {
@@ -57,7 +61,7 @@ struct provider {
     tsr_session *session;
     struct ep_options options;
     tsr_status options_status; // of reading them; the diagnostics are in the session
-    char reason[256]; // why the graph cannot be taken; "": it can
+    char reason[256];          // why the graph cannot be taken; "": it can
     pthread_mutex_t lock;
     struct active_run runs[EP_MAX_RUNS]; // under the lock, also:
     size_t n_runs;                       // may be greater; the others are not listed
@@ -69,6 +73,7 @@ struct claim {
     struct arena *arena;
     const OrtNode **nodes; // of the graph
     size_t n_nodes;
+    bool has_context; // an EPContext node of this provider
     bool has_calls;   // of functions, which ONNX Runtime inlines before it asks again
     char reason[256]; // why not; "": they can
 };
@@ -80,6 +85,7 @@ enum model_route { ROUTE_FILE, ROUTE_GRAPH };
 struct parts {
     const char *folder;
     struct temporary *temporary; // removed with the node; NULL: the folder stays
+    const char *context;         // path of its manifest in an EPContext model; NULL: there is none
     size_t devices, nodes, cut_nodes;
     enum model_route route;
     bool cached;
@@ -131,6 +137,21 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
                               struct parts *out) TSR_MUST_USE;
 tsr_status tsr__ep_summary_write(const struct provider *provider, const struct parts *parts,
                                  double seconds) TSR_MUST_USE;
+
+// ---- context.c
+// Whether the node refers to a partition of this provider.
+OrtStatus *tsr__ep_is_context(const struct ep_api *api, const OrtNode *node, struct arena *arena,
+                              bool *out);
+// The partition that the node, the only one of its graph, refers to.
+tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph,
+                                const OrtNode *node, struct arena *arena,
+                                struct parts *out) TSR_MUST_USE;
+// Sets the folder of the parts and their path in the EPContext model that is to be written.
+tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *graph,
+                                  struct arena *arena, struct parts *parts) TSR_MUST_USE;
+// The node of the EPContext model; `node` is the fused one.
+tsr_status tsr__ep_context_node(const struct fused *fused, const OrtNode *node,
+                                OrtNode **out) TSR_MUST_USE;
 
 // ---- fused.c
 // The node in place of the graph; its ranks are open. *out is to be freed, also after an error.

@@ -86,7 +86,10 @@ static tsr_status partition(const struct provider *provider, tsr_model *model, c
 {
     // Inputs and outputs stay sharded: all ranks are on this host, which copies the shards itself.
     static const char *const all[] = {"*"};
-    tsr_partition_options options = {.size = sizeof options, .keep_cut = all, .n_keep_cut = 1};
+    tsr_partition_options options = {.size = sizeof options,
+                                     .keep_cut = all,
+                                     .n_keep_cut = 1,
+                                     .force = provider->options.context};
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_status st = choose_config(provider, model, &options.config);
     if (st == TSR_OK)
@@ -95,6 +98,18 @@ static tsr_status partition(const struct provider *provider, tsr_model *model, c
     parts->nodes = summary.nodes;
     parts->cut_nodes = summary.cut_nodes;
     return st;
+}
+
+static tsr_status choose_folder(struct provider *provider, const OrtGraph *graph,
+                                struct arena *arena, struct parts *out)
+{
+    if (provider->options.context)
+        return tsr__ep_context_folder(provider, graph, arena, out);
+    tsr_status st = temporary_folder(provider, &out->temporary);
+    if (st != TSR_OK)
+        return st;
+    out->folder = tsr__arena_printf(arena, "%s/parts", out->temporary->path).p;
+    return arena_status(arena);
 }
 
 tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, struct arena *arena,
@@ -109,11 +124,9 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
         st = load_graph(provider, graph, &written, &model);
     }
     if (st == TSR_OK)
-        st = temporary_folder(provider, &out->temporary);
-    if (st == TSR_OK) {
-        out->folder = tsr__arena_printf(arena, "%s/parts", out->temporary->path).p;
-        st = out->folder ? partition(provider, model, out->folder, out) : TSR_NOMEM;
-    }
+        st = choose_folder(provider, graph, arena, out);
+    if (st == TSR_OK)
+        st = partition(provider, model, out->folder, out);
     tsr_model_free(model);
     tsr__temporary_remove(written);
     return st;

@@ -75,6 +75,21 @@ static OrtStatus *fuse_all(const struct claim *claim, OrtEpGraphSupportInfo *inf
                                                              &options);
 }
 
+// Nodes of EPContext models that this provider wrote.
+static OrtStatus *claim_contexts(struct claim *claim, OrtEpGraphSupportInfo *info)
+{
+    OrtNodeFusionOptions options = {ORT_API_EP, .drop_constant_initializers = true};
+    for (size_t i = 0; i < claim->n_nodes; i++) {
+        bool context = false;
+        TRY(tsr__ep_is_context(claim->api, claim->nodes[i], claim->arena, &context));
+        if (!context)
+            continue;
+        claim->has_context = true;
+        TRY(claim->api->ep->EpGraphSupportInfo_AddNodesToFuse(info, &claim->nodes[i], 1, &options));
+    }
+    return NULL;
+}
+
 static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, const OrtGraph *graph,
                               OrtEpGraphSupportInfo *info)
 {
@@ -82,7 +97,10 @@ static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, co
     const OrtNode *parent = NULL;
     TRY(read_nodes(claim, graph));
     TRY(claim->api->ort->Graph_GetParentNode(graph, &parent));
-    if (claim->n_nodes == 0 || !provider->options.devices)
+    if (claim->n_nodes == 0)
+        return NULL;
+    TRY(claim_contexts(claim, info));
+    if (claim->has_context || !provider->options.devices)
         return NULL;
     if (provider->options_status != TSR_OK) // which Compile reports
         return parent ? NULL : fuse_all(claim, info);
@@ -125,7 +143,6 @@ static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **no
                           OrtNodeComputeInfo **infos, OrtNode **context_nodes)
 {
     struct provider *provider = (struct provider *)ep;
-    (void)context_nodes;
     tsr_status st = provider->options_status;
     if (st == TSR_OK && provider->reason[0])
         st = refuse(provider);
@@ -136,6 +153,8 @@ static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **no
         st = tsr__ep_fused_new(provider, graphs[i], nodes[i], &fused);
         if (fused)
             infos[i] = &fused->ort; // ONNX Runtime releases it, also after an error
+        if (st == TSR_OK && provider->options.context && fused->parts.context)
+            st = tsr__ep_context_node(fused, nodes[i], &context_nodes[i]);
     }
     if (st != TSR_OK)
         return tsr__ep_failed(&provider->factory->api, provider->session, st);
@@ -204,6 +223,12 @@ static const char *get_name(const OrtEp *ep)
     return EP_NAME;
 }
 
+static const char *get_context_version(OrtEp *ep, const OrtGraph *graph)
+{
+    (void)ep, (void)graph;
+    return CONTEXT_VERSION;
+}
+
 static OrtStatus *is_concurrent_run_supported(OrtEp *ep, bool *out)
 {
     (void)ep;
@@ -218,6 +243,7 @@ static const OrtEp functions = {
     .Compile = compile,
     .ReleaseNodeComputeInfos = release_infos,
     .OnRunStart = on_run_start,
+    .GetCompiledModelCompatibilityInfo = get_context_version,
     .OnRunEnd = on_run_end,
     .IsConcurrentRunSupported = is_concurrent_run_supported,
 };

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// context.c - EPContext models: one node that refers to a partition beside the model, so that a
+// session neither plans nor partitions.
+//
+//     model_ctx.onnx               node EPContext, ep_cache_context "model_ctx.parts/manifest.json"
+//     model_ctx.parts/manifest.json, rank0.onnx, rank0.data, ...
+//
+// The path is relative to the model, so both can be moved together. ONNX Runtime writes the model
+// from the node that Compile returns. `tessera partition --layout context` writes the same.
+#include "ep/internal.h"
+#include "bundle/bundle.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tessera_cli.h"
+
+// ---- reading -----------------------------------------------------------------------------------
+
+// The text of an attribute, in the arena; "": the node has none. ReadOpAttr first reports the size,
+// with an error.
+static OrtStatus *read_text(const OrtApi *ort, const OrtNode *node, const char *name,
+                            struct arena *arena, const char **out)
+{
+    const OrtOpAttr *attribute = NULL;
+    size_t bytes = 0;
+    int type = 0;
+    *out = "";
+    OrtStatus *absent = ort->Node_GetAttributeByName(node, name, &attribute);
+    if (absent)
+        ort->ReleaseStatus(absent);
+    if (absent || !attribute)
+        return NULL;
+    TRY(ort->OpAttr_GetType(attribute, &type));
+    if (type != ORT_ATTR_STRING)
+        return NULL;
+    OrtStatus *too_small = ort->ReadOpAttr(attribute, type, NULL, 0, &bytes);
+    if (too_small)
+        ort->ReleaseStatus(too_small);
+    if (bytes == 0 || bytes > EP_MAX_PATH)
+        return NULL;
+    char *text = tsr__arena_array(arena, bytes + 1, 1, 1);
+    if (!text)
+        return ort->CreateStatus(ORT_FAIL, "out of memory");
+    *out = text;
+    return ort->ReadOpAttr(attribute, type, text, bytes, &bytes);
+}
+
+OrtStatus *tsr__ep_is_context(const struct ep_api *api, const OrtNode *node, struct arena *arena,
+                              bool *out)
+{
+    const char *op = "", *domain = "", *source = "";
+    TRY(api->ort->Node_GetOperatorType(node, &op));
+    TRY(api->ort->Node_GetDomain(node, &domain));
+    TRY(read_text(api->ort, node, "source", arena, &source));
+    *out = strcmp(op, CONTEXT_OP) == 0 && strcmp(domain, CONTEXT_DOMAIN) == 0 &&
+           strcmp(source, EP_NAME) == 0;
+    return NULL;
+}
+
+// True if a relative path cannot lead out of the folder that it starts from.
+static bool is_below(const char *path)
+{
+    if (!*path || *path == '/')
+        return false;
+    for (const char *at = path; *at; at += strcspn(at, "/") + (at[strcspn(at, "/")] == '/'))
+        if (strcspn(at, "/") == 2 && at[0] == '.' && at[1] == '.')
+            return false;
+    return true;
+}
+
+static tsr_status refuse(tsr_session *session, const char *hint, const char *text)
+{
+    tsr__diag(session, DIAG_ep_context, NULL, hint, "%s", text);
+    return TSR_INVALID;
+}
+
+// "a/b" of "a/b/c", "." of "c".
+static const char *folder_of(struct arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return ".";
+    return tsr__arena_str(arena, (struct str){path, (size_t)(slash - path) + (slash == path)}).p;
+}
+
+// The file of the model, or where the application says that it is. NULL: not known.
+static const char *model_path(const struct provider *provider, const OrtGraph *graph)
+{
+    const OrtApi *ort = provider->factory->api.ort;
+    const char *path = "";
+    OrtStatus *failed = ort->Graph_GetModelPath(graph, &path);
+    if (failed)
+        ort->ReleaseStatus(failed);
+    if (!failed && path[0])
+        return path;
+    return provider->options.context_path;
+}
+
+static tsr_status read_facts(struct provider *provider, struct arena *arena, struct parts *parts)
+{
+    struct bundle bundle;
+    tsr_status st = tsr__bundle_open(provider->session, arena, parts->folder, &bundle);
+    if (st != TSR_OK)
+        return st;
+    parts->devices = (size_t)bundle.manifest.n_ranks;
+    tsr__bundle_close(&bundle);
+    return TSR_OK;
+}
+
+tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph,
+                                const OrtNode *node, struct arena *arena, struct parts *out)
+{
+    const struct ep_api *api = &provider->factory->api;
+    tsr_session *session = provider->session;
+    const char *path = "", *model = model_path(provider, graph);
+    tsr_status st =
+        tsr__ep_report(session, api, read_text(api->ort, node, "ep_cache_context", arena, &path));
+    if (st != TSR_OK)
+        return st;
+    if (!is_below(path))
+        return refuse(session, "write the model again with tessera partition --layout context",
+                      "the EPContext node must name its parts by a path below the model's folder");
+    if (!model)
+        return refuse(session, "load the model by its path, or set ep.context_file_path to it",
+                      "the parts of an EPContext model in memory cannot be found");
+    *out = (struct parts){.route = ROUTE_FILE};
+    const char *manifest = tsr__arena_printf(arena, "%s/%s", folder_of(arena, model), path).p;
+    if (manifest)
+        out->folder = folder_of(arena, manifest);
+    if (!out->folder)
+        return TSR_NOMEM;
+    return read_facts(provider, arena, out);
+}
+
+// ---- writing -----------------------------------------------------------------------------------
+
+// The path of the model that ONNX Runtime will write; without an option it is MODEL_ctx.onnx.
+static const char *context_path(const struct provider *provider, const OrtGraph *graph,
+                                struct arena *arena)
+{
+    const char *path = provider->options.context_path;
+    if (path)
+        return path;
+    path = model_path(provider, graph);
+    if (!path)
+        return NULL;
+    int n = (int)strlen(path) - (ends_with(path, ".onnx") ? 5 : 0);
+    return tsr__arena_printf(arena, "%.*s_ctx.onnx", n, path).p;
+}
+
+tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *graph,
+                                  struct arena *arena, struct parts *parts)
+{
+    const char *path = context_path(provider, graph, arena);
+    if (!path)
+        return refuse(provider->session, "set ep.context_file_path",
+                      "an EPContext model of a model in memory needs a path");
+    const char *folder = folder_of(arena, path);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int n = (int)strlen(name) - (ends_with(name, ".onnx") ? 5 : 0);
+    parts->context = tsr__arena_printf(arena, "%.*s.parts/" MANIFEST_NAME, n, name).p;
+    parts->folder = tsr__arena_printf(arena, "%s/%.*s.parts", folder, n, name).p;
+    return arena_status(arena);
+}
+
+struct attribute {
+    const char *name;
+    int type;
+    const void *data;
+    size_t n;
+};
+
+static OrtStatus *make_node(const struct fused *fused, const char *name, OrtOpAttr **made,
+                            size_t *n_made, OrtNode **out)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    const int64_t one = 1, zero = 0;
+    const char *version = tsr_version(), *path = fused->parts.context;
+    const struct attribute attributes[CONTEXT_ATTRIBUTES] = {
+        {"main_context", ORT_ATTR_INT, &one, 1},
+        {"embed_mode", ORT_ATTR_INT, &zero, 1},
+        {"ep_cache_context", ORT_ATTR_STRING, path, strlen(path)},
+        {"source", ORT_ATTR_STRING, EP_NAME, strlen(EP_NAME)},
+        {"partition_name", ORT_ATTR_STRING, name, strlen(name)},
+        {"ep_sdk_version", ORT_ATTR_STRING, version, strlen(version)},
+    };
+    for (*n_made = 0; *n_made < CONTEXT_ATTRIBUTES; ++*n_made) {
+        const struct attribute *a = &attributes[*n_made];
+        TRY(api->ort->CreateOpAttr(a->name, a->data, (int)a->n, a->type, &made[*n_made]));
+    }
+    return api->editor->CreateNode(CONTEXT_OP, CONTEXT_DOMAIN, name, fused->inputs, fused->n_inputs,
+                                   fused->outputs, fused->n_outputs, made, *n_made, out);
+}
+
+tsr_status tsr__ep_context_node(const struct fused *fused, const OrtNode *node, OrtNode **out)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    OrtOpAttr *made[CONTEXT_ATTRIBUTES];
+    size_t n_made = 0;
+    const char *name = "";
+    OrtStatus *failed = api->ort->Node_GetName(node, &name);
+    if (!failed)
+        failed = make_node(fused, name, made, &n_made, out);
+    for (size_t i = 0; i < n_made; i++)
+        api->ort->ReleaseOpAttr(made[i]);
+    return tsr__ep_report(fused->provider->session, api, failed);
+}
