@@ -1,26 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// rows.c - finds the row of a node in the table of operators (table.c).
+// rows.c - finds the row of a node in the operator tables (table.c, table_microsoft.c, table_ml.c).
 //
-// Rows are sorted by operator, so one is found by bisection; within an operator by domain and
-// opset. A model asks for the same few dozen operators again and again, so what was found is kept
-// beside its shapes. Rows that a user has added come first (user_rules.c).
+// A model uses few operators many times, so results are cached beside its shapes. Rows that a user
+// has added are searched first (user_rules.c).
 #include "rules/internal.h"
 
-// Bisection by name, then through its rows: a MatMul of opset 13 takes the row since 1 if there is
-// none from 2 to 13. Rows of several domains are mixed.
-static const struct op_row *find_row(struct str op, struct str domain, int64_t opset)
+static const struct op_table *const tables[] = {&tsr__onnx_table, &tsr__microsoft_table,
+                                                &tsr__ml_table};
+
+const struct op_row *tsr__row_at(size_t i)
 {
-    size_t lo = 0, hi = tsr__op_table_count;
+    for (size_t k = 0; k < TSR_COUNT(tables); k++) {
+        if (i < tables[k]->n)
+            return &tables[k]->rows[i];
+        i -= tables[k]->n;
+    }
+    return NULL;
+}
+
+// Binary search by name, then a scan of the operator's rows: a MatMul of opset 13 has the row since 1
+// if there is none from 2 to 13.
+static const struct op_row *find_row(const struct op_table *table, struct str op, struct str domain,
+                                     int64_t opset)
+{
+    size_t lo = 0, hi = table->n;
     while (lo < hi) { // first row that is not below op
         size_t mid = (lo + hi) / 2;
-        if (tsr__str_cmp(str_of(tsr__op_table[mid].op), op) < 0)
+        if (tsr__str_cmp(str_of(table->rows[mid].op), op) < 0)
             lo = mid + 1;
         else
             hi = mid;
     }
     const struct op_row *found = NULL;
-    for (; lo < tsr__op_table_count; lo++) {
-        const struct op_row *row = &tsr__op_table[lo];
+    for (; lo < table->n; lo++) {
+        const struct op_row *row = &table->rows[lo];
         if (!str_is(op, row->op))
             break;
         if (str_is(domain, row->domain ? row->domain : "") && row->since <= opset)
@@ -31,17 +44,18 @@ static const struct op_row *find_row(struct str op, struct str domain, int64_t o
 
 const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t opset)
 {
-    return find_row(op, domain, opset);
+    const struct op_row *row = NULL;
+    for (size_t i = 0; i < TSR_COUNT(tables) && !row; i++)
+        row = find_row(tables[i], op, domain, opset);
+    return row;
 }
 
-// Operators and domains are kept once per model, so their addresses are as good as their names.
+// A model stores each operator and domain once, so their addresses identify them.
 const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node)
 {
-    // An operator without a row is remembered as such.
+    // Cached for operators without a row.
     static const struct op_row none;
     struct str op = tsr__node_op_str(node), domain = tsr__node_domain_str(node);
-    // As bytes, the key of a map: each operator is looked for once in a model, not once for each
-    // node.
     struct {
         const char *op, *domain;
         int64_t opset;

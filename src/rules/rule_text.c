@@ -17,7 +17,8 @@
 //            | look i f behind [element]                    elements of input i address f
 //            | scat i f dim [element]                       the same, where f is changed
 //            | range i f                                    inputs i and i + 1 count f up
-//            | word name=f word… | share name=f             attributes with entries for elements of f
+//            | word name=f word… | share name=f             attributes with entries for elements of
+//              f
 //            | P:… | flops …                                ignored
 //
 // Letters are words in lower case; capitals are packs (any number of dimensions). A letter on both
@@ -223,8 +224,8 @@ static bool parse_input(struct parser *parser, int *out)
     return true;
 }
 
-// Reads "shape 1", "shape 1 allowzero" (an attribute by which 0 means 0) or "shape 3 open" (0 cannot
-// be written).
+// Reads "shape 1", "shape 1 allowzero" (an attribute by which 0 means 0) or "shape 3 open" (0
+// cannot be written).
 static bool parse_shape(struct parser *parser)
 {
     struct rule_rewrite rewrite = {.kind = REWRITE_SHAPE, .factor = -1};
@@ -426,7 +427,8 @@ void tsr__rule_text(struct rule_builder *rule, const char *text)
     parse_rule(&parser);
 }
 
-// A pattern of the table lives as long as the model, so its letters are copied at their true number.
+// A pattern of the table lives as long as the model, so its letters are copied at their true
+// number.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong)
 {
     struct rule_builder rule;

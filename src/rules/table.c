@@ -1,69 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// table.c - how every operator may be cut: the only place that knows.
+// table.c - how the operators of ai.onnx can be sharded, and all other facts about each of them.
+// table_microsoft.c and table_ml.c have the operators of other domains.
 //
-// Rows are ordered by operator name, then by opset; the newest row whose `since` is not above the
-// node's opset applies. Notation: rule_text.c. Where attributes or shapes decide, a derive function
-// (derive.c) builds the rule of the node; the row's text then shows the usual form.
+// Rows are sorted by operator, domain and opset. The row with the largest `since` that is not above
+// the node's opset applies. Where attributes or shapes change the rule, a derive function (derive/)
+// builds the rule of the node; the row's text then shows the usual form.
 //
 // How to read a row:
 //
 //   {"MatMul", .since = 1, .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", ...}
 //
-//   .since    from this opset of the domain on, until the next row of the same name
-//   .rule     how tensors share factors
-//   .whole    the node is never cut, and why; the rule then only serves the shapes
-//   .derive   writes the rule of one node, where attributes or ranks change it
-//   .shape    finds shapes that the rule does not give; without it the rule gives them
-//   .value    follows small integer tensors through the node (known_values.c)
-//   .expand   replaces a node of which a `stat` factor is cut
-//   .some     factors of which the kernel wants at least one element (empty.c); those with ~ behind
-//             them where some_if holds
-//   .stays    why factors that it keeps whole (rep, sel and _) are
-//   .sum      what the node does with the parts of a sum in one of .sum_inputs: "Neg" passes them
-//             on, "Add" adds them
-//   .caches   inputs that may have more room than is in use, and the outputs that are the same room
-//             (room.c)
-//   .kept     inputs whose constants an engine's optimisation leaves as they are (kept_inputs.c)
-//   .type     element type of the results, if it is not that of the first input
+//   .since    first opset of the domain for this row
+//   .rule     which factors the tensors have, and how these behave; rule_text.c has the notation
+//   .whole    why the node is not sharded; the rule then gives only shapes
+//   .derive   builds the rule of one node
+//   .other    builds a second rule of it, for strided shards
+//   .shape    infers shapes that the rule does not give
+//   .value    computes elements of small integer tensors (known_values.c)
+//   .expand   replaces a node of which a `stat` factor is sharded by simpler nodes
+//   .some     factors that must not be empty in the kernel (empty.c); those with "~" only if
+//             some_if
+//             holds
+//   .stays    reasons why factors (rep, sel and _) are not sharded
+//   .sum      how the node treats partial sums in .sum_inputs: "Neg" passes them on, "Add" adds
+//             them
+//   .caches   inputs that may have unused space at their end, and the outputs that share their
+//             memory (cache_buffers.c)
+//   .kept     inputs whose constants the optimizer of ONNX Runtime does not replace (kept_inputs.c)
+//   .type     element type of the outputs, if it is not that of the first input
 //
-// Facts for the prediction of time and memory; without them a node is element-wise, allocates its
-// result and needs no workspace:
+// Columns for predicted time and memory. Without them, a node is element-wise, allocates its output
+// and needs no workspace:
 //
 //   .work       kind of work, for which devices may have separate rates (kinds.c)
-//   .count      arithmetic operations, where the factors of the rule do not give them (counts.c)
-//   .reuse      whether the result may be stored in the memory of an input (kernels.c)
+//   .count      number of arithmetic operations, if the rule does not give it (counts.c)
+//   .reuse      whether the output may be stored in the memory of an input (kernels.c)
 //   .workspace  bytes that the CPU kernel allocates while it runs (kernels.c)
 //   .widens     float16 constants that CPU kernels convert to float32: bits of inputs, and extra
 //               bytes for each byte
 #include "rules/expand/expand.h"
-#include "rules/reasons.h"
+#include "rules/table.h"
 
-// Bits of inputs, for the columns kept, widens, writes and sum_inputs.
-#define ALL_INPUTS   (~0u)
-#define LATER_INPUTS (~1u) // all but the first
-
-// Rules of several rows, and domains.
-#define UNARY     "[A*] -> [A*]"
-#define BINARY    "[A~],[A~] -> [A*]"
-#define MANY      "[A~]… -> [A*]"
-#define MICROSOFT "com.microsoft"
-#define NCHWC     "com.microsoft.nchwc"
-#define ML        "ai.onnx.ml"
-#define PREVIEW   "ai.onnx.preview"
-#define TRAINING  "ai.onnx.preview.training"
-
-const struct op_row tsr__op_table[] = {
+static const struct op_row rows[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
     {"Acos", .since = 7, .rule = UNARY, .work = WORK_CURVE},
     {"Acosh", .since = 9, .rule = UNARY, .work = WORK_CURVE},
-    // Optimizers take all parameters, then all gradients, then all states in one list of inputs;
-    // the rule shows one of each, and the derive function repeats them.
-    {"Adagrad", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
-     .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
-     .note = "several tensors: all parameters, all gradients, all states"},
-    {"Adam", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*],[A*] -> [A*],[A*],[A*]",
-     .derive = tsr__derive_adam, .shape = tsr__infer_adam,
-     .note = "several tensors: all parameters, all gradients, all states"},
     // Before opset 7 an attribute aligned the second operand: such rows give shapes only.
     {"Add", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .sum = SUM_ADDS, .sum_inputs = 3},
@@ -80,9 +61,6 @@ const struct op_row tsr__op_table[] = {
     {"ArgMin", .since = 1, .rule = "[A* r] -> [A* 1]; stat r", .derive = tsr__derive_arg,
      .type = TYPE_INT64, .expand = tsr__expand_arg_min, .note = "axis names r",
      .work = WORK_REDUCTION},
-    {"ArrayFeatureExtractor", .since = 1, .domain = ML, .rule = "[A* v],[t] -> [A* t]; rep v",
-     .derive = tsr__derive_feature_extractor, .shape = tsr__infer_feature_extractor,
-     .stays = STAYS({"v", PICKED})},
     {"Asin", .since = 7, .rule = UNARY, .work = WORK_CURVE},
     {"Asinh", .since = 9, .rule = UNARY, .work = WORK_CURVE},
     {"Atan", .since = 7, .rule = UNARY, .work = WORK_CURVE},
@@ -98,22 +76,9 @@ const struct op_row tsr__op_table[] = {
              "with a cache k and q are not sharded",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED}), .work = WORK_ATTENTION,
      .count = tsr__count_attention},
-    // The weights of three projections are concatenated, (s h d) with s = 3: a shard of the heads
-    // has three ranges of columns.
-    {"Attention", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[b q i],[i (s h d)],[(s h d)]?,[b _]?,[_ b h p d]?,[b~ h~ q~ _]?,·? -> [b q (h "
-             "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
-     .derive = tsr__derive_projected_attention, .shape = tsr__infer_projected_attention,
-     .note = "queries, keys and values of one size",
-     .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
-                    {"q", "every row is a key for all others"}, {"_", CACHED}),
-     .work = WORK_ATTENTION, .count = tsr__count_projected_attention},
     {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
      .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS,
      .work = WORK_POOL, .count = tsr__count_pool},
-    {"AveragePool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
-     .shape = tsr__infer_pool, .stays = STAYS({"_", BLOCKED}), .work = WORK_POOL,
-     .count = tsr__count_pool},
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
@@ -121,16 +86,7 @@ const struct op_row tsr__op_table[] = {
     {"BatchNormalization", .since = 14, .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .type1 = TYPE_AS_FOURTH, .type2 = TYPE_AS_FOURTH,
      .writes = 1u << 3 | 1u << 4, .note = "inference form only"},
-    {"BeamSearch", .since = 1, .domain = MICROSOFT, .type = TYPE_INT32, .type1 = TYPE_OPEN,
-     .whole = BODIES},
     {"Bernoulli", .since = 15, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM, .single = true},
-    {"BiasAdd", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r],[A* r] -> [A* r]"},
-    {"BiasGelu", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r] -> [A* r]",
-     .work = WORK_ERROR_FUNCTION},
-    {"BiasSplitGelu", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t (s c)],[(s c)] -> [b t c]; rep s", .derive = tsr__derive_halves,
-     .stays = STAYS({"s", "one half gates the other"})},
-    {"Binarizer", .since = 1, .domain = ML, .rule = UNARY},
     {"BitCast", .since = 26, .rule = UNARY, .type = TYPE_TO, .reuse = REUSE_ON_CPU},
     {"BitShift", .since = 11, .rule = BINARY},
     {"BitwiseAnd", .since = 18, .rule = BINARY},
@@ -143,17 +99,10 @@ const struct op_row tsr__op_table[] = {
     {"Cast", .since = 6, .rule = UNARY, .type = TYPE_TO, .value = tsr__value_cast,
      .reuse = REUSE_ON_CPU},
     {"CastLike", .since = 15, .rule = "[A*],· -> [A*]", .type = TYPE_AS_SECOND},
-    {"CastMap", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
-    {"CategoryMapper", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
-     .shape = tsr__infer_category_mapper},
     {"CausalConvWithState", .since = 27,
      .rule = "[b c t],[c 1 k],[c]?,[b c _]? -> [b c t],[b c _]; rep t k",
      .derive = tsr__derive_causal_conv, .shape = tsr__infer_causal_conv,
      .stays = STAYS({"t", CAUSAL}, {"k", KERNEL}, {"_", STATE_END})},
-    {"CausalConvWithState", .since = 1, .domain = MICROSOFT,
-     .rule = "[b c S*],[c 1 K*],[c]?,[b c _]? -> [b c S*],[b c _]; rep S K",
-     .derive = tsr__derive_causal_conv, .note = "channels_last: [b t c]",
-     .stays = STAYS({"S", CAUSAL}, {"K", KERNEL}, {"_", STATE_END})},
     {"Ceil", .since = 1, .rule = UNARY},
     {"Celu", .since = 12, .rule = UNARY, .work = WORK_CURVE, .reuse = REUSE_ON_CPU},
     {"CenterCropPad", .since = 18, .rule = "[A* s B*],· -> [A* t B*]; rep s t",
@@ -185,17 +134,12 @@ const struct op_row tsr__op_table[] = {
     {"ConstantOfShape", .since = 9, .rule = "· -> [A*]; gen A; shape 0", .type = TYPE_OPEN,
      .shape = tsr__infer_constant_of_shape, .value = tsr__value_constant_of_shape},
     // Channels are (group, channel in it). Sharded i gives partial sums, and one device adds the
-    // bias (once 2); sharded s needs windows; with g sharded, attribute `group` has the local count.
+    // bias (once 2); sharded s needs windows; with g sharded, attribute `group` has the local
+    // count.
     {"Conv", .since = 1, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
      .derive = tsr__derive_conv, .shape = tsr__infer_conv, .some = "i s", .note = WINDOWS,
      .stays = STAYS({"_", KERNEL}), .work = WORK_CONVOLUTION, .count = tsr__count_conv,
-     .widens = {ALL_INPUTS, 1}},
-    // com.microsoft.nchwc: ONNX Runtime creates these when it optimizes a CNN for the current CPU.
-    // Channels are stored in blocks of that CPU's size, so only the batch can be sharded.
-    {"Conv", .since = 1, .domain = NCHWC, .kept = LATER_INPUTS,
-     .rule = "[n _ _ _],[_ _ _ _],[_]?,[n _ _ _]? -> [n _ _ _]", .shape = tsr__infer_conv,
-     .stays = STAYS({"_", BLOCKED}), .work = WORK_CONVOLUTION, .count = tsr__count_conv,
      .widens = {ALL_INPUTS, 1}},
     {"ConvInteger", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[]?,[(g o)]? -> [n (g o) s]; red i:sum; attr group=g",
@@ -220,13 +164,6 @@ const struct op_row tsr__op_table[] = {
     {"DFT", .since = 20, .rule = "[A* t _],·?,·? -> [A* f _]; rep t f", .derive = tsr__derive_dft,
      .shape = tsr__infer_dft, .note = "axis says which dimension is t",
      .stays = STAYS({"t f", FOURIER}, {"_", COMPLEX}), .reuse = REUSE_ON_CPU},
-    {"DecoderMaskedMultiHeadAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h p "
-             "v]?,·?,·?,[_ _ _]?,[(s h d)]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep q "
-             "d k p v s; attr num_heads=h",
-     .derive = tsr__derive_masked_multi_head, .shape = tsr__infer_masked_multi_head,
-     .stays = STAYS({"q", "there is a single new row"}, {"d v", DOT}, {"k p", CACHED}, {"s", SIDES},
-                    {"_", CACHED})},
     // Offsets are data, so windows are not known: the space of the input is not sharded, and the
     // space of the result is sharded by an expansion (expand_deform.c).
     {"DeformConv", .since = 19,
@@ -245,13 +182,8 @@ const struct op_row tsr__op_table[] = {
     {"DequantizeLinear", .since = 10, .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z",
      .derive = tsr__derive_quantize, .shape = tsr__infer_dequantize,
      .note = "scales for the tensor, for an axis, or for blocks z", .stays = STAYS({"z", SCALED})},
-    {"DequantizeLinear", .since = 1, .domain = MICROSOFT,
-     .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
-     .shape = tsr__infer_dequantize, .note = "scales for the tensor or for an axis",
-     .stays = STAYS({"z", SCALED})},
     {"Det", .since = 11, .rule = "[A* _ _] -> [A*]",
      .stays = STAYS({"_", "every element of a matrix is needed"})},
-    {"DictVectorizer", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
     {"Div", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .sum = SUM_PASSES, .sum_inputs = 1},
     {"Div", .since = 7, .rule = BINARY, .value = tsr__value_div, .sum = SUM_PASSES,
@@ -263,29 +195,15 @@ const struct op_row tsr__op_table[] = {
     {"Dropout", .since = 10, .rule = "[A*],·?,·? -> [A*],[A*]?", .derive = tsr__derive_dropout,
      .type1 = TYPE_BOOL, .single = true, .single_switch = 2,
      .note = "inference form only: training_mode absent or false", .reuse = REUSE_VIEW},
-    {"DynamicQuantizeLSTM", .since = 1, .domain = MICROSOFT, .shape = tsr__infer_recurrent,
-     .whole = "activations are quantized by the minimum and maximum of the full batch"},
     {"DynamicQuantizeLinear", .since = 11, .rule = "[A*] -> [A*],[],[]; stat A",
      .derive = tsr__derive_dynamic_quantize, .type = TYPE_UINT8, .type1 = TYPE_FLOAT,
      .type2 = TYPE_UINT8, .expand = tsr__expand_dynamic_quantize},
-    {"DynamicQuantizeMatMul", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; stat B m k",
-     .derive = tsr__derive_dynamic_quantize_matmul, .expand = tsr__expand_dynamic_quantize_matmul,
-     .note = "the left side is quantized by its minimum and maximum"},
     // The text is an example; the node's own equation is the rule.
     {"Einsum", .since = 12, .rule = "[i j~],[j~ k] -> [i k]; red j:sum",
      .derive = tsr__derive_einsum, .misinferred = DOUBT_RANK, .expand = tsr__expand_einsum,
      .some = "*", .note = "the equation is the rule; rows of a diagonal (ii) can be sharded: stat",
      .work = WORK_PRODUCT},
     {"Elu", .since = 1, .rule = UNARY, .work = WORK_CURVE, .reuse = REUSE_ON_ALL},
-    {"EmbedLayerNormalization", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t],[b t]?,[v r],[p r],[s r]?,[r],[r],[b t]?,[b~ t]? -> [b t r],[b]?,[b t r]?; rep "
-             "r t; sel v p s",
-     .derive = tsr__derive_embed_norm, .type = TYPE_AS_THIRD, .type1 = TYPE_INT32,
-     .type2 = TYPE_AS_THIRD, .note = "t can be sharded if position_ids are given and no mask",
-     .stays = STAYS(
-         {"r", NORMED}, {"t", "positions are counted from the first if they are not given"},
-         {"v p s", "rows of the tables are added and normalized on the device that has them"})},
     {"Equal", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
      .shape = tsr__infer_like_first, .whole = OLD},
     {"Equal", .since = 7, .rule = BINARY, .type = TYPE_BOOL, .value = tsr__value_equal},
@@ -296,35 +214,10 @@ const struct op_row tsr__op_table[] = {
      .note = "new dimensions can be sharded too"},
     {"EyeLike", .since = 9, .rule = "[n m] -> [n m]; stat n m", .derive = tsr__derive_eye_like,
      .type = TYPE_DTYPE, .expand = tsr__expand_eye_like, .note = COMPARED},
-    {"FastGelu", .since = 1, .domain = MICROSOFT, .rule = "[A* r],[r]? -> [A* r]",
-     .work = WORK_CURVE},
-    {"FeatureVectorizer", .since = 1, .domain = ML, .rule = "[n _]… -> [n t]; rep t",
-     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__infer_feature_vectorizer,
-     .some = "n", .stays = STAYS({"t _", "inputs of different lengths are concatenated"})},
     {"Flatten", .since = 1, .rule = "[a b c] -> [(a b) c]", .derive = tsr__derive_flatten,
      .value = tsr__value_same, .note = "axis separates the two products", .sum = SUM_PASSES,
      .sum_inputs = 1, .work = WORK_VIEW, .reuse = REUSE_VIEW},
-    {"FlexAttention", .since = 1, .domain = PREVIEW,
-     .rule = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k",
-     .derive = tsr__derive_flex_attention, .shape = tsr__infer_attention,
-     .note = "nodes with subgraphs are not sharded",
-     .stays =
-         STAYS({"d", DOT},
-               {"k", "a softmax runs over all keys, and a body of the node changes its scores"})},
     {"Floor", .since = 1, .rule = UNARY},
-    {"FusedConv", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[n (g i) s^],[(g o) i _],[(g o)]?,[n (g o) s]? -> [n (g o) s]; rep i; attr group=g",
-     .derive = tsr__derive_fused_conv, .shape = tsr__infer_conv, .some = "s",
-     .note = "an activation comes after the sum over i; " WINDOWS,
-     .stays = STAYS({"i", "the activation needs the complete sum"}, {"_", KERNEL}),
-     .work = WORK_CONVOLUTION, .count = tsr__count_conv},
-    {"FusedGemm", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
-     .rule = "[m k],[k n],[m~ n~]? -> [m n]; stat k", .derive = tsr__derive_fused_gemm,
-     .expand = tsr__expand_fused_gemm, .note = "an activation comes after the sum over k"},
-    {"FusedMatMul", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
-     .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
-     .shape = tsr__infer_fused_matmul, .some = "B~ m~ k", .some_if = tsr__stacks_differ,
-     .note = "transA and transB exchange the letters", .work = WORK_PRODUCT},
     // v are directions: if sharded, each device runs one, and attribute `direction` names it.
     {"GRU", .since = 1, .kept = LATER_INPUTS,
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
@@ -332,18 +225,12 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_recurrent, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
      .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
-    {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
-     .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c", .stays = STAYS({"c", NORMED})},
     // If rows of the table are sharded, each device looks up its own rows and returns 0 for the
     // others; the sum is the result (look 1 v).
     {"Gather", .since = 1, .kept = ALL_INPUTS,
      .rule = "[A* v B*],[I*] -> [A* I* B*]; red v:sum; look 1 v 0", .derive = tsr__derive_gather,
      .value = tsr__value_gather,
      .note = "axis says which dimension is v; a device looks up the rows that it has"},
-    {"GatherBlockQuantized", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
-     .rule = "[v (u z)],[I*],[v u],[v u]? -> [I* (u z)]; red v:sum; rep z; look 1 v 1",
-     .derive = tsr__derive_gather_quantized, .shape = tsr__infer_gather_quantized,
-     .type = TYPE_AS_THIRD, .stays = STAYS({"z", SCALED})},
     {"GatherElements", .since = 11,
      .rule = "[A* v B*],[A* w B*] -> [A* w B*]; red v:sum; look 1 v 0",
      .derive = tsr__derive_gather_elements,
@@ -353,41 +240,25 @@ const struct op_row tsr__op_table[] = {
      .note = "the last size of the indices is the number of dimensions v",
      .stays = STAYS({"_", TUPLE})},
     {"Gelu", .since = 20, .rule = UNARY, .work = WORK_ERROR_FUNCTION, .reuse = REUSE_ON_CUDA},
-    {"Gelu", .since = 1, .domain = MICROSOFT, .rule = UNARY, .work = WORK_ERROR_FUNCTION,
-     .reuse = REUSE_ON_CUDA},
     {"Gemm", .since = 1, .kept = ALL_INPUTS,
      .rule = "[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2", .derive = tsr__derive_gemm,
      .note = "transA and transB exchange the letters", .work = WORK_PRODUCT},
-    {"GemmaRotaryEmbedding", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t d],[b h t d],[b h t d],[b j t d],[b j t d] -> [b h t d],[b j t d]",
-     .type = TYPE_AS_SECOND, .type1 = TYPE_AS_SECOND},
     {"GlobalAveragePool", .since = 1, .rule = "[n c s] -> [n c 1]; stat s",
      .derive = tsr__derive_global_pool, .expand = tsr__expand_global_average_pool,
      .some = "d1 d2 d3 d4 d5", .work = WORK_REDUCTION},
-    {"GlobalAveragePool", .since = 1, .domain = NCHWC, .rule = "[n c y x] -> [n c 1 1]; rep c y x",
-     .stays = STAYS({"c y x", BLOCKED}), .work = WORK_REDUCTION},
     {"GlobalLpPool", .since = 1, .rule = "[n c s] -> [n c 1]; stat s",
      .derive = tsr__derive_global_pool, .expand = tsr__expand_global_lp_pool,
      .some = "d1 d2 d3 d4 d5"},
     {"GlobalMaxPool", .since = 1, .rule = "[n c s] -> [n c 1]; red s:max",
      .derive = tsr__derive_global_max_pool, .some = "d1 d2 d3 d4 d5", .work = WORK_REDUCTION},
-    {"GlobalMaxPool", .since = 1, .domain = NCHWC, .rule = "[n c y x] -> [n c 1 1]; rep c y x",
-     .stays = STAYS({"c y x", BLOCKED}), .work = WORK_REDUCTION},
-    {"Gradient", .since = 1, .domain = TRAINING, .type = TYPE_OPEN,
-     .whole = "it differentiates other nodes of the graph"},
     {"Greater", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
      .shape = tsr__infer_like_first, .whole = OLD},
     {"Greater", .since = 7, .rule = BINARY, .type = TYPE_BOOL, .value = tsr__value_greater},
     {"GreaterOrEqual", .since = 12, .rule = BINARY, .type = TYPE_BOOL,
      .value = tsr__value_greater_or_equal},
-    {"GreedySearch", .since = 1, .domain = MICROSOFT, .type = TYPE_INT32, .type1 = TYPE_OPEN,
-     .whole = BODIES},
     {"GridSample", .since = 16, .rule = "[n c S*],[n O* _] -> [n c O*]; rep S",
      .shape = tsr__infer_grid_sample,
      .stays = STAYS({"S", "a position of the result may read any element"}, {"_", POINT})},
-    {"GroupNorm", .since = 1, .domain = MICROSOFT,
-     .rule = "[n S* (g c)],[(g c)],[(g c)] -> [n S* (g c)]; rep c S; attr groups=g",
-     .derive = tsr__derive_group_norm_last, .stays = STAYS({"c S", NORMED_FUSED})},
     {"GroupNormalization", .since = 18,
      .rule = "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g",
      .derive = tsr__derive_group_norm_18, .some = "n", .stays = STAYS({"c S", NORMED_FUSED}),
@@ -396,20 +267,6 @@ const struct op_row tsr__op_table[] = {
      .rule = "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; stat c S; attr num_groups=g",
      .derive = tsr__derive_group_norm, .expand = tsr__expand_group_norm, .some = "n",
      .work = WORK_NORM},
-    // Keys and values may be absent, packed behind the queries in input 0. caches: inputs 3 and 4
-    // may have more room than tokens, and outputs 1 and 2 are the same room afterwards. num_heads
-    // counts (h g), kv_num_heads h.
-    {"GroupQueryAttention", .since = 1, .domain = MICROSOFT,
-     .rule =
-         "[b q (h g d)],[b k (h d)]?,[b k (h d)]?,[b h _ _]?,[b h _ _]?,[b],·,[_ _]?,[_ _]?,[_ "
-         "q]?,[b~ (h g)~ q~ _]?,[(h g)]?,[_]?,[_]?,[_]?,[_]? -> [b q (h g d)],[b h _ _]?,[b h _ "
-         "_]?,[b (h g) q _]?; rep d q k; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_group_query, .shape = tsr__infer_group_query, .some = "b",
-     .caches = {{3, 1}, {4, 2}},
-     .note = "queries, keys and values concatenated in one tensor: shards need windows of it",
-     .stays = STAYS({"d", DOT}, {"q k", "row numbers depend on the lengths of the cache"},
-                    {"_", CACHED}),
-     .work = WORK_ATTENTION, .count = tsr__count_group_query},
     {"HammingWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OPEN,
      .shape = tsr__infer_window, .whole = PLACES},
     {"HannWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OPEN,
@@ -429,8 +286,6 @@ const struct op_row tsr__op_table[] = {
      .misinferred = DOUBT_SIZES, .bodies = true, .note = BRANCHES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__infer_image_decoder,
      .whole = "a stream of bytes is decoded in one piece"},
-    {"Imputer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f",
-     .stays = STAYS({"f", ATTRIBUTES})},
     {"InstanceNormalization", .since = 1, .rule = "[n c S*],[c],[c] -> [n c S*]; stat S",
      .derive = tsr__derive_instance_norm, .expand = tsr__expand_instance_norm, .work = WORK_NORM},
     {"IsInf", .since = 10, .rule = UNARY, .type = TYPE_BOOL},
@@ -444,11 +299,6 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_lstm, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
      .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
-    {"LabelEncoder", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
-     .shape = tsr__infer_category_mapper,
-     .whole = "this version converts between strings and numbers, and strings are not sent"},
-    {"LabelEncoder", .since = 2, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
-     .shape = tsr__infer_label_encoder},
     // In the standard since 17; ONNX Runtime has it in all versions, and its own tools write it so.
     {"LayerNormalization", .since = 1,
      .rule = "[A* r],[A~ r~],[A~ r~]? -> [A* r],[A* 1]?,[A* 1]?; stat r",
@@ -467,22 +317,6 @@ const struct op_row tsr__op_table[] = {
      .note = "a decay for each element has (h d)",
      .stays = STAYS({"t", "the state is carried from one to the next"},
                     {"d", "each step sums over all of them"})},
-    {"LinearAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t (h g d)],[b t (h d)],[b t (h e)],[b h d e]?,[b t h]?,[b t h]? -> [b t (h g "
-             "e)],[b h d e]; rep t d; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_linear_attention,
-     .note = "state_window puts a dimension in front of states",
-     .stays = STAYS({"t", "the state is carried from one to the next"},
-                    {"d", "each step sums over all of them"})},
-    {"LinearAttentionGate", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t h],[h],[h],[b t h]? -> [b t h],[b t h]?", .some = "h"},
-    {"LinearClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
-     .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
-     .shape = tsr__infer_classifier, .stays = STAYS({"f c", ATTRIBUTES}),
-     .count = tsr__count_linear},
-    {"LinearRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
-     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__infer_regressor,
-     .stays = STAYS({"f c", ATTRIBUTES}), .count = tsr__count_linear},
     {"Log", .since = 1, .rule = UNARY, .work = WORK_CURVE},
     {"LogSoftmax", .since = 1, .rule = "[A* R*] -> [A* R*]; stat R",
      .derive = tsr__derive_softmax_flat, .expand = tsr__expand_log_softmax_flat,
@@ -497,52 +331,21 @@ const struct op_row tsr__op_table[] = {
     {"LpPool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
      .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS,
      .work = WORK_POOL, .count = tsr__count_pool},
-    {"MRotaryEmbedding", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t (h d)],[_ b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
-     .derive = tsr__derive_rotary_positions, .shape = tsr__infer_like_first,
-     .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
     // B are leading broadcast dimensions. A partial sum in one operand gives a partial product, if
     // the other is complete: sum_inputs 3 are the bits of both.
     {"MatMul", .since = 1, .kept = ALL_INPUTS, .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum",
      .derive = tsr__derive_matmul, .some = "B~ m~ k~", .some_if = tsr__stacks_differ,
      .note = "an operand of one dimension drops m or n", .sum = SUM_PASSES, .sum_inputs = 3,
      .work = WORK_PRODUCT, .widens = {ALL_INPUTS, 1}},
-    {"MatMulBnb4", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n",
-     .derive = tsr__derive_matmul_bnb4, .shape = tsr__infer_matmul_bnb4,
-     .note = "if rows of the weight end at block borders",
-     .stays = STAYS({"k w a", "packed blocks of the weight continue over row borders"}),
-     .work = WORK_PACKED_PRODUCT, .count = tsr__count_packed_matmul},
     {"MatMulInteger", .since = 10, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n],[m~]?,[n~]? -> [B* m n]; red k:sum",
      .derive = tsr__derive_matmul_integer, .type = TYPE_INT32, .some = "B~ m~ k",
      .some_if = tsr__stacks_differ, .work = WORK_PRODUCT},
-    {"MatMulIntegerToFloat", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
-     .rule = "[B~ m k],[B~ k n],[],[n~],[]?,[n~]?,[n~]? -> [B* m n]; red k:sum; once 6",
-     .type = TYPE_AS_THIRD, .some = "B~ k", .some_if = tsr__stacks_differ},
-    // k is (u z): blocks of z elements share a scale and are not split. N and K count local ones.
-    {"MatMulNBits", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
-             "attr K=u; once 5",
-     .derive = tsr__derive_matmul_nbits, .note = "K is sharded between blocks z",
-     .stays = STAYS({"z", SCALED}, {"_", "packed elements of a block"}),
-     .work = WORK_PACKED_PRODUCT, .count = tsr__count_packed_matmul, .widens = {1u << 2, 2}},
-    {"MatMulNBitsMlp", .since = 1, .domain = MICROSOFT,
-     .rule = "[B* k],[B* k]?,[k]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* n],[B* k]?; rep k; "
-             "attr N=n",
-     .stays = STAYS({"k", "the activation needs the complete sum"}, {"_", PACKED})},
-    {"MatMulNBitsQkv", .since = 1, .domain = MICROSOFT,
-     .rule = "[B* k],[B* k]?,[k],[q _ _],[q _],[q]?,[n _ _],[n _],[n]?,[n _ _],[n _],[n]? -> [B* "
-             "q],[B* n],[B* n],[B* k]?; rep k; attr Nq=q; attr Nkv=n",
-     .stays = STAYS({"k", NORMED}, {"_", PACKED})},
     {"Max", .since = 1, .rule = MANY, .value = tsr__value_max},
     {"MaxPool", .since = 1, .rule = "[n c o^] -> [n c o],[n c o]?", .derive = tsr__derive_pool,
      .type1 = TYPE_INT64, .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s",
      .note = WINDOWS "; with Indices, which count through the full tensor, nothing is sharded",
      .work = WORK_POOL, .count = tsr__count_pool},
-    {"MaxPool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
-     .shape = tsr__infer_pool, .stays = STAYS({"_", BLOCKED}), .work = WORK_POOL,
-     .count = tsr__count_pool},
     {"MaxRoiPool", .since = 1, .rule = "[n c y x],[r _] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_max_roi_pool,
      .stays = STAYS({"n", REGION_IMAGE},
@@ -558,55 +361,27 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_mel_weights, .whole = PLACES},
     {"Min", .since = 1, .rule = MANY, .value = tsr__value_min},
     {"Mish", .since = 18, .rule = UNARY, .work = WORK_CURVE},
-    // e experts with i hidden elements each: sharded i gives partial sums of every token, sharded e
-    // needs an expansion (expand_experts.c). The bias of the second layer is added once.
-    {"MoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS, .rereads = true,
-     .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f; "
-             "stat e; red i:sum; once 5",
-     .derive = tsr__derive_experts, .shape = tsr__infer_like_first, .expand = tsr__expand_experts,
-     .note = "swiglu_fusion 1 has (i f); e: without fused halves, for relu, silu, identity",
-     .stays =
-         STAYS({"m", "each hidden element needs all of them"}, {"f", "one half gates the other"}),
-     .count = tsr__count_experts},
     {"Mod", .since = 10, .rule = BINARY, .value = tsr__value_mod},
-    {"Momentum", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
-     .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
-     .note = "several tensors: all parameters, all gradients, all states"},
     {"Mul", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .sum = SUM_PASSES, .sum_inputs = 3},
     {"Mul", .since = 7, .rule = BINARY, .value = tsr__value_mul, .sum = SUM_PASSES,
      .sum_inputs = 3},
-    {"MultiHeadAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]?,[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h "
-             "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
-             "k; attr num_heads=h",
-     .derive = tsr__derive_multi_head, .shape = tsr__infer_multi_head,
-     .expand = tsr__expand_multi_head,
-     .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]",
-     .stays = STAYS({"d", DOT}, {"p", CACHED}, {"s", SIDES}, {"_", CACHED}), .work = WORK_ATTENTION,
-     .count = tsr__count_heads},
     {"Multinomial", .since = 7, .rule = "[b c] -> [b s]; rep c s", .type = TYPE_OPEN,
      .shape = tsr__infer_multinomial, .whole = RANDOM, .single = true},
     {"Neg", .since = 1, .rule = UNARY, .value = tsr__value_neg, .sum = SUM_PASSES, .sum_inputs = 1},
     {"NegativeLogLikelihoodLoss", .since = 12, .rule = "[n c D*],[n D*],[c]? -> []; stat c n D",
      .derive = tsr__derive_loss, .shape = tsr__infer_loss, .expand = tsr__expand_loss,
      .note = "reduction none gives [n D*], sum gives red n D"},
-    {"NhwcFusedConv", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
-    {"NhwcMaxPool", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
     {"NonMaxSuppression", .since = 10, .rule = "[b s _],[b c s],·?,·?,·? -> [t _]; rep b c s t",
      .type = TYPE_INT64, .shape = tsr__infer_non_max_suppression,
      .whole = "the number of results depends on the data"},
     {"NonZero", .since = 9, .rule = "[A*] -> [r t]; rep A r t", .type = TYPE_INT64,
      .shape = tsr__infer_non_zero, .whole = "the number of results depends on the data"},
-    {"Normalizer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT,
-     .stays = STAYS({"f", NORMED})},
     {"Not", .since = 1, .rule = UNARY, .type = TYPE_BOOL, .value = tsr__value_not},
     {"OneHot", .since = 9, .rule = "[A* B*],·,· -> [A* t B*]; stat t",
      .derive = tsr__derive_one_hot, .type = TYPE_AS_THIRD, .shape = tsr__infer_one_hot,
      .expand = tsr__expand_one_hot,
      .note = "axis says where t goes; classes are compared with integer indices, nothing moves"},
-    {"OneHotEncoder", .since = 1, .domain = ML, .rule = "[A*] -> [A* c]; rep c", .type = TYPE_FLOAT,
-     .shape = tsr__infer_one_hot_encoder, .stays = STAYS({"c", ATTRIBUTES})},
     {"Optional", .since = 15, .rule = "[A*]? -> [A*]", .type = TYPE_OPEN,
      .shape = tsr__infer_optional, .note = LISTS_NOTE},
     {"OptionalGetElement", .since = 15, .rule = UNARY, .type = TYPE_OPEN,
@@ -620,56 +395,13 @@ const struct op_row tsr__op_table[] = {
      .whole = OLD},
     {"PRelu", .since = 7, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_stretched,
      .misinferred = DOUBT_RANK},
-    {"PackedAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[t i],[i (s h d)],[(s h d)],[_ _],[_],[_ h _ _]? -> [t (h d)]; rep t i s d; attr "
-             "num_heads=h",
-     .derive = tsr__derive_packed_attention,
-     .stays = STAYS({"t", "sequences are concatenated, at offsets that are known at run time only"},
-                    {"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"_", OF_PACKING})},
-    {"PackedMultiHeadAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[t (h d)],[t (h d)]?,[t (h v)]?,[(s h d)]?,[_ _],[_],[_ h _ _]? -> [t (h v)]; rep t "
-             "d v s; attr num_heads=h",
-     .derive = tsr__derive_packed_multi_head,
-     .stays = STAYS({"t", "sequences are concatenated, at offsets that are known at run time only"},
-                    {"s", SIDES}, {"d v", DOT}, {"_", OF_PACKING})},
     {"Pad", .since = 1, .rule = "[A* t^],·,·?,·? -> [A* t]", .derive = tsr__derive_pad,
      .shape = tsr__infer_pad, .some = "*~", .some_if = tsr__pads_by_wrapping,
      .note = "t is padded; sharded if size and pads are known and the mode is constant",
      .work = WORK_COPY},
-    {"PagedAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[t (h g d)],[t (h d)]?,[t (h v)]?,[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ "
-             "_]?,[t]?,[(h g)]?,[_]?,[_]?,[_]?,[_]?,[_]? -> [t (h g v)],[n m h _]?,[n m h _]?; rep "
-             "t n m d v; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_paged_attention, .shape = tsr__infer_paged_attention,
-     .stays = STAYS({"t", "sequences are concatenated, at offsets that are known at run time only"},
-                    {"n m", "page numbers are known at run time only"}, {"d v", DOT},
-                    {"_", OF_PACKING})},
     {"Pow", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .work = WORK_CURVE},
     {"Pow", .since = 7, .rule = BINARY, .work = WORK_CURVE},
-    {"QAttention", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[b q i],[i (s h d)],[(s h d)],[],[(s h d)],[b]?,[]?,[(s h d)]?,[_ b h p d]? -> [b q "
-             "(h d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
-     .derive = tsr__derive_quantized_attention, .shape = tsr__infer_quantized_attention,
-     .some = "b", .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
-     .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
-                    {"q", "every row is a key for all others"}, {"_", CACHED})},
-    {"QEmbedLayerNormalization", .since = 1, .domain = MICROSOFT, .type = TYPE_FLOAT,
-     .type1 = TYPE_INT32, .whole = ENGINE_FORM},
-    {"QGemm", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[m k],[],[],[k n],[n~],[n~],[m~ n~]?,[]?,[]? -> [m n]; rep k",
-     .derive = tsr__derive_quantized_gemm, .type = TYPE_OPEN, .shape = tsr__infer_quantized_gemm,
-     .note = "transA and transB exchange the letters", .stays = STAYS({"k", ROUNDED}),
-     .work = WORK_PRODUCT},
-    {"QLinearAdd", .since = 1, .domain = MICROSOFT,
-     .rule = "[A~],[],[]?,[A~],[],[]?,[],[]? -> [A*]"},
-    {"QLinearAveragePool", .since = 1, .domain = MICROSOFT,
-     .rule = "[n c S*],[],[]?,[],[]? -> [n c O*]; rep S O", .derive = tsr__derive_qlinear_pool,
-     .some = "c", .stays = STAYS({"S O", "windows of quantized images are not supported"})},
-    {"QLinearConcat", .since = 1, .domain = MICROSOFT, .rule = "[],[],[A* _ B*],[],[] -> [A* _ B*]",
-     .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
-     .note = "axis says which dimension is _",
-     .stays = STAYS({"_", "inputs are concatenated, each with its own scale"})},
     // Rounding to bytes comes after the sum over i, so sharded i needs an expansion.
     {"QLinearConv", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
@@ -679,43 +411,14 @@ const struct op_row tsr__op_table[] = {
      .note = "rounding comes after the sum over i; weights with one zero point; " WINDOWS,
      .stays = STAYS({"_", KERNEL}), .work = WORK_CONVOLUTION, .count = tsr__count_quantized_conv,
      .workspace = tsr__workspace_qlinear_conv},
-    {"QLinearConv", .since = 1, .domain = MICROSOFT, .type = TYPE_OPEN,
-     .shape = tsr__infer_qlinear_conv, .whole = ENGINE_FORM, .work = WORK_CONVOLUTION,
-     .workspace = tsr__workspace_qlinear_conv},
-    {"QLinearGlobalAveragePool", .since = 1, .domain = MICROSOFT,
-     .rule = "[n c s],[],[]?,[],[]? -> [n c 1]; rep s", .derive = tsr__derive_qlinear_global_pool,
-     .stays = STAYS({"s", ROUNDED})},
-    {"QLinearLeakyRelu", .since = 1, .domain = MICROSOFT, .rule = "[A*],[],[]?,[],[]? -> [A*]"},
     {"QLinearMatMul", .since = 10, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[m~],[m~],[B~ k n],[n~],[n~],[m~],[m~] -> [B* m n]; stat k",
      .derive = tsr__derive_qlinear_matmul, .type = TYPE_OPEN, .shape = tsr__infer_qlinear_matmul,
      .expand = tsr__expand_qlinear_matmul, .work = WORK_PRODUCT},
-    {"QLinearMul", .since = 1, .domain = MICROSOFT,
-     .rule = "[A~],[],[]?,[A~],[],[]?,[],[]? -> [A*]"},
-    {"QLinearReduceMean", .since = 1, .domain = MICROSOFT, .whole = ROUNDED},
-    {"QLinearSigmoid", .since = 1, .domain = MICROSOFT, .rule = "[A*],[],[]?,[],[]? -> [A*]"},
-    {"QLinearSoftmax", .since = 1, .domain = MICROSOFT,
-     .rule = "[A* r],[],[]?,[],[]? -> [A* r]; rep r", .derive = tsr__derive_qlinear_softmax,
-     .some = "*", .stays = STAYS({"r", ROUNDED})},
-    {"QLinearWhere", .since = 1, .domain = MICROSOFT,
-     .rule = "[A~],[A~],[],[],[A~],[],[],[],[] -> [A*]", .type = TYPE_AS_SECOND},
-    {"QMoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[t m],[t e],[e (f u z) _],[e (f u z) _]?,[e (f u z)]?,[e m (u y)],[e m u]?,[e m]? -> "
-             "[t m]; rep e m f z y; red u:sum; once 7",
-     .derive = tsr__derive_quantized_experts, .shape = tsr__infer_like_first,
-     .note = "z: a block; also third layers, zero points and router weights",
-     .stays = STAYS({"e", "the router selects experts from all of them"},
-                    {"m", "each hidden element needs all of them"},
-                    {"f", "one half gates the other"}, {"z y", SCALED}, {"_", PACKED})},
     {"QuantizeLinear", .since = 10, .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z",
      .derive = tsr__derive_quantize, .shape = tsr__infer_quantize, .some = "*~",
      .some_if = tsr__scales_of_blocks,
      .note = "scales for the tensor, for an axis, or for blocks z", .stays = STAYS({"z", SCALED})},
-    {"QuantizeLinear", .since = 1, .domain = MICROSOFT,
-     .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
-     .shape = tsr__infer_quantize, .note = "scales for the tensor or for an axis",
-     .stays = STAYS({"z", SCALED})},
-    {"QuickGelu", .since = 1, .domain = MICROSOFT, .rule = UNARY, .work = WORK_CURVE},
     {"RMSNormalization", .since = 23, .rule = "[A* R*],[A~ R~] -> [A* R*]; stat R",
      .derive = tsr__derive_layer_norm, .type = TYPE_AS_SECOND, .expand = tsr__expand_rms_norm,
      .note = "R: all dimensions from axis on", .work = WORK_NORM},
@@ -765,10 +468,6 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_reduce_sum, .note = "axes names r", .work = WORK_REDUCTION},
     {"RegexFullMatch", .since = 20, .rule = UNARY, .type = TYPE_BOOL},
     {"Relu", .since = 1, .rule = UNARY, .reuse = REUSE_ON_ALL},
-    {"ReorderInput", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
-     .shape = tsr__infer_reorder_input, .stays = STAYS({"_", BLOCKED})},
-    {"ReorderOutput", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
-     .shape = tsr__infer_reorder_output, .stays = STAYS({"_", BLOCKED})},
     {"Reshape", .since = 1, .rule = "[A*] -> [B*]; rep A B", .whole = OLD, .sum = SUM_PASSES,
      .sum_inputs = 1, .work = WORK_VIEW, .reuse = REUSE_VIEW},
     // The text is an example: reshape.c finds the factors that both shapes share.
@@ -798,28 +497,11 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_rotary, .shape = tsr__infer_like_first,
      .note = "three dimensions: [b t (h d)]; without positions the angles are [b t _]",
      .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
-    {"RotaryEmbedding", .since = 1, .domain = MICROSOFT,
-     .rule = "[b t (h d)],[b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
-     .derive = tsr__derive_rotary_positions, .shape = tsr__infer_like_first,
-     .note = "with one position for all, t is not sharded",
-     .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
     {"Round", .since = 11, .rule = UNARY},
     {"STFT", .since = 17, .rule = "[b f^ _],·,[_]?,·? -> [b f u _]; rep u",
      .derive = tsr__derive_stft, .shape = tsr__infer_stft,
      .note = "shards of the frames f need windows of the signal; sizes and step must be known",
      .stays = STAYS({"u", FOURIER}, {"_", COMPLEX})},
-    {"SVMClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
-     .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
-     .shape = tsr__infer_classifier, .stays = STAYS({"f c", ATTRIBUTES}),
-     .work = WORK_SUPPORT_VECTORS, .count = tsr__count_support_vectors},
-    {"SVMRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
-     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__infer_regressor,
-     .stays = STAYS({"f c", ATTRIBUTES}), .work = WORK_SUPPORT_VECTORS,
-     .count = tsr__count_support_vectors},
-    {"Sampling", .since = 1, .domain = MICROSOFT, .type = TYPE_INT32, .type1 = TYPE_OPEN,
-     .whole = BODIES, .single = true},
-    {"Scaler", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT,
-     .stays = STAYS({"f", ATTRIBUTES})},
     // Opset 8 has a batch axis and sequence lengths: its bodies give shapes and are not sharded.
     {"Scan", .since = 8, .type = TYPE_OPEN, .shape = tsr__infer_scan_8, .whole = BODIES},
     {"Scan", .since = 9, .rule = "[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__infer_scan,
@@ -868,18 +550,6 @@ const struct op_row tsr__op_table[] = {
     {"Sinh", .since = 9, .rule = UNARY, .work = WORK_CURVE},
     {"Size", .since = 1, .rule = "[A*] -> ·; drop A; size 0 0 1", .derive = tsr__derive_size_of,
      .type = TYPE_INT64, .shape = tsr__infer_scalar, .value = tsr__value_size, .note = FULL_SIZES},
-    {"SkipGroupNorm", .since = 1, .domain = MICROSOFT,
-     .rule = "[n S* (g c)],[(g c)],[(g c)],[n S~ (g c)],[(g c)]? -> [n S* (g c)],[n S* (g c)]?; "
-             "rep c S; attr groups=g",
-     .derive = tsr__derive_group_norm_last, .stays = STAYS({"c S", NORMED_FUSED})},
-    {"SkipLayerNormalization", .since = 1, .domain = MICROSOFT,
-     .rule = "[A* r],[A~ r],[r],[r]?,[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; stat r",
-     .derive = tsr__derive_skip_norm, .shape = tsr__infer_skip_norm, .type1 = TYPE_FLOAT,
-     .type2 = TYPE_FLOAT, .expand = tsr__expand_skip_layer_norm, .work = WORK_NORM},
-    {"SkipSimplifiedLayerNormalization", .since = 1, .domain = MICROSOFT,
-     .rule = "[A* r],[A~ r],[r],[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; stat r",
-     .derive = tsr__derive_skip_norm, .shape = tsr__infer_skip_norm, .type1 = TYPE_FLOAT,
-     .type2 = TYPE_FLOAT, .expand = tsr__expand_skip_simplified_norm, .work = WORK_NORM},
     {"Slice", .since = 1, .rule = "[A* t^],·,·,·?,·? -> [A* t]", .derive = tsr__derive_slice,
      .shape = tsr__infer_slice, .value = tsr__value_slice,
      .note = "t is sliced; sharded if size and bounds are known", .work = WORK_COPY},
@@ -897,13 +567,6 @@ const struct op_row tsr__op_table[] = {
     {"Softsign", .since = 1, .rule = UNARY, .reuse = REUSE_ON_ALL},
     {"SpaceToDepth", .since = 1, .rule = "[n c (h p) (w q)] -> [n (p q c) h w]; rep p q",
      .derive = tsr__derive_space_to_depth, .stays = STAYS({"p q", BLOCK}), .work = WORK_TRANSPOSE},
-    {"SparseAttention", .since = 1, .domain = MICROSOFT,
-     .rule = "[b q (h g d)],[b k (h d)],[b k (h d)],[b h m d],[b h m d],[_ _],[_ _],·,[b],[_ "
-             "_]?,[_ _]? -> [b q (h g d)],[b h m d],[b h m d]; rep q k m d; attr num_heads=h; attr "
-             "num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_sparse_attention, .note = "heads cycle through the layouts of blocks",
-     .stays = STAYS({"q k m", "lists select blocks of keys by number from the first"}, {"d", DOT},
-                    {"_", "lists of blocks"})},
     // The mirror image of Concat, with windows of the one input.
     {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
      .other = tsr__derive_split_strided, .shape = tsr__infer_split, .value = tsr__value_split,
@@ -947,20 +610,6 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS({"k", "the result has the first occurrences of all elements"})},
     {"Transpose", .since = 1, .rule = "[a b c] -> [c b a]", .derive = tsr__derive_transpose,
      .note = "perm orders the factors", .sum = SUM_PASSES, .sum_inputs = 1, .work = WORK_TRANSPOSE},
-    {"TransposeMatMul", .since = 1, .domain = MICROSOFT,
-     .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
-     .some = "B~ m~ k", .some_if = tsr__stacks_differ,
-     .note = "transA and transB exchange the letters"},
-    {"TreeEnsemble", .since = 5, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
-     .derive = tsr__derive_rows, .shape = tsr__infer_tree_ensemble, .stays = STAYS({"f c", TREES}),
-     .work = WORK_TREES, .count = tsr__count_tree_ensemble},
-    {"TreeEnsembleClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
-     .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,
-     .shape = tsr__infer_classifier, .stays = STAYS({"f c", TREES}), .work = WORK_TREES,
-     .count = tsr__count_tree_nodes},
-    {"TreeEnsembleRegressor", .since = 1, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
-     .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__infer_regressor,
-     .stays = STAYS({"f c", TREES}), .work = WORK_TREES, .count = tsr__count_tree_nodes},
     {"Trilu", .since = 14, .rule = "[A* n m],·? -> [A* n m]; stat n m", .derive = tsr__derive_trilu,
      .expand = tsr__expand_trilu, .note = COMPARED, .reuse = REUSE_ON_ALL},
     {"Unique", .since = 11, .rule = "[A*] -> [t],[t]?,[w]?,[t]?; rep A t w", .type1 = TYPE_INT64,
@@ -975,13 +624,10 @@ const struct op_row tsr__op_table[] = {
     {"Upsample", .since = 9, .rule = "[A* s],· -> [A* t]; rep s t", .derive = tsr__derive_resize,
      .shape = tsr__infer_resize_10, .note = "A: dimensions that keep their size",
      .stays = STAYS({"s t", BETWEEN})},
-    {"Upsample", .since = 1, .domain = NCHWC, .rule = "[n c _ _] -> [n c _ _]; rep c",
-     .stays = STAYS({"c _", BLOCKED})},
     {"Where", .since = 9, .rule = "[A~],[A~],[A~] -> [A*]", .type = TYPE_AS_SECOND,
      .value = tsr__value_where},
     {"Xor", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
      .shape = tsr__infer_like_first, .whole = OLD},
     {"Xor", .since = 7, .rule = BINARY, .type = TYPE_BOOL},
-    {"ZipMap", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
 };
-const size_t tsr__op_table_count = TSR_COUNT(tsr__op_table);
+const struct op_table tsr__onnx_table = {rows, TSR_COUNT(rows)};

@@ -249,10 +249,10 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
 // Texts that are generated from the row belong to the session and are freed by the next call.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
-    if (i >= tsr__op_table_count || !out)
+    const struct op_row *row = tsr__row_at(i);
+    if (!row || !out)
         return false;
     struct arena *arena = &session->results[RESULT_RULES];
-    const struct op_row *row = &tsr__op_table[i];
     tsr__arena_free(arena);
     struct str words = words_of(arena, row);
     tsr_rule rule = {.op = row->op,

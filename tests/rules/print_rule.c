@@ -228,13 +228,12 @@ static int print_model(tsr_session *session, const char *path)
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; argc == 1 && i < tsr__op_table_count; i++) {
-        const struct op_row *row = &tsr__op_table[i];
+    const struct op_row *row;
+    for (size_t i = 0; argc == 1 && (row = tsr__row_at(i)); i++)
         printf("{\"op\": \"%s\", \"domain\": \"%s\", \"since\": %lld, \"whole\": %s, \"rule\": %s, "
                "\"writes\": %u}\n",
                row->op, text_or_none(row->domain), (long long)row->since,
                row->whole ? "true" : "false", row->rule ? "true" : "false", row->writes);
-    }
     tsr_session *session = tsr_session_new(NULL);
     bool known = argc > 1 && strcmp(argv[1], "--shapes") == 0;
     int failed = session == NULL;

@@ -295,10 +295,11 @@ static void set_attributes(tsr_node *n, unsigned *seed)
 
 static void be_brave(struct bench *b, unsigned seed)
 {
-    for (size_t i = 0; i < tsr__op_table_count; i++)
-        assert_int_equal(tsr_model_set_opset(b->model, text_or_none(tsr__op_table[i].domain),
-                                             100 + (int64_t)seed % 2),
-                         TSR_OK);
+    const struct op_row *row;
+    for (size_t i = 0; (row = tsr__row_at(i)); i++)
+        assert_int_equal(
+            tsr_model_set_opset(b->model, text_or_none(row->domain), 100 + (int64_t)seed % 2),
+            TSR_OK);
     const tsr_dim dims[] = {NUM(0), DIM("s"), NUM(3), NUM(2), NUM(4), NUM(5)};
     tsr_value *values[8] = {NULL};
     for (int i = 0; i < 6; i++) {
@@ -312,16 +313,15 @@ static void be_brave(struct bench *b, unsigned seed)
     values[6] = ints(b, "c", 1, 4, odd);
     char output[32];
     int made = 0;
-    for (size_t i = 0; i < tsr__op_table_count; i++)
+    for (size_t i = 0; (row = tsr__row_at(i)); i++)
         for (size_t n = 0; n < 8; n++) {
             tsr_value *in[8];
             const char *outputs[4] = {output};
             for (size_t k = 0; k < n; k++)
                 in[k] = values[draw(&seed, 8)];
             snprintf(output, sizeof(output), "o%d", made++);
-            tsr_node *at =
-                tsr_graph_add_node(b->graph, text_or_none(tsr__op_table[i].domain),
-                                   tsr__op_table[i].op, output, in, n, outputs, 1 + n % 4);
+            tsr_node *at = tsr_graph_add_node(b->graph, text_or_none(row->domain), row->op, output,
+                                              in, n, outputs, 1 + n % 4);
             assert_non_null(at);
             set_attributes(at, &seed);
         }

@@ -33,8 +33,8 @@ int tsr__derive_rank(struct derivation *derivation, size_t i);
 // Returns the axis that the attribute names, counted from the front; -1: invalid, or the rank is
 // unknown, and the derivation has ended.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank);
-// FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP. The expansion needs that opset
-// of ai.onnx, and an element type of input 0 that its nodes support.
+// FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP. The expansion needs that
+// opset of ai.onnx, and an element type of input 0 that its nodes support.
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                                   enum expand_types types);
@@ -57,8 +57,8 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 
 // Attention: sizes of h (heads of keys) and g (query heads for each).
 void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each);
-// Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". False: its number
-// of heads is unknown, so heads are not sharded.
+// Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". False: its
+// number of heads is unknown, so heads are not sharded.
 bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads);
 // True if the mask is absent, or is [q k] or [b heads q k] with a known number of rows and as many
 // columns as dimension `keys` of input 1.

@@ -17,7 +17,8 @@
 
 #define NO_HEADS "the numbers of heads are not known, or do not fit"
 
-// Reads the numbers of heads from attributes: *kv of keys and values, *each of queries per key head.
+// Reads the numbers of heads from attributes: *kv of keys and values, *each of queries per key
+// head.
 static bool heads_of(struct derivation *derivation, const char *queries, const char *keys,
                      int64_t *kv, int64_t *each)
 {
@@ -173,9 +174,9 @@ static int64_t width_of(const struct derivation *derivation, size_t i)
     return shape.dims[2].value;
 }
 
-// True if each head of the values has its own key. The operator allows fewer keys, shared by several
-// heads, and only the widths show that: queries of 24 = 8 heads * 3 with keys of 12 have 4 keys,
-// with keys of 6 they have 2.
+// True if each head of the values has its own key. The operator allows fewer keys, shared by
+// several heads, and only the widths show that: queries of 24 = 8 heads * 3 with keys of 12 have 4
+// keys, with keys of 6 they have 2.
 static bool has_key_for_each(const struct derivation *derivation, int64_t q, int64_t kv)
 {
     int64_t queries = width_of(derivation, 0), keys = width_of(derivation, 1);

@@ -2,8 +2,8 @@
 // derive_conv.c - rules of convolutions, pools and sampling in images. Batch and channels can be
 // sharded: groups g, input channels i of a group (summed) and output channels o. Spatial dimensions
 // can be sharded if each position is independent. Otherwise a shard of the result needs a larger
-// window of the input (struct rule_window), and the local node has the pads of its ends. If sizes are
-// unknown, spatial dimensions are not sharded.
+// window of the input (struct rule_window), and the local node has the pads of its ends. If sizes
+// are unknown, spatial dimensions are not sharded.
 //
 // A Conv of 224 positions, kernel 7, stride 2, pads 3 3, gives 112 positions:
 //
@@ -25,7 +25,7 @@
 // The spatial dimensions.
 struct space {
     int n;
-    bool alone[DERIVE_MAX_RANK];  // positions are independent: kernel 1, stride 1, no pads
+    bool alone[DERIVE_MAX_RANK]; // positions are independent: kernel 1, stride 1, no pads
     bool window[DERIVE_MAX_RANK]; // all numbers of the window are known
     int64_t size[DERIVE_MAX_RANK], out[DERIVE_MAX_RANK], stride[DERIVE_MAX_RANK],
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
@@ -58,8 +58,8 @@ static int64_t entry(const struct derivation *derivation, const char *name, int 
     return list[i];
 }
 
-// Returns the kernel size in spatial dimension i from the shape of the weights: [64 3 7 7] is 7 by 7.
-// -1: not known, or the operator has no weights.
+// Returns the kernel size in spatial dimension i from the shape of the weights: [64 3 7 7] is 7 by
+// 7. -1: not known, or the operator has no weights.
 static int64_t kernel_of_weights(const struct derivation *derivation, int weights, int rank, int i)
 {
     if (weights == NO_WEIGHTS)
@@ -95,10 +95,10 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
     return true;
 }
 
-// Finds the pads of one dimension, including automatic ones and those of a last window beyond the end.
-// False: unknown. If automatic windows do not reach the end (9 elements, kernel 1, stride 3: they
-// span 7), ONNX starts with the first element, but ONNX Runtime's pools and convolutions skip some
-// elements, each differently.
+// Finds the pads of one dimension, including automatic ones and those of a last window beyond the
+// end. False: unknown. If automatic windows do not reach the end (9 elements, kernel 1, stride 3:
+// they span 7), ONNX starts with the first element, but ONNX Runtime's pools and convolutions skip
+// some elements, each differently.
 static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
@@ -134,8 +134,9 @@ static bool read_sizes(const struct derivation *derivation, struct space *space,
     return is_size(space->size[i]) && is_size(space->out[i]) && is_size(space->stride[i]);
 }
 
-// Reads the window of dimension i. False: it cannot be sharded, because a number is unknown or a window
-// has no element. ONNX Runtime requires pads of a pool to be smaller than its undilated kernel.
+// Reads the window of dimension i. False: it cannot be sharded, because a number is unknown or a
+// window has no element. ONNX Runtime requires pads of a pool to be smaller than its undilated
+// kernel.
 static bool read_window(const struct derivation *derivation, int weights, struct space *space,
                         int i)
 {
@@ -249,8 +250,8 @@ static void keep_unsharded(struct rule_builder *rule, const struct space *space)
         }
 }
 
-// Sets the sizes of g, and of i if the number of channels is known: 3 channels in 3 groups are i = 1,
-// even if the shape of the weights has a symbol there.
+// Sets the sizes of g, and of i if the number of channels is known: 3 channels in 3 groups are i =
+// 1, even if the shape of the weights has a symbol there.
 static bool take_groups(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
@@ -351,8 +352,8 @@ static bool is_short(int64_t number)
 }
 
 // Reads dimension i of a transposed convolution: position y of the result depends on the elements j
-// with y + pad - (reach - 1) <= j * stride <= y + pad. False: it cannot be sharded, because a pad is
-// unknown, or because no element contributes to some position.
+// with y + pad - (reach - 1) <= j * stride <= y + pad. False: it cannot be sharded, because a pad
+// is unknown, or because no element contributes to some position.
 static bool read_transposed_at(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t kernel = size_at(tsr__derive_in(derivation, 1), i + 2),
@@ -393,9 +394,9 @@ static void add_list(struct derivation *derivation, const char *name, int n)
     tsr__rule_list(&derivation->rule, NO_INPUT, name, values, n);
 }
 
-// Adds the windows of a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1 give 15: from
-// 8, to 15, step 1, shift -1, reach 3, per 2. No local node has output padding, because its window
-// ends with its shard.
+// Adds the windows of a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1 give 15:
+// from 8, to 15, step 1, shift -1, reach 3, per 2. No local node has output padding, because its
+// window ends with its shard.
 static void add_transposed(struct derivation *derivation, const struct space *space)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -444,8 +445,8 @@ void tsr__derive_conv_transpose(struct derivation *derivation)
 
 // ---- other kinds of convolutions ---------------------------------------------------------------
 
-// Each channel uses its neighbours: with size 5, channel 7 uses 5..9. The results that the local node
-// computes for received neighbours are trimmed.
+// Each channel uses its neighbours: with size 5, channel 7 uses 5..9. The results that the local
+// node computes for received neighbours are trimmed.
 void tsr__derive_lrn(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -521,8 +522,8 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
     tsr__rule_kind(&derivation->rule, sums_integers(derivation) ? FACTOR_STAT : FACTOR_REP, "i");
 }
 
-// Spatial dimensions of the result can be sharded if the node can be expanded. Those of the image are
-// not sharded, because offsets may address any position.
+// Spatial dimensions of the result can be sharded if the node can be expanded. Those of the image
+// are not sharded, because offsets may address any position.
 static void add_deform_space(struct derivation *derivation, const struct space *space)
 {
     enum factor_kind of_result = tsr__deform_expands(derivation) ? FACTOR_STAT : FACTOR_REP;
@@ -569,8 +570,8 @@ void tsr__derive_deform_conv(struct derivation *derivation)
 
 // ---- pools -------------------------------------------------------------------------------------
 
-// True if windows of the pool can be computed. Engines disagree about the number of elements in a last
-// window beyond the pads, and about pads of dilated windows.
+// True if windows of the pool can be computed. Engines disagree about the number of elements in a
+// last window beyond the pads, and about pads of dilated windows.
 static bool pool_windows_known(const struct derivation *derivation)
 {
     bool partial = tsr__derive_int(derivation, "ceil_mode", 0) != 0 &&
@@ -580,8 +581,8 @@ static bool pool_windows_known(const struct derivation *derivation)
     return !partial && (!automatic || all_are(derivation, "dilations", 1));
 }
 
-// "[n c o0^] -> [n c o0],[n c o0]?". The second output, indices of MaxPool, counts through batch and
-// channels of the full tensor: with it, nothing is sharded.
+// "[n c o0^] -> [n c o0],[n c o0]?". The second output, indices of MaxPool, counts through batch
+// and channels of the full tensor: with it, nothing is sharded.
 void tsr__derive_pool(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

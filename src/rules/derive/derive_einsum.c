@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_einsum.c - the rule of Einsum, which follows from its equation. Letters that the result
 // lacks are summed. A letter that an operand has twice is a diagonal; sharding it expands the node
-// (expand_einsum.c). The ellipsis is a pack. A size of 1 is broadcast along a letter that occurs more
-// than once: "ab,ab->ab" of [n 6] and [1 6] gives [n 6].
+// (expand_einsum.c). The ellipsis is a pack. A size of 1 is broadcast along a letter that occurs
+// more than once: "ab,ab->ab" of [n 6] and [1 6] gives [n 6].
 //
 //   "bij,bjk->bik"   [b~ i j~],[b~ j~ k] -> [b i k]; red j:sum
 //   "bii->bi"        [b i _] -> [b i]; stat i
@@ -14,12 +14,12 @@
 
 // Letters are numbered a to z, then A to Z. The text is read once from left to right.
 struct equation {
-    struct str text;     // what is left of it
-    int times[LETTERS];  // number of occurrences in all operands
-    int seen[LETTERS];   // number of occurrences read so far
+    struct str text; // what is left of it
+    int times[LETTERS]; // number of occurrences in all operands
+    int seen[LETTERS]; // number of occurrences read so far
     bool twice[LETTERS]; // occurs twice in one operand
-    bool square;         // both sizes of each diagonal are equal
-    bool out[LETTERS];   // occurs in the result
+    bool square; // both sizes of each diagonal are equal
+    bool out[LETTERS]; // occurs in the result
     bool dots, out_dots;
 };
 
@@ -97,7 +97,8 @@ static int dots_length(const struct derivation *derivation, struct str term, int
     return tsr__derive_in(derivation, (size_t)operand).rank - letters;
 }
 
-// Counts occurrences before the terms are read: a letter that occurs more than once may be broadcast.
+// Counts occurrences before the terms are read: a letter that occurs more than once may be
+// broadcast.
 static void count_letters(struct equation *equation)
 {
     for (size_t i = 0; i < equation->text.n && equation->text.p[i] != '-'; i++)

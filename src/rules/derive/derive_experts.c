@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. So can the inner size i of
-// all experts, over which the second layer sums: the first layer's halves (gate and value) are then
-// sharded equally, and no block of packed weights is split. Sharding experts expands the node
+// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. So can the inner size i
+// of all experts, over which the second layer sums: the first layer's halves (gate and value) are
+// then sharded equally, and no block of packed weights is split. Sharding experts expands the node
 // (expand_experts.c), because the operator chooses among the experts that it has.
 //
 // 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
@@ -15,7 +15,7 @@
 
 struct layers {
     int64_t inner; // size that the second layer reads
-    int64_t rows;  // of the first layer for each element of it
+    int64_t rows; // of the first layer for each element of it
     bool together; // these rows are adjacent: (i f) instead of (f i)
 };
 
@@ -121,7 +121,7 @@ void tsr__derive_experts(struct derivation *derivation)
 struct packed {
     struct layers layers;
     int64_t unit, bytes; // elements of a unit, and the bytes that they are packed into
-    int64_t scales;      // of a unit; 0: one scale for a row
+    int64_t scales; // of a unit; 0: one scale for a row
 };
 
 static int64_t bits_of(const struct derivation *derivation, const char *own)
@@ -132,14 +132,16 @@ static int64_t bits_of(const struct derivation *derivation, const char *own)
     return tsr__derive_int(derivation, "expert_weight_bits", 4);
 }
 
-// True if zero points are packed along the rows of a first layer: a shard boundary would split a byte.
+// True if zero points are packed along the rows of a first layer: a shard boundary would split a
+// byte.
 static bool points_by_row(const struct derivation *derivation, size_t i, int64_t bits)
 {
     return tsr__derive_has(derivation, i) && bits < 8 && tsr__derive_in(derivation, i).rank != 3;
 }
 
-// False: weights in this packing cannot be sharded. 4 bits in blocks of 32: a unit is 32 elements, 16
-// bytes, 1 scale. With zero points, of which two share a byte, it is 64 elements, 32 bytes, 2 scales.
+// False: weights in this packing cannot be sharded. 4 bits in blocks of 32: a unit is 32 elements,
+// 16 bytes, 1 scale. With zero points, of which two share a byte, it is 64 elements, 32 bytes, 2
+// scales.
 static bool read_packed(const struct derivation *derivation, struct packed *packed)
 {
     int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),

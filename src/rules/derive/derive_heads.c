@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_heads.c - rules of the fused attention operators of com.microsoft. Letters are those of
-// derive_attention.c. Weights and biases for queries, keys and values that are concatenated are (s h
-// d) with s = 3, and each third is sharded. If the thirds differ in size, heads are not sharded.
+// derive_attention.c. Weights and biases for queries, keys and values that are concatenated are (s
+// h d) with s = 3, and each third is sharded. If the thirds differ in size, heads are not sharded.
 //
 // MultiHeadAttention with 8 heads of q [2 6 64], k and v [2 7 64] and a bias [192]:
 //
@@ -12,8 +12,8 @@
 // the bias: its heads in each third. Its node has num_heads = 4.
 //
 // GroupQueryAttention with q, k and v in one tensor [2 6 96], 8 heads of 8 and 2 of keys: columns
-// 0..63 are queries, 64..79 keys, 80..95 values. Shards of one factor cannot have unequal ranges, so
-// h has three windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
+// 0..63 are queries, 64..79 keys, 80..95 values. Shards of one factor cannot have unequal ranges,
+// so h has three windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
 #include "rules/derive/derive.h"
 
 #define NO_HEADS "the number of heads is not known"
@@ -352,8 +352,8 @@ static int64_t packed_head(const struct derivation *derivation)
     return 0;
 }
 
-// Adds the windows of queries, keys and values in such an input. 8 heads of 8 elements for 2 heads of
-// keys: 0 + 32 j, 64 + 8 j and 80 + 8 j.
+// Adds the windows of queries, keys and values in such an input. 8 heads of 8 elements for 2 heads
+// of keys: 0 + 32 j, 64 + 8 j and 80 + 8 j.
 static void add_packed_windows(struct derivation *derivation, int64_t head)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
@@ -381,9 +381,9 @@ static void add_grouped(struct rule_builder *rule, bool three, int64_t head)
         tsr__rule_inputs(rule, head ? "[b q h^],[]?,[]?" : "[b q _],[]?,[]?");
 }
 
-// A prompt takes its position from the first sequence, so the batch is sharded only in decoding steps
-// (one token) or without positions. In a cache of 4 bits, two elements share a byte, and a head has
-// another size.
+// A prompt takes its position from the first sequence, so the batch is sharded only in decoding
+// steps (one token) or without positions. In a cache of 4 bits, two elements share a byte, and a
+// head has another size.
 void tsr__derive_group_query(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -418,8 +418,8 @@ void tsr__derive_group_query(struct derivation *derivation)
 }
 
 // Heads cycle through the layouts of blocks, so a shard of the heads must start with the first
-// layout. 8 heads for 4 heads of keys with 4 layouts: two heads of keys make a cycle, so h is sharded
-// in multiples of 2 (unit 2).
+// layout. 8 heads for 4 heads of keys with 4 layouts: two heads of keys make a cycle, so h is
+// sharded in multiples of 2 (unit 2).
 static int64_t heads_per_cycle(const struct derivation *derivation, int64_t layouts)
 {
     int64_t q = tsr__derive_int(derivation, "num_heads", 0),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_index.c - rules of operators with index inputs: lookups, scatters, selections. Dimensions
-// that no index addresses pass through. A table can also be sharded along the addressed dimension if
-// its size is known: each device returns the rows that it has.
+// that no index addresses pass through. A table can also be sharded along the addressed dimension
+// if its size is known: each device returns the rows that it has.
 //
 // Gather of a table [100 8] with indices [3] along axis 0: "[v d1],[i0] -> [i0 d1]; red v:sum; look
 // 1 v 1". Sharded in 2 along v, device 0 holds rows 0..49 and device 1 rows 50..99. For the indices
@@ -25,8 +25,8 @@ static void add_around(struct rule_builder *rule, int rank, int axis, const char
     tsr__rule_range(rule, 'd', axis + 1, rank);
 }
 
-// In the result, the dimensions of the indices replace the axis: table [4 100 8], indices [2 3], axis
-// 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
+// In the result, the dimensions of the indices replace the axis: table [4 100 8], indices [2 3],
+// axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -47,8 +47,8 @@ void tsr__derive_gather(struct derivation *derivation)
     tsr__derive_lookup(derivation, 0, rank - axis - 1);
 }
 
-// A device returns zeros for rows that it lacks, and the results are added. True if the engine can do
-// that for the type of input `like`.
+// A device returns zeros for rows that it lacks, and the results are added. True if the engine can
+// do that for the type of input `like`.
 static bool can_be_added(const struct derivation *derivation, size_t like)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
@@ -75,8 +75,8 @@ void tsr__derive_lookup(struct derivation *derivation, size_t like, int after)
         tsr__rule_kind(&derivation->rule, FACTOR_REP, "v");
 }
 
-// Finds the dimensions other than the axis in which data and indices have the same size. False: ranks
-// differ or are not known.
+// Finds the dimensions other than the axis in which data and indices have the same size. False:
+// ranks differ or are not known.
 static bool find_shared(const struct derivation *derivation, int axis, int rank, bool *same)
 {
     struct shape data = tsr__derive_in(derivation, 0), at = tsr__derive_in(derivation, 1);
@@ -170,8 +170,8 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
 }
 
 // Data [4 5 6 7], indices [4 9 2], batch_dims 1: an index tuple addresses 2 dimensions, so the rule
-// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 can be sharded: a device without the row
-// returns 0, and the partial results are summed. For types that cannot be summed they are "_".
+// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 can be sharded: a device without the
+// row returns 0, and the partial results are summed. For types that cannot be summed they are "_".
 void tsr__derive_gather_nd(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -206,8 +206,8 @@ void tsr__derive_gather_nd(struct derivation *derivation)
         add_lookup(rule, tsr__rule_numbered(rule, 'v', i), rank - b - k, i + 1);
 }
 
-// Updates may change an element twice, in order: they are not sharded. Data [4 5 6] with indices [9 2]:
-// "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
+// Updates may change an element twice, in order: they are not sharded. Data [4 5 6] with indices [9
+// 2]: "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
 void tsr__derive_scatter_nd(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -232,9 +232,9 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
         add_scatter(rule, tsr__rule_numbered(rule, 'v', i), i, i + 1);
 }
 
-// A cache that is written at one position of its axis for each sequence: [b h s d] along 2: "[d0 d1 _
-// d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not sharded: the position is known at run time
-// only.
+// A cache that is written at one position of its axis for each sequence: [b h s d] along 2: "[d0 d1
+// _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not sharded: the position is known at run
+// time only.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -255,8 +255,8 @@ void tsr__derive_tensor_scatter(struct derivation *derivation)
     add_around(rule, rank, axis, "_");
 }
 
-// True if OneHot can be expanded to a comparison. Engines disagree about fractions as indices. Before
-// opset 11, negative indices did not count from the end.
+// True if OneHot can be expanded to a comparison. Engines disagree about fractions as indices.
+// Before opset 11, negative indices did not count from the end.
 static bool one_hot_expands(const struct derivation *derivation)
 {
     static const tsr_dtype at[] = {TSR_INT32, TSR_INT64, TSR_UINT8};

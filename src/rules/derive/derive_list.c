@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_list.c - rules of operators that create and join sequences of tensors. A sequence has the
-// letters of its elements: all are sharded equally. The axis along which a tensor is split or joined
-// is not sharded.
+// letters of its elements: all are sharded equally. The axis along which a tensor is split or
+// joined is not sharded.
 //
 //   SplitToSequence of [4 6] along 1     elements [4 ?]; dimension 0 can be sharded in all of them
 //   ConcatFromSequence along 1           of such a sequence: [4 ?], sharded along 0 as its elements
@@ -47,8 +47,8 @@ void tsr__derive_concat_from_sequence(struct derivation *derivation)
     add_dims(&derivation->rule, letters, axis);
 }
 
-// [4 6] split along 1: "[a0 _],· -> [a0 _]". Without sizes and without keepdims, each element is one
-// index of the axis: "[a0 _] -> [a0]".
+// [4 6] split along 1: "[a0 _],· -> [a0 _]". Without sizes and without keepdims, each element is
+// one index of the axis: "[a0 _] -> [a0]".
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation), axis = tsr__derive_axis(derivation, "axis", 0, rank);

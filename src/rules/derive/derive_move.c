@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_move.c - rules of operators that move data. Attributes and small constant inputs decide which
-// dimensions pass through unchanged; if they are unknown, the node is not sharded.
+// derive_move.c - rules of operators that move data. Attributes and small constant inputs decide
+// which dimensions pass through unchanged; if they are unknown, the node is not sharded.
 //
-// Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator changes and that
-// is not sharded.
+// Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator changes and
+// that is not sharded.
 //
 //   Flatten [2 3 4 5], axis 2        [d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]
 //   Tile [4 6], repeats 1 3          [d0 d1],· -> [d0 (t1 d1)]; gen t1
@@ -112,8 +112,8 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Marks dimensions that are resampled, perhaps to the same size: by a scale that may not be 1, to keep
-// proportions, from a region, or because the node lists their axis.
+// Marks dimensions that are resampled, perhaps to the same size: by a scale that may not be 1, to
+// keep proportions, from a region, or because the node lists their axis.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
     float scales[MAX_RANK];
@@ -157,8 +157,8 @@ static bool is_usual_or(const struct derivation *derivation, const char *name,
     return false;
 }
 
-// Returns the integer factor between the old and the new size, with which the scale must agree; 0: it is
-// not an integer, or sizes are given in a form that is not supported.
+// Returns the integer factor between the old and the new size, with which the scale must agree; 0:
+// it is not an integer, or sizes are given in a form that is not supported.
 static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const policies[] = {"stretch"};
@@ -213,13 +213,13 @@ static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from,
 struct resized {
     int rank;
     struct shape from, to;
-    bool marked[MAX_RANK];   // resampled
+    bool marked[MAX_RANK]; // resampled
     int64_t times[MAX_RANK]; // elements for one of the input; 0: cannot be sharded
     int64_t sides[MAX_RANK]; // neighbours from which positions are interpolated; 0: repeated
 };
 
-// Adds the windows of interpolated dimensions. The local node also interpolates at their ends; these
-// results are trimmed.
+// Adds the windows of interpolated dimensions. The local node also interpolates at their ends;
+// these results are trimmed.
 static void add_interpolated(struct rule_builder *rule, const struct resized *resized)
 {
     int window = 0;
@@ -261,8 +261,8 @@ static bool all_numbers(struct shape shape)
     return shape.rank >= 0;
 }
 
-// Adds the dimensions of one side. Those with repeated or interpolated elements are d1 in the input,
-// (d1 u1) in the result.
+// Adds the dimensions of one side. Those with repeated or interpolated elements are d1 in the
+// input, (d1 u1) in the result.
 static void add_resized(struct rule_builder *rule, const struct resized *resized, enum side side)
 {
     for (int i = 0; i < resized->rank; i++) {
@@ -277,8 +277,8 @@ static void add_resized(struct rule_builder *rule, const struct resized *resized
     }
 }
 
-// Finds how the marked dimensions are made. Returns true if one of them is interpolated. Windows need
-// known sizes in all dimensions if the node has an input for sizes.
+// Finds how the marked dimensions are made. Returns true if one of them is interpolated. Windows
+// need known sizes in all dimensions if the node has an input for sizes.
 static bool read_resized(struct derivation *derivation, struct resized *resized)
 {
     struct shape from = resized->from, to = resized->to;
@@ -306,8 +306,8 @@ static bool read_resized(struct derivation *derivation, struct resized *resized)
 //   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1
 //                              window of d1: from 6, to 6, step 1, shift -1, reach 3; trimmed
 //
-// Linear, in 2 shards: shard 1 makes positions 9..17 from elements 3..5 and receives element 2 for the
-// interpolation. Its node makes 12 positions of 4 elements; the first 3 are trimmed.
+// Linear, in 2 shards: shard 1 makes positions 9..17 from elements 3..5 and receives element 2 for
+// the interpolation. Its node makes 12 positions of 4 elements; the first 3 are trimmed.
 void tsr__derive_resize(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -345,8 +345,8 @@ void tsr__derive_resize(struct derivation *derivation)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// True for a value of a loop's body, or of a body nested in it: a symbol may have another size in each
-// iteration.
+// True for a value of a loop's body, or of a body nested in it: a symbol may have another size in
+// each iteration.
 static bool is_in_loop(const tsr_value *value)
 {
     struct control control;
@@ -413,8 +413,8 @@ void tsr__derive_size_of(struct derivation *derivation)
         build_sizes(&derivation->rule, rank, REWRITE_SIZE, 0, rank);
 }
 
-// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is no rule: a device whose shard of
-// another dimension has size 1 would remove that dimension too.
+// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is no rule: a device whose shard
+// of another dimension has size 1 would remove that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -448,8 +448,8 @@ void tsr__derive_squeeze(struct derivation *derivation)
             tsr__rule_dim(rule, 'd', i);
 }
 
-// Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result, so negative ones
-// depend on the number of axes.
+// Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result, so negative
+// ones depend on the number of axes.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -486,8 +486,8 @@ static void add_product(struct rule_builder *rule, int from, int to)
     tsr__rule_product(rule, letters, to - from);
 }
 
-// A size of 0 makes the product 0, from which the other sizes cannot be inferred: [0 8 n] is [0 1], and
-// a shard of the 8 is not a shard of the product.
+// A size of 0 makes the product 0, from which the other sizes cannot be inferred: [0 8 n] is [0 1],
+// and a shard of the 8 is not a shard of the product.
 static bool is_empty(const struct derivation *derivation)
 {
     struct shape in = tsr__derive_in(derivation, 0);
@@ -519,8 +519,8 @@ void tsr__derive_flatten(struct derivation *derivation)
         tsr__rule_kind_range(rule, FACTOR_REP, 'd', 0, rank);
 }
 
-// A block of p x q positions becomes channels, or the reverse. Sets the sizes of p and q. False: not
-// known, and the derivation has ended.
+// A block of p x q positions becomes channels, or the reverse. Sets the sizes of p and q. False:
+// not known, and the derivation has ended.
 static bool block_sizes(struct derivation *derivation)
 {
     int64_t size = tsr__derive_int(derivation, "blocksize", 0);
@@ -608,8 +608,8 @@ void tsr__derive_expand(struct derivation *derivation)
 
 #define MAX_REPEATED 8 // dimensions
 
-// The repeats are a generated factor t: a device makes those of its shard. Of 2 x 6 repeats, each of 3
-// devices makes 2 x 2.
+// The repeats are a generated factor t: a device makes those of its shard. Of 2 x 6 repeats, each
+// of 3 devices makes 2 x 2.
 static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -628,8 +628,8 @@ static void add_repeats(struct derivation *derivation, int rank, const int64_t *
             tsr__rule_patch_count(rule, i, tsr__rule_numbered(rule, 't', i));
 }
 
-// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t are outermost: a shard of d1 in
-// the result is 3 separate ranges, each of them a local copy; a shard of t1 is fewer copies.
+// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t are outermost: a shard of
+// d1 in the result is 3 separate ranges, each of them a local copy; a shard of t1 is fewer copies.
 void tsr__derive_tile(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

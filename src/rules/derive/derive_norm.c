@@ -153,8 +153,9 @@ void tsr__derive_skip_norm(struct derivation *derivation)
                    "r");
 }
 
-// The sequence can be sharded if positions are an input and there is no mask: default positions count
-// from its start, and a mask is summed over it. Without a mask the second output is 0 for every row.
+// The sequence can be sharded if positions are an input and there is no mask: default positions
+// count from its start, and a mask is summed over it. Without a mask the second output is 0 for
+// every row.
 void tsr__derive_embed_norm(struct derivation *derivation)
 {
     bool shards = tsr__derive_has(derivation, 8) && !tsr__derive_has(derivation, 7);
@@ -165,7 +166,8 @@ void tsr__derive_embed_norm(struct derivation *derivation)
 
 // ---- channels ----------------------------------------------------------------------------------
 
-// Channels are (g c): groups g can be sharded, statistics are computed over the channels c of a group.
+// Channels are (g c): groups g can be sharded, statistics are computed over the channels c of a
+// group.
 static bool take_groups(struct derivation *derivation, const char *name)
 {
     int64_t groups = tsr__derive_int(derivation, name, 0);

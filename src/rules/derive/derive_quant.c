@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_quant.c - rules of quantized operators. There is one scale and zero point for the tensor, for
-// each index of an axis, or for each block along it. They are sharded with the factor that they
+// derive_quant.c - rules of quantized operators. There is one scale and zero point for the tensor,
+// for each index of an axis, or for each block along it. They are sharded with the factor that they
 // belong to, and blocks are not split.
 //
-// MatMulNBits with K = 256, blocks of 32 elements, 4 bits, and zero points of which two share a byte:
-// shards of k must have pairs of blocks. So k is (w p z) with w = 4, p = 2, z = 32, and only w is
-// sharded. Each of 2 devices has 128 rows of k: per column 4 blocks, 4 scales and 2 bytes of zero
-// points.
+// MatMulNBits with K = 256, blocks of 32 elements, 4 bits, and zero points of which two share a
+// byte: shards of k must have pairs of blocks. So k is (w p z) with w = 4, p = 2, z = 32, and only
+// w is sharded. Each of 2 devices has 128 rows of k: per column 4 blocks, 4 scales and 2 bytes of
+// zero points.
 #include "rules/derive/derive.h"
 
 // ---- QuantizeLinear, DequantizeLinear -----------------------------------------------------------
@@ -51,8 +51,8 @@ static void per_block(struct derivation *derivation, int axis, int rank)
     tsr__rule_kind(&derivation->rule, FACTOR_REP, full ? "z" : "c u");
 }
 
-// The scale is one number for the tensor, one for each element c of an axis, or one for each block of
-// an axis; the last has as many dimensions as the tensor.
+// The scale is one number for the tensor, one for each element c of an axis, or one for each block
+// of an axis; the last has as many dimensions as the tensor.
 void tsr__derive_quantize(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
@@ -95,8 +95,8 @@ void tsr__derive_dynamic_quantize(struct derivation *derivation)
 
 enum point_of { POINT_OF_ROW, POINT_OF_COLUMN };
 
-// Adds input i, a scale or zero point of rows ([], [1], [m] or [.. m 1]) or of columns ([], [1], [n]
-// or [.. 1 n]). An operand that is a vector has one.
+// Adds input i, a scale or zero point of rows ([], [1], [m] or [.. m 1]) or of columns ([], [1],
+// [n] or [.. 1 n]). An operand that is a vector has one.
 static void add_point(struct derivation *derivation, size_t i, enum point_of of, bool vector)
 {
     int rank = tsr__derive_in(derivation, i).rank;
@@ -240,9 +240,9 @@ static void nbits_unsharded(struct derivation *derivation, const struct packed *
         tsr__derive_size(derivation, "v", (packed->blocks * packed->bits + 7) / 8);
 }
 
-// The rule if k can be sharded: it is (w p z). z elements share a scale, p blocks share a byte of zero
-// points, and w, the number of such groups, is sharded. K = 256, blocks of 32, 4 bits: z 32, p 2,
-// w 4; attribute K is w * 64.
+// The rule if k can be sharded: it is (w p z). z elements share a scale, p blocks share a byte of
+// zero points, and w, the number of such groups, is sharded. K = 256, blocks of 32, 4 bits: z 32, p
+// 2, w 4; attribute K is w * 64.
 static void nbits_sharded(struct derivation *derivation, const struct packed *packed, int64_t group,
                           bool flat_scales, bool flat_points)
 {

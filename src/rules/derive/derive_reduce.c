@@ -104,8 +104,8 @@ enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *deriva
 
 // ---- axes ---------------------------------------------------------------------------------------
 
-// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number, or
-// -1: not known.
+// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number,
+// or -1: not known.
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
     const int64_t *list;
@@ -138,9 +138,9 @@ static bool find_kept(const struct derivation *derivation, struct shape x, struc
     return true;
 }
 
-// Without keepdims, dimensions of the result are matched with those of the input, in order. The axes
-// are known if matching from both ends gives the same. [2 3 4] to [2 4]: 3 was removed. [2 3 3] to
-// [2 3]: from the front the first 3 remains, from the end the second; ambiguous.
+// Without keepdims, dimensions of the result are matched with those of the input, in order. The
+// axes are known if matching from both ends gives the same. [2 3 4] to [2 4]: 3 was removed. [2 3
+// 3] to [2 3]: from the front the first 3 remains, from the end the second; ambiguous.
 static bool find_removed(const struct derivation *derivation, struct shape x, struct shape y,
                          bool *reduced)
 {
@@ -220,8 +220,8 @@ struct reduced_kind {
     enum combine combine;
 };
 
-// Builds the rule of a reduction. [d0 d1 d2] without d1, with keepdims: "[d0 d1 d2],·? -> [d0 1 d2];
-// red d1:sum".
+// Builds the rule of a reduction. [d0 d1 d2] without d1, with keepdims: "[d0 d1 d2],·? -> [d0 1
+// d2]; red d1:sum".
 static void build_reduction(struct rule_builder *rule, int rank, const bool *reduced, bool keep,
                             struct reduced_kind how)
 {

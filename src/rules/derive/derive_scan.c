@@ -11,8 +11,9 @@
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-// Returns true if the two directions can be sharded: they are separate layers stored together. A list
-// of activations has entries for both. It is unknown which alpha and beta belong to which of them.
+// Returns true if the two directions can be sharded: they are separate layers stored together. A
+// list of activations has entries for both. It is unknown which alpha and beta belong to which of
+// them.
 static bool has_directions(const struct derivation *derivation)
 {
     const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
@@ -101,8 +102,8 @@ void tsr__derive_dft(struct derivation *derivation)
         transform(derivation, axis, "·?,·?");
 }
 
-// A frame starts every `step` elements and has `frame` elements. Frames a .. b - 1 need (b - 1 - a) *
-// step + frame elements of the signal.
+// A frame starts every `step` elements and has `frame` elements. Frames a .. b - 1 need (b - 1 - a)
+// * step + frame elements of the signal.
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
@@ -132,9 +133,9 @@ void tsr__derive_stft(struct derivation *derivation)
 
 // ---- optimizers --------------------------------------------------------------------------------
 
-// The inputs are R and T, then n tensors of each kind: parameters, gradients, one or two states. All
-// are element-wise. Two parameters of Adagrad:
-// "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
+// The inputs are R and T, then n tensors of each kind: parameters, gradients, one or two states.
+// All are element-wise. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] ->
+// [A0*],[A1*],[A0*],[A1*]".
 static void optimizer(struct derivation *derivation, int kinds)
 {
     int inputs = (int)tsr_node_input_count(derivation->node), n = (inputs - 2) / kinds;
@@ -173,8 +174,8 @@ void tsr__derive_rows(struct derivation *derivation)
         tsr__derive_none(derivation, "there is one row only");
 }
 
-// Selects columns of [A* v] by their numbers. A list of numbers is a factor t of the result; a matrix
-// of them is flattened and not sharded.
+// Selects columns of [A* v] by their numbers. A list of numbers is a factor t of the result; a
+// matrix of them is flattened and not sharded.
 void tsr__derive_feature_extractor(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), at = tsr__derive_rank(derivation, 1);

@@ -2,8 +2,8 @@
 // derive_window.c - rules of Concat, Split, Slice and Pad.
 //
 // If all sizes are known, the dimension that the operator changes can be sharded too: shards need
-// windows of the input (struct rule_window), which neighbours exchange, and the local node has other
-// bounds. Otherwise it is "_". Letters d0, d1, ... are dimensions that pass through.
+// windows of the input (struct rule_window), which neighbours exchange, and the local node has
+// other bounds. Otherwise it is "_". Letters d0, d1, ... are dimensions that pass through.
 //
 //   Slice 2:8:2 of [2 10] takes elements 2, 4 and 6:
 //     [d0 t1^],·,·,·?,·? -> [d0 t1]     window: step 2, shift 2: position j needs element 2 * j + 2
@@ -67,8 +67,8 @@ static int window_at(const struct worked *worked, int dim)
 
 // ---- Concat and Split --------------------------------------------------------------------------
 
-// Reads the sizes of the axis in all tensors of one side. Returns their sum; -1: not all are known and
-// above 0.
+// Reads the sizes of the axis in all tensors of one side. Returns their sum; -1: not all are known
+// and above 0.
 static int64_t sizes_along(const struct derivation *derivation, enum side side, int rank, int axis,
                            int64_t *sizes, size_t cap)
 {
@@ -210,10 +210,10 @@ static void add_strided(struct derivation *derivation, int rank, int axis, int s
 // multiples of r, and only r is sharded. One segment is (p0 r), the tensor that has them all (p r).
 struct strided {
     int rank, axis;
-    size_t n;                  // segments
+    size_t n; // segments
     int64_t sizes[MAX_JOINED]; // along the axis
-    int64_t unit;              // r, which divides all sizes
-    int64_t units;             // p of the tensor that has all segments
+    int64_t unit; // r, which divides all sizes
+    int64_t units; // p of the tensor that has all segments
 };
 
 // side: the one with several tensors. False: sizes are unknown or have no common unit, and the
@@ -272,8 +272,8 @@ void tsr__derive_concat_strided(struct derivation *derivation)
     keep_segments(&derivation->rule, strided.n);
 }
 
-// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2. Each of
-// 2 shards has sizes 2 and 4.
+// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2. Each
+// of 2 shards has sizes 2 and 4.
 void tsr__derive_split_strided(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -306,8 +306,8 @@ static bool takes_all(const struct ranges *ranges, int64_t i, tsr_dim dim)
            (ranges->end[i] >= INT32_MAX || (dim.value >= 0 && ranges->end[i] >= dim.value));
 }
 
-// Returns the elements that a range takes of a dimension. 8:2:-2 of 10 takes 8, 6 and 4: shift 8, step
-// -2, to 3.
+// Returns the elements that a range takes of a dimension. 8:2:-2 of 10 takes 8, 6 and 4: shift 8,
+// step -2, to 3.
 static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t size)
 {
     struct worked worked = {.marked = true, .from = size, .step = ranges->step[i]};
@@ -330,8 +330,8 @@ static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t si
 
 #define NOT_GIVEN (-2) // of tsr__derive_ints
 
-// Without axes, there is one range for each of the first dimensions: n_start, or the size of input 1 if
-// the starts are not known.
+// Without axes, there is one range for each of the first dimensions: n_start, or the size of input
+// 1 if the starts are not known.
 static void first_axes(const struct derivation *derivation, int rank, int64_t n_start,
                        struct ranges *ranges)
 {
@@ -347,8 +347,8 @@ static void first_axes(const struct derivation *derivation, int rank, int64_t n_
         ranges->axes[i] = i;
 }
 
-// Reads starts and ends, which are attributes in old opsets and inputs later. The default step is 1.
-// False: the sliced axes are unknown, and the derivation has ended.
+// Reads starts and ends, which are attributes in old opsets and inputs later. The default step is
+// 1. False: the sliced axes are unknown, and the derivation has ended.
 static bool read_ranges(struct derivation *derivation, int rank, struct ranges *ranges)
 {
     int64_t n_start = tsr__derive_ints(derivation, "starts", 1, ranges->start, MAX_RANK);
@@ -369,8 +369,8 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     return ranges->n >= 0;
 }
 
-// In a local node, entries of dimensions with a window become bounds of the full window; bounds[1] is
-// for negative steps.
+// In a local node, entries of dimensions with a window become bounds of the full window; bounds[1]
+// is for negative steps.
 static void patch_bounds(struct rule_builder *rule, const struct ranges *ranges,
                          const struct worked *worked, const int64_t bounds[2])
 {
@@ -440,7 +440,8 @@ static bool pads_with_constant(const struct derivation *derivation)
     return !tsr_attr_string(mode, &n) || tsr__derive_text_is(derivation, "mode", "constant");
 }
 
-// Axis axes[i] has pads[i] before it and pads[n_axes + i] after it; n: number of pads, -1: not known.
+// Axis axes[i] has pads[i] before it and pads[n_axes + i] after it; n: number of pads, -1: not
+// known.
 struct padding {
     const char *name; // of the attribute, in old opsets
     int64_t axes[MAX_RANK], n_axes;
@@ -493,9 +494,9 @@ static struct worked padded(const struct derivation *derivation, const struct pa
     return at;
 }
 
-// [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]", window from 10, to 14, shift -1. Only the
-// first shard has a pad before it, and only the last shards have pads after them. Reflected or
-// repeated edges need elements from other shards, so such axes are not sharded.
+// [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]", window from 10, to 14, shift -1.
+// Only the first shard has a pad before it, and only the last shards have pads after them.
+// Reflected or repeated edges need elements from other shards, so such axes are not sharded.
 void tsr__derive_pad(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

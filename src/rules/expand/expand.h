@@ -13,7 +13,7 @@ struct expansion {
     struct arena *arena;
     const struct shapes *shapes;
     const tsr_node *twin; // says what the node is: its values have shapes
-    tsr_node *node;       // is replaced
+    tsr_node *node; // is replaced
     tsr_graph *graph;
     int64_t opset; // of ai.onnx
     const struct rule *rule;

@@ -17,9 +17,9 @@
 #include <math.h>
 
 struct attention {
-    int rank;           // of the query: 3 or 4
+    int rank; // of the query: 3 or 4
     int64_t h, g, d, v; // key heads, query heads of each, sizes of a head
-    size_t mask;        // input, or 0
+    size_t mask; // input, or 0
     bool causal;
     bool
         // a query whose keys are all hidden gives 0, else what a softmax makes of it

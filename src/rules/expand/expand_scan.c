@@ -14,10 +14,10 @@
 
 struct parts {
     int axis, rank;
-    int64_t n, each;                    // number of parts, and elements of each
-    int64_t size, more;                 // elements, and those put behind them
+    int64_t n, each; // number of parts, and elements of each
+    int64_t size, more; // elements, and those put behind them
     int64_t shape[DERIVE_MAX_RANK + 1]; // of the input with the dimension in two
-    int64_t back[DERIVE_MAX_RANK];      // and as it was
+    int64_t back[DERIVE_MAX_RANK]; // and as it was
 };
 
 // How often the dimension is cut: it is one factor, or the cut would be a strided one.

@@ -1,8 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// reasons.h - reasons why nodes or dimensions are not sharded, and notes, that several rows of
-// table.c share. Private to it.
-#ifndef TSR_RULES_REASONS_H
-#define TSR_RULES_REASONS_H
+// table.h - texts that several rows of the operator tables share: domains, rules, notes, and
+// reasons why nodes or factors are not sharded. Private to these tables.
+#ifndef TSR_RULES_TABLE_H
+#define TSR_RULES_TABLE_H
+
+// Bits of inputs, for the columns kept, widens, writes and sum_inputs.
+#define ALL_INPUTS   (~0u)
+#define LATER_INPUTS (~1u) // all but the first
+
+#define MICROSOFT "com.microsoft"
+#define NCHWC     "com.microsoft.nchwc"
+#define ML        "ai.onnx.ml"
+#define PREVIEW   "ai.onnx.preview"
+#define TRAINING  "ai.onnx.preview.training"
+
+#define UNARY  "[A*] -> [A*]"
+#define BINARY "[A~],[A~] -> [A*]"
+#define MANY   "[A~]… -> [A*]"
 
 // Nodes, and notes.
 #define BODIES   "bodies of this operator are not sharded"

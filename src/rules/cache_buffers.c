@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// room.c - caches with spare capacity: a node that knows how much of a cache is in use may be given
-// a larger one, appends to it, and returns the same memory. A cache of [1,4,512,32] with 6 tokens
-// stays in place for 506 steps; one without capacity would be copied into a longer one in each
-// step.
+// cache_buffers.c - caches with spare capacity: a node that knows how much of a cache is in use may
+// be given a larger one, appends to it, and returns the same memory. A cache of [1,4,512,32] with 6
+// tokens stays in place for 506 steps; one without capacity would be copied into a longer one in
+// each step.
 #include "rules/internal.h"
 
 struct readers {
