@@ -13,7 +13,7 @@
 
 struct letter {
     struct str name;
-    bool pack; // a capital: any number of dimensions
+    bool pack;    // a capital: any number of dimensions
     bool in, out; // where it stands
     enum factor_kind kind;
     enum combine combine;
@@ -25,8 +25,8 @@ struct pattern_dim {
     int *letters;
     int n;
     bool broadcast; // size 1 here means "not mapped"; a pack may also be shorter
-    bool any; // "_": any size, no factor, never cut
-    bool window; // another size here
+    bool any;       // "_": any size, no factor, never cut
+    bool window;    // another size here
 };
 struct pattern_tensor {
     bool host, optional, variadic;
@@ -46,7 +46,7 @@ struct pattern {
     int n_lists;
     struct rule_trim *trims;
     int n_trims;
-    bool same; // all outputs are shaped as the first input, whatever the others are
+    bool same;    // all outputs are shaped as the first input, whatever the others are
     bool stretch; // all inputs are [A~], all outputs [A*]
 };
 // A rule that is built step by step (rule_build.c). Every call does nothing after the first error.
@@ -54,11 +54,11 @@ struct pattern {
 #define NO_INPUT  (-1)
 struct rule_builder {
     struct arena *arena;
-    struct pattern pattern; // its letters are those below
+    struct pattern pattern;        // its letters are those below
     struct pattern_tensor *tensor; // the last one, which calls for dimensions extend
-    enum side side; // of that tensor
-    const char *wrong; // the first error
-    bool begun; // something was added
+    enum side side;                // of that tensor
+    const char *wrong;             // the first error
+    bool begun;                    // something was added
     struct letter letters[PATTERN_MAX_LETTERS];
 };
 void tsr__rule_start(struct rule_builder *rule, struct arena *arena);
@@ -83,7 +83,7 @@ void tsr__rule_variadic(struct rule_builder *rule); // the last tensor repeats
 
 // Letters by name, "h", or by letter and number, d2. The index of a letter; NO_LETTER: none.
 int tsr__rule_find(const struct rule_builder *rule, struct str name);
-int tsr__rule_letter(struct rule_builder *rule, struct str name); // created if new
+int tsr__rule_letter(struct rule_builder *rule, struct str name);           // created if new
 int tsr__rule_numbered(struct rule_builder *rule, char letter, int number); // created if new
 
 // Dimensions of the last tensor.
@@ -91,9 +91,9 @@ enum dim_mark { DIM_PLAIN, DIM_BROADCAST, DIM_WINDOW };
 void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // d2
 void tsr__rule_marked_dim(struct rule_builder *rule, char letter, int number, enum dim_mark mark);
 void tsr__rule_range(struct rule_builder *rule, char letter, int from, int to); // d0 d1 .. d(to-1)
-void tsr__rule_any(struct rule_builder *rule, int n); // n times "_"
-void tsr__rule_ones(struct rule_builder *rule, int n); // n times "1"
-void tsr__rule_product(struct rule_builder *rule, const int *letters, int n); // (h d)
+void tsr__rule_any(struct rule_builder *rule, int n);                           // n times "_"
+void tsr__rule_ones(struct rule_builder *rule, int n);                          // n times "1"
+void tsr__rule_product(struct rule_builder *rule, const int *letters, int n);   // (h d)
 struct pattern_dim *tsr__rule_empty_dim(struct rule_builder *rule);
 void tsr__rule_dim_letter(struct rule_builder *rule, struct pattern_dim *dim, int letter);
 
@@ -138,10 +138,10 @@ struct derivation {
     struct arena *arena; // freed when the rule is made
     const tsr_node *node;
     const struct shapes *shapes;
-    bool shapes_only; // only the letters are needed: windows may be left out
+    bool shapes_only;         // only the letters are needed: windows may be left out
     struct rule_builder rule; // used if something was added to it
-    const char *text; // a constant
-    const char *whole; // why nothing is sharded; a constant text
+    const char *text;         // a constant
+    const char *whole;        // why nothing is sharded; a constant text
     int n_sizes;
     struct known_size sizes[RULE_MAX_FACTORS]; // of tsr__derive_size
 };
@@ -203,11 +203,11 @@ struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
     const char *op;
-    int64_t since; // first opset that this row is right for
-    const char *domain; // NULL: ai.onnx
-    const char *rule; // also what people see where derive decides
-    derive_fn derive; // where attributes or shapes decide
-    derive_fn other; // another rule (tsr__rule_strided)
+    int64_t since;                              // first opset that this row is right for
+    const char *domain;                         // NULL: ai.onnx
+    const char *rule;                           // also what people see where derive decides
+    derive_fn derive;                           // where attributes or shapes decide
+    derive_fn other;                            // another rule (tsr__rule_strided)
     enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
     shape_fn shape; // shapes of the outputs where the letters of the rule do not give them
     shape_fn value; // elements of small integer results
@@ -215,7 +215,7 @@ struct op_row {
     // declaration can (shapes.c).
     enum doubt misinferred;
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
-    bool single; // draws random numbers: without a seed, one device runs it (draws.c)
+    bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
     int single_switch; // ... and only if this input is not absent or false; 0: always
     unsigned
         // bits of inputs that ONNX Runtime writes over if the node gives more than one result
@@ -226,11 +226,11 @@ struct op_row {
     const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
     // Those with ~ behind them only where this holds.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
-    bool bodies; // control flow: its bodies are cut, not the node itself (control.c)
-    expand_fn expand; // replaces a node whose `stat` factors are cut (expand.h)
-    enum sum_way sum; // what it does with parts of a sum in place of the sum
+    bool bodies;         // control flow: its bodies are cut, not the node itself (control.c)
+    expand_fn expand;    // replaces a node whose `stat` factors are cut (expand.h)
+    enum sum_way sum;    // what it does with parts of a sum in place of the sum
     unsigned sum_inputs; // bits of inputs for which it does so
-    unsigned kept; // bits of inputs whose constants the engine never replaces (kept_inputs.c)
+    unsigned kept;       // bits of inputs whose constants the engine never replaces (kept_inputs.c)
     // Inputs that may have more room than is in use, and the outputs that are the same room after
     // the node; none: zeros (cache_buffers.c).
     struct {
@@ -245,7 +245,7 @@ struct op_row {
     size_fn workspace; // bytes; NULL: none
     struct {
         unsigned inputs; // bits
-        int more; // extra bytes for each byte of the constant
+        int more;        // extra bytes for each byte of the constant
     } widens;
 };
 // Conditions of the column some_if (empty.c).

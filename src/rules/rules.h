@@ -36,9 +36,9 @@ tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size
 #define RULE_MAX_RANK    64 // tensors with more dimensions are not cut
 
 enum factor_kind {
-    FACTOR_PAR, // passes through: can be sharded, equally in every tensor that has it
-    FACTOR_RED, // reduced away: cut gives partial results, combined by `combine`
-    FACTOR_REP, // must be whole
+    FACTOR_PAR,  // passes through: can be sharded, equally in every tensor that has it
+    FACTOR_RED,  // reduced away: cut gives partial results, combined by `combine`
+    FACTOR_REP,  // must be whole
     FACTOR_STAT, // whole while the node stands; cut, the node is replaced by simpler ones
 };
 enum combine { COMBINE_SUM, COMBINE_MAX, COMBINE_MIN, COMBINE_PROD };
@@ -49,8 +49,8 @@ struct rule_factor {
     enum combine combine; // for FACTOR_RED
     tsr_dim size;
     const char *why; // for FACTOR_REP: the reason that the table has, or NULL
-    int64_t unit; // may be cut only in multiples of this many elements; 1: anywhere
-    int64_t least; // elements that the shortest dimension made of it has; 0: they all have `size`
+    int64_t unit;    // may be cut only in multiples of this many elements; 1: anywhere
+    int64_t least;   // elements that the shortest dimension made of it has; 0: they all have `size`
 };
 // One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), never
 // cut.
@@ -60,7 +60,7 @@ struct rule_dim {
     bool window; // of another size than the factor, which cuts it all the same (struct rule_window)
 };
 struct rule_tensor {
-    bool host; // a small value that steers the node (a shape, an axis): whole on every device,
+    bool host;   // a small value that steers the node (a shape, an axis): whole on every device,
                  // never cut
     bool absent; // optional and not given
     int rank;
@@ -69,15 +69,15 @@ struct rule_tensor {
 
 // How the local node differs from the whole one, beyond having smaller tensors.
 enum rewrite_kind {
-    REWRITE_SHAPE, // input `index` holds the shape of output `output`: local sizes instead of
+    REWRITE_SHAPE,    // input `index` holds the shape of output `output`: local sizes instead of
                       // global ones; attribute `name` (or NULL) as 1 says that 0 means 0
     REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the
                       // device with the last part of every reduced factor keeps it (the last is
                       // never empty), the others leave it out
-    REWRITE_ATTR, // attribute `name` holds the size of `factor`: the local size instead
+    REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
     REWRITE_SIZES, // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
                    // the whole tensor, whatever part of it is here
-    REWRITE_SIZE, // the same, their product as one number
+    REWRITE_SIZE,  // the same, their product as one number
     // elements of input `index` address `factor`, which is cut and reduced: those that
     REWRITE_LOOKUP,
     // are elsewhere give 0; `last` dimensions of the result stand behind them.
@@ -101,9 +101,9 @@ struct rule_rewrite {
     int index, output, factor;
     const char *name;
     const char *words; // REWRITE_WORD: one for each element of the factor, with one space between
-    int64_t unit; // REWRITE_ATTR: elements of the attribute for one of the factor
-    int first, last; // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
-    bool open; // REWRITE_SHAPE: 0 cannot be said, but one entry may be -1
+    int64_t unit;      // REWRITE_ATTR: elements of the attribute for one of the factor
+    int first, last;   // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
+    bool open;         // REWRITE_SHAPE: 0 cannot be said, but one entry may be -1
 };
 
 // Part [a, b) of a dimension of `to` elements that a factor makes in a result needs, of dimension
@@ -119,20 +119,20 @@ struct rule_window {
 // factor with a window, or one that a number counts, is sharded.
 enum put_kind {
     PATCH_BEFORE, // elements of the window that do not exist, in front
-    PATCH_AFTER, // and behind
-    PATCH_SIZE, // b - a
+    PATCH_AFTER,  // and behind
+    PATCH_SIZE,   // b - a
     PATCH_VALUE,
     PATCH_LOCAL_COUNT, // of a number that counts a factor: what the local part of the factor counts
-    PATCH_SPAN, // elements of the window that exist, times the value
+    PATCH_SPAN,        // elements of the window that exist, times the value
 };
 struct rule_patch {
     int at, window; // only where the window's factor is cut
-    int factor; // of a share, else -1
+    int factor;     // of a share, else -1
     enum put_kind what;
     int64_t value;
 };
 struct rule_list {
-    int input; // -1: attribute `name`
+    int input;        // -1: attribute `name`
     const char *name; // n 0: it is taken away
     const int64_t *values;
     int n;
@@ -167,7 +167,7 @@ struct rule {
     const struct rule_trim *trims;
     int n_trims;
     const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
-    bool open; // there is no row for the operator: shardings of all its tensors are the rule
+    bool open;   // there is no row for the operator: shardings of all its tensors are the rule
     bool single; // gives something else each time it runs: only one device may run it
 };
 
@@ -269,9 +269,9 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
 enum kernels { KERNELS_CPU, KERNELS_CUDA };
 // Where a node's first output is stored in memory (kernels.c).
 enum kernel_place {
-    PLACE_OWN, // in separate memory
+    PLACE_OWN,        // in separate memory
     PLACE_OVER_INPUT, // over an input of its size without later readers
-    PLACE_OF_INPUT, // it is the first input, told another shape
+    PLACE_OF_INPUT,   // it is the first input, told another shape
 };
 enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
                                   enum kernels kernels);
@@ -300,9 +300,9 @@ double tsr__rule_reads(const struct rule *rule, int input);
 
 // What a node does with an input of which its devices hold parts of a sum.
 enum sum_way {
-    SUM_STOPS, // nothing: it must be the sum
+    SUM_STOPS,  // nothing: it must be the sum
     SUM_PASSES, // what it gives are parts of the sum of the results, if no other input is in parts
-    SUM_ADDS, // the same, whichever inputs are in parts; one that is not counts on one device
+    SUM_ADDS,   // the same, whichever inputs are in parts; one that is not counts on one device
 };
 enum sum_way tsr__rule_sum(const tsr_node *node, size_t input);
 

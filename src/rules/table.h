@@ -17,6 +17,8 @@
 #define UNARY  "[A*] -> [A*]"
 #define BINARY "[A~],[A~] -> [A*]"
 #define MANY   "[A~]… -> [A*]"
+// Before opset 7 an attribute aligns the second operand: the rule gives only the shape.
+#define OLD_BINARY "[A*],· -> [A*]"
 
 // Nodes, and notes.
 #define BODIES   "bodies of this operator are not sharded"

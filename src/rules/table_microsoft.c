@@ -75,7 +75,7 @@ static const struct op_row rows[] = {
      .expand = tsr__expand_fused_gemm, .note = "an activation comes after the sum over k"},
     {"FusedMatMul", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
-     .shape = tsr__infer_fused_matmul, .some = "B~ m~ k", .some_if = tsr__stacks_differ,
+     .some = "B~ m~ k", .some_if = tsr__stacks_differ,
      .note = "transA and transB exchange the letters", .work = WORK_PRODUCT},
     {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c", .stays = STAYS({"c", NORMED})},

@@ -12,8 +12,8 @@
 
 #define EXPR_MAX_ATOMS 7 // of one term (a term has no padding: terms are compared as bytes)
 #define EXPR_MAX_TERMS 8
-#define EXPR_MAX_TEXT  256 // longer texts are one symbol
-#define EXPR_MAX_DEPTH 16 // of parentheses
+#define EXPR_MAX_TEXT  256   // longer texts are one symbol
+#define EXPR_MAX_DEPTH 16    // of parentheses
 #define EXPR_MAX_POOL  65536 // expressions and atoms; later ones are not known
 
 // A number times atoms (ascending numbers, with repetition).
@@ -29,7 +29,7 @@ struct poly {
 };
 struct expr {
     bool known;
-    int64_t number; // if poly is NULL
+    int64_t number;          // if poly is NULL
     const struct poly *poly; // of the pool
 };
 
@@ -38,9 +38,9 @@ struct atom {
     enum atom_kind kind;
     struct str name;
     struct expr a, b;
-    int depth; // of operations in operations
-    bool root; // a symbol that the model's inputs have
-    bool hidden; // one that was made up for a size of an input that has no name
+    int depth;        // of operations in operations
+    bool root;        // a symbol that the model's inputs have
+    bool hidden;      // one that was made up for a size of an input that has no name
     bool number_name; // its name would be read as something else inside an expression: "10", "a-b"
 };
 
@@ -52,12 +52,12 @@ struct exprs {
     struct arena *arena;
     VEC(struct atom) atoms;
     struct map names; // text -> atom number + 1
-    struct map made; // operation and operands -> atom number + 1
+    struct map made;  // operation and operands -> atom number + 1
     struct map polys; // terms -> struct poly
     struct map texts; // text -> struct expr
     struct map bound; // symbol -> struct bound, given by the caller
-    bool hides; // during inference, dimensions may hold hidden symbols (HIDDEN_MARK)
-    bool hidden; // one does
+    bool hides;       // during inference, dimensions may hold hidden symbols (HIDDEN_MARK)
+    bool hidden;      // one does
 };
 // Begins hidden symbols: unnamed sizes, and names that are numbers. They never leave inference.
 #define HIDDEN_MARK '\x1f'
@@ -113,7 +113,7 @@ struct expr tsr__expr_add(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_exact(struct exprs *exprs, struct expr a,
-                            struct expr b); // a / b without rest
+                            struct expr b);                                   // a / b without rest
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b); // towards zero
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a,
                             struct expr b); // the same; the caller knows that a >= 0, b > 0

@@ -90,24 +90,24 @@ enum result_type {
     TYPE_UINT8,
     TYPE_FLOAT,
     TYPE_STRING,
-    TYPE_TO, // attribute `to`
-    TYPE_DTYPE, // attribute `dtype`, else as the first input
+    TYPE_TO,          // attribute `to`
+    TYPE_DTYPE,       // attribute `dtype`, else as the first input
     TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
-    TYPE_OPEN, // the shape function says
+    TYPE_OPEN,        // the shape function says
 };
 // What a declaration is worth: it may be what onnx's inference made of sizes that a run has not.
 enum doubt {
     DOUBT_NONE,
     DOUBT_SIZES, // found to be others, here or in what the node reads
-    DOUBT_RANK, // the same of the number of dimensions
+    DOUBT_RANK,  // the same of the number of dimensions
 };
 // What inference needs of the operator table about one node.
 struct shape_row {
     const struct op_row *row;
     enum result_type type[4]; // of the outputs; later ones are as the first input
-    shape_fn shape; // NULL: the letters of the rule give the shapes
-    shape_fn value; // elements of small integer results; NULL: not followed
-    bool letters; // the row has a rule
+    shape_fn shape;           // NULL: the letters of the rule give the shapes
+    shape_fn value;           // elements of small integer results; NULL: not followed
+    bool letters;             // the row has a rule
     enum doubt misinferred;
 };
 struct shape_rules {
@@ -123,7 +123,7 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
 
 // ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ----------------------------
 
-#define VALUES_MAX     64 // elements of a tensor that are followed
+#define VALUES_MAX     64   // elements of a tensor that are followed
 #define SHAPE_MAX_RANK 1024 // more dimensions are not followed
 
 // Elements of a small integer tensor in row-major order, each a number or an expression of sizes.
@@ -154,17 +154,17 @@ struct shapes {
     tsr_model *model;
     uint32_t n, room; // value ids; those that the arrays have room for
     struct shape *at;
-    uint8_t *form; // enum value_form
+    uint8_t *form;   // enum value_form
     uint8_t *doubts; // enum doubt (shapes.c)
     struct known_value *values;
     struct exprs *exprs;
-    struct map *patterns; // text of a rule -> struct pattern
-    struct map *rows; // operator and opset -> struct op_row, looked up once
+    struct map *patterns;    // text of a rule -> struct pattern
+    struct map *rows;        // operator and opset -> struct op_row, looked up once
     const struct call *call; // whose function body is being followed, or NULL
-    int depth; // of subgraphs and calls
-    int64_t work; // nodes that may still be visited
-    unsigned n_open; // sizes that neither a rule nor a declaration tells
-    bool report; // contradictions are findings
+    int depth;               // of subgraphs and calls
+    int64_t work;            // nodes that may still be visited
+    unsigned n_open;         // sizes that neither a rule nor a declaration tells
+    bool report;             // contradictions are findings
     const struct shape_rules *rules;
 };
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);

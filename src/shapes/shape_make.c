@@ -260,11 +260,6 @@ void tsr__infer_unique(struct shape_job *job)
         set_vector(job, i, DIM_UNKNOWN);
 }
 
-void tsr__infer_compress(struct shape_job *job)
-{
-    select_along(job);
-}
-
 // ---- Resize and Upsample -----------------------------------------------------------------------
 
 #define MAX_SCALES 64

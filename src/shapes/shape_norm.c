@@ -100,19 +100,6 @@ void tsr__infer_matmul_bnb4(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Transposed batches have sizes that are not followed, but the same rank.
-void tsr__infer_fused_matmul(struct shape_job *job)
-{
-    int a = tsr__job_in(job, 0).rank, b = tsr__job_in(job, 1).rank;
-    if (!tsr__job_int(job, "transBatchA", 0) && !tsr__job_int(job, "transBatchB", 0)) {
-        job->shapes->rules->letters(job);
-        return;
-    }
-    int rank = (int)int64_max(a, b);
-    if (a >= 2 && b >= 2)
-        tsr__job_set(job, 0, rank, tsr__job_dims(job, rank));
-}
-
 // Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over.
 // Statistics have one element for each row.
 void tsr__infer_skip_norm(struct shape_job *job)

@@ -231,20 +231,6 @@ void tsr__infer_stft(struct shape_job *job)
 
 // ---- text --------------------------------------------------------------------------------------
 
-// How many pieces the longest text has, the run decides; output 1 counts them.
-void tsr__infer_string_split(struct shape_job *job)
-{
-    struct shape x = tsr__job_in(job, 0);
-    tsr__job_like(job, 1, 0);
-    if (x.rank < 0)
-        return;
-    tsr_dim *dims = tsr__job_new_dims(job, 0, x.rank + 1);
-    if (!dims)
-        return;
-    for (int i = 0; i < x.rank; i++)
-        dims[i] = x.dims[i];
-}
-
 // How many words stay, the run decides; two dimensions are one row of them.
 void tsr__infer_string_normalizer(struct shape_job *job)
 {

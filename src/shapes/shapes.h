@@ -12,7 +12,7 @@
 struct shapes;
 struct shape {
     tsr_dtype dtype; // TSR_UNDEFINED: not known, or no tensor
-    int rank; // -1: not known
+    int rank;        // -1: not known
     const tsr_dim
         *dims; // symbols are views of NUL-terminated text; value -1 and symbol "": not known
 };
@@ -29,7 +29,7 @@ void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);
 // How a value that is no tensor can be taken apart into tensors and put together elsewhere.
 enum list_way {
-    LIST_STAYS, // it cannot: tensors of unknown type or of texts, an optional that may be empty
+    LIST_STAYS,    // it cannot: tensors of unknown type or of texts, an optional that may be empty
     LIST_SEQUENCE, // element by element; their number is known at run time
     LIST_OPTIONAL, // one element, which is there
 };
@@ -60,11 +60,11 @@ struct control {
     tsr_graph *bodies[2];
     const char *names[2]; // attributes that hold them
     int n_bodies;
-    bool loops; // a body runs any number of times; else one of them runs once
+    bool loops;     // a body runs any number of times; else one of them runs once
     bool condition; // a turn says whether there is another
     int n_steer, n_numbers;
-    int n_states; // carried: start, body's input and output, and result are one thing
-    int n_slices; // a turn gets one index of such an input, along its axis
+    int n_states;  // carried: start, body's input and output, and result are one thing
+    int n_slices;  // a turn gets one index of such an input, along its axis
     int n_results; // of all turns stacked along its axis; without turns as they are
     const int64_t *in_axes, *out_axes; // as written; absent ones are 0
     size_t n_in_axes, n_out_axes;

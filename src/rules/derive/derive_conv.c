@@ -25,7 +25,7 @@
 // The spatial dimensions.
 struct space {
     int n;
-    bool alone[DERIVE_MAX_RANK]; // positions are independent: kernel 1, stride 1, no pads
+    bool alone[DERIVE_MAX_RANK];  // positions are independent: kernel 1, stride 1, no pads
     bool window[DERIVE_MAX_RANK]; // all numbers of the window are known
     int64_t size[DERIVE_MAX_RANK], out[DERIVE_MAX_RANK], stride[DERIVE_MAX_RANK],
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];

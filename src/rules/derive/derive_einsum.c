@@ -14,12 +14,12 @@
 
 // Letters are numbered a to z, then A to Z. The text is read once from left to right.
 struct equation {
-    struct str text; // what is left of it
-    int times[LETTERS]; // number of occurrences in all operands
-    int seen[LETTERS]; // number of occurrences read so far
+    struct str text;     // what is left of it
+    int times[LETTERS];  // number of occurrences in all operands
+    int seen[LETTERS];   // number of occurrences read so far
     bool twice[LETTERS]; // occurs twice in one operand
-    bool square; // both sizes of each diagonal are equal
-    bool out[LETTERS]; // occurs in the result
+    bool square;         // both sizes of each diagonal are equal
+    bool out[LETTERS];   // occurs in the result
     bool dots, out_dots;
 };
 

@@ -334,13 +334,12 @@ void tsr__derive_one_hot(struct derivation *derivation)
 void tsr__derive_compress(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
-    int rank = tsr__derive_rank(derivation, 0);
-    if (rank < 0)
-        return;
     if (!tsr__attr_of(derivation->shapes, derivation->node, "axis")) {
-        tsr__derive_none(derivation, "the elements are taken from the flat input");
+        derivation->whole = "the elements are taken from the flat input";
+        derivation->text = "·,· -> [_]";
         return;
     }
+    int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;

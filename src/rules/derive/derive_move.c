@@ -213,7 +213,7 @@ static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from,
 struct resized {
     int rank;
     struct shape from, to;
-    bool marked[MAX_RANK]; // resampled
+    bool marked[MAX_RANK];   // resampled
     int64_t times[MAX_RANK]; // elements for one of the input; 0: cannot be sharded
     int64_t sides[MAX_RANK]; // neighbours from which positions are interpolated; 0: repeated
 };

@@ -124,16 +124,30 @@ static void add_right(struct rule_builder *rule, bool transposed)
     tsr__rule_dims(rule, transposed ? "n k" : "k n");
 }
 
+// Transposed batches are not supported; the rule gives only the rank of the result.
+static void transposed_batch(struct derivation *derivation, int left, int right)
+{
+    static const char why[] = "transposed batches are not supported";
+    if (left < 2 || right < 2) {
+        tsr__derive_none(derivation, why);
+        return;
+    }
+    tsr__rule_inputs(&derivation->rule, "·,·");
+    tsr__rule_output(&derivation->rule);
+    tsr__rule_any(&derivation->rule, (int)int64_max(left, right));
+    derivation->whole = why;
+}
+
 // A 1-D left operand has no factor m, a 1-D right operand has no factor n. transA and transB do not
 // apply to 1-D operands.
 void tsr__derive_fused_matmul(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
-    bool left_vector = tsr__derive_in(derivation, 0).rank == 1,
-         right_vector = tsr__derive_in(derivation, 1).rank == 1;
+    int left = tsr__derive_in(derivation, 0).rank, right = tsr__derive_in(derivation, 1).rank;
+    bool left_vector = left == 1, right_vector = right == 1;
     if (tsr__derive_int(derivation, "transBatchA", 0) ||
         tsr__derive_int(derivation, "transBatchB", 0)) {
-        tsr__derive_none(derivation, "transposed batches are not supported");
+        transposed_batch(derivation, left, right);
         return;
     }
     tsr__rule_input(rule);

@@ -210,10 +210,10 @@ static void add_strided(struct derivation *derivation, int rank, int axis, int s
 // multiples of r, and only r is sharded. One segment is (p0 r), the tensor that has them all (p r).
 struct strided {
     int rank, axis;
-    size_t n; // segments
+    size_t n;                  // segments
     int64_t sizes[MAX_JOINED]; // along the axis
-    int64_t unit; // r, which divides all sizes
-    int64_t units; // p of the tensor that has all segments
+    int64_t unit;              // r, which divides all sizes
+    int64_t units;             // p of the tensor that has all segments
 };
 
 // side: the one with several tensors. False: sizes are unknown or have no common unit, and the
