@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as folder:
     for value in unsharded.get_inputs():
         shape = [dims.get(size, 1) if isinstance(size, str) else size for size in value.shape]
         feeds[value.name] = rng.random(shape, np.float32) if "float" in value.type else np.ones(shape, np.int64)
-    with tessera.InferenceSession(folder + "/parts") as session:
+    with tessera.PartitionSession(folder + "/parts") as session:
         sharded = session.run(None, feeds)
     for value, got, want in zip(unsharded.get_outputs(), sharded, unsharded.run(None, feeds)):
         print("%s: largest difference %.1e of the largest element" % (value.name, np.abs(got - want).max() / np.abs(want).max()))

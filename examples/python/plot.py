@@ -36,7 +36,10 @@ picture(topology_file, 500, 500, marks)
 
 # 2. A run on two devices, traced; a lane for each rank, a bar for each node.
 with tempfile.TemporaryDirectory() as folder:
-    with tessera.InferenceSession(path, devices=2, trace=folder + "/trace.json") as session:
+    model = tessera.load(path)
+    model.plan(2)
+    model.partition(folder + "/parts")
+    with tessera.PartitionSession(folder + "/parts", trace=folder + "/trace.json") as session:
         feeds = {v.name: np.ones([size if isinstance(size, int) else 2 for size in v.shape], "i8" if "int64" in v.type else "f4") for v in session.get_inputs()}
         session.run(None, feeds)
         session.trace()

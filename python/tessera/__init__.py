@@ -1,21 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tessera: cuts ONNX models over several devices, proves the cut, runs the parts together.
+"""Tessera runs one ONNX model on several devices.
 
-    model = tessera.load("model.onnx")
-    model.plan(4, memory="8GiB", dims={"batch": 1, "seq": 128})
-    model.partition("parts")
-    session = tessera.InferenceSession("parts")          # run, get_inputs, get_outputs as in onnxruntime
+    session = tessera.InferenceSession("model.onnx", devices=2)      # onnxruntime's session, sharded
     outputs = session.run(None, {"input_ids": ids})
+
+    model = tessera.load("model.onnx")                               # or step by step
+    model.plan(4, memory="8GiB", dims={"batch": 1, "seq": 128})
+    model.partition("parts")                                         # one ONNX file per device
+    outputs = tessera.PartitionSession("parts").run(None, {"input_ids": ids})
 """
+from typing import TYPE_CHECKING, Any
+
 from . import topology
 from ._library import library as _library
 from .errors import EngineError, Finding, Infeasible, RankFailed, TesseraError
-from .generation import generate
+from .generation import Generator, generate
 from .group import Group
 from .model import Model, Node, Partition, Plan, Value, load
-from .session import InferenceSession
+from .session import PartitionSession
 from .tools import Simulation, Verification, report, simulate, verify
 
+if TYPE_CHECKING:
+    from .provider import InferenceSession, register
+
 __version__ = _library.tsr_version().decode()
-__all__ = ["EngineError", "Finding", "Group", "InferenceSession", "Infeasible", "Model", "Node", "Partition", "Plan", "RankFailed", "Simulation",
-           "TesseraError", "Value", "Verification", "generate", "load", "report", "simulate", "topology", "verify"]
+__all__ = ["EngineError", "Finding", "Generator", "Group", "InferenceSession", "Infeasible", "Model", "Node", "Partition", "PartitionSession", "Plan",
+           "RankFailed", "Simulation", "TesseraError", "Value", "Verification", "generate", "load", "register", "report", "simulate", "topology", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names that need onnxruntime: it is imported when they are first used, so that the others work without it."""
+    if name in ("InferenceSession", "register"):
+        from . import provider
+        return getattr(provider, name)
+    raise AttributeError("module 'tessera' has no attribute %r" % name)

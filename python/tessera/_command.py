@@ -1,65 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tessera` of the wheel: the program inside, told where this Python has ONNX Runtime.
+"""The command `tessera` of the wheel: the program in the package, with this Python's ONNX Runtime.
 
-The program knows tokens only. For `tessera generate FOLDER --prompt TEXT` the folder's tokenizer stands before it, and behind it."""
+`chat` and `serve` are in Python. So is `generate --prompt TEXT`, since the program has no tokenizer."""
+import argparse
 import os
-import subprocess
 import sys
-from typing import Iterator, List, NoReturn
+from typing import List
 
 from ._library import FOLDER, engine_path
-from .generation import pieces, tokenizer_of
 
 
-def _fail(text: object) -> NoReturn:
-    print("tessera generate: %s" % text, file=sys.stderr)
-    sys.exit(2)
-
-
-def _numbers(stream) -> Iterator[int]:
-    """The tokens that the program prints, each as soon as the blank behind it is there."""
-    digits = b""
-    while True:
-        character = stream.read(1)
-        if character.isdigit():
-            digits += character
-            continue
-        if digits:
-            yield int(digits)
-            digits = b""
-        if not character:
-            return
-
-
-def _generate_text(program: str, words: List[str]) -> int:
-    """words: those of the command, with --prompt among them. Text comes out as it is made; the program's remarks go to stderr."""
-    at = words.index("--prompt")
-    if at + 1 == len(words):
-        _fail("--prompt needs a text")
-    folder = next((word for word in words[1:] if os.path.isdir(word)), None)
-    if folder is None:
-        _fail("which folder? give FOLDER")
+def _generate_text(words: List[str]) -> None:
+    """tessera generate FOLDER --prompt TEXT: prints the text as it is generated."""
+    from . import chat
+    from .errors import TesseraError
+    from .generation import generate
+    parser = argparse.ArgumentParser(prog="tessera generate", description="Generate text with a language model on several devices.")
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("--prompt", required=True, metavar="TEXT")
+    parser.add_argument("--devices", metavar="N|TOPOLOGY")
+    parser.add_argument("--transport", default="threads")
+    chat.add_search_arguments(parser)
+    options = vars(parser.parse_args(words))
     try:
-        tokenizer = tokenizer_of(folder)
-    except (ImportError, FileNotFoundError) as error:
-        _fail(error)
-    ids = tokenizer.encode(words[at + 1]).ids
-    words = words[:at] + ["--ids", ",".join(map(str, ids))] + words[at + 2:]
-    with subprocess.Popen([program] + words, stdout=subprocess.PIPE, bufsize=0) as ran:
-        try:
-            for piece in pieces(tokenizer, _numbers(ran.stdout)):
-                print(piece, end="", flush=True)
-            print()
-        except (KeyboardInterrupt, BrokenPipeError):
-            ran.terminate()
-        return ran.wait()
+        for piece in generate(options.pop("folder"), options.pop("prompt"), **options):
+            print(piece, end="", flush=True)
+        print()
+    except (ImportError, OSError, RuntimeError, TesseraError, TypeError, ValueError) as error:
+        sys.exit("tessera generate: %s" % error)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def main() -> None:
-    path = engine_path()
-    if path:
-        os.environ.setdefault("TESSERA_ORT", path)
-    program, words = os.path.join(FOLDER, "tessera"), sys.argv[1:]
-    if words[:1] == ["generate"] and "--prompt" in words and "--json" not in words and "--help" not in words:
-        sys.exit(_generate_text(program, words))
-    os.execv(program, [program] + words)
+    words = sys.argv[1:]
+    if words[:1] == ["chat"]:
+        from . import chat
+        chat.main(words[1:])
+    elif words[:1] == ["serve"]:
+        from . import serve
+        serve.main(words[1:])
+    elif words[:1] == ["generate"] and "--prompt" in words and not {"--json", "--help"} & set(words):
+        _generate_text(words[1:])
+    else:
+        path = engine_path()
+        if path:
+            os.environ.setdefault("TESSERA_ORT", path)
+        program = os.path.join(FOLDER, "tessera")
+        os.execv(program, [program] + words)
+
+
+if __name__ == "__main__":
+    main()

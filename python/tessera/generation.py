@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of a language model on several devices, token by token."""
+"""Generation with a language model on several devices: by onnxruntime-genai and the execution provider, or by the library's own loop."""
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import json
 import operator
 import os
 import queue
 import tempfile
 import threading
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Union
 
 from . import _api
 from ._library import Session, library, options_of
@@ -29,16 +31,24 @@ def tokenizer_of(folder: str) -> Any:
     return Tokenizer.from_file(path)
 
 
-def pieces(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
+class Pieces:
     """The text of tokens, piece by piece; half of a character waits for the token that has the rest of it."""
-    ids: List[int] = []
-    shown = ""
-    for token in tokens:
-        ids.append(token)
-        text = tokenizer.decode(ids)
-        if not text.endswith("\ufffd"):
-            yield text[len(shown):]
-            shown = text
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer, self._ids, self._shown = tokenizer, [], ""  # type: Any, List[int], str
+
+    def decode(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        if text.endswith("\ufffd"):
+            return ""
+        piece, self._shown = text[len(self._shown):], text
+        return piece
+
+
+def pieces(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
+    decode = Pieces(tokenizer).decode
+    return (decode(token) for token in tokens)
 
 
 def _check_ids(prompt: Any) -> List[int]:
@@ -47,12 +57,10 @@ def _check_ids(prompt: Any) -> List[int]:
         raise TypeError("prompt: a text or a list of token ids, not %s" % type(prompt).__name__)
     ids = list(prompt)
     for token in ids:
-        if isinstance(token, Mapping):
-            raise TypeError("prompt: chat messages are not supported; turn them into text with the model's chat template first")
         if not is_count(token):
             raise TypeError("prompt: a text or a list of token ids, not a list of %s" % type(token).__name__)
         if not 0 <= token < 1 << 63:
-            raise ValueError("a token is a number from 0 on, not %d" % token)
+            raise ValueError("a token id is a number from 0 on, not %d" % token)
     return [operator.index(token) for token in ids]
 
 
@@ -104,19 +112,156 @@ def _tokens(folder: str, ids: List[int], fields: Dict[str, Any], devices: Union[
         session.close()
 
 
-def generate(folder: Union[str, os.PathLike], prompt: Union[str, Sequence[int]], *, devices: Union[int, str, None] = None, max_tokens: int = 64,
-             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads") -> Iterator[Union[str, int]]:
-    """Continues a prompt of at most max_tokens new tokens. A text gives pieces of text, a list of token ids gives token ids.
+class Generator:
+    """A generation folder of onnxruntime-genai that stays loaded, sharded over `devices` by the execution provider.
 
-    The folder is one of onnxruntime-genai or Optimum. Arguments are checked here; the model is loaded at the first next()."""
+        generator = tessera.Generator("folder", devices=2)
+        for piece in generator.generate("Hello", max_tokens=20):
+            print(piece, end="")
+
+    Tokenizer, chat template, search and sampling are onnxruntime-genai's. options: those of the provider, such as memory="8GiB",
+    threads=1, cache=FOLDER. Several threads may generate at the same time."""
+
+    def __init__(self, folder: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, **options: Any):
+        self.folder = os.fspath(folder)
+        self.model = _genai_model(self.folder, devices, options)
+        self._text: Any = None
+        with open(os.path.join(self.folder, "genai_config.json"), encoding="utf-8") as file:
+            config = json.load(file)["model"]
+        self._context, self._tokens_known = int(config.get("context_length", 1 << 30)), int(config.get("vocab_size", 1 << 31))
+
+    @property
+    def text(self) -> "Text":
+        """The folder's tokenizer."""
+        if self._text is None:
+            self._text = Text(self.folder, self.model)
+        return self._text
+
+    def generate(self, prompt: Any, *, max_tokens: int = 64, **search: Any) -> Iterator[Union[str, int]]:
+        """Continues a prompt by at most max_tokens tokens. A text or a list of chat messages gives pieces of text, a list of token
+        ids gives token ids. search: onnxruntime-genai's search options, such as temperature, top_k, top_p, random_seed."""
+        if isinstance(prompt, str) or is_chat(prompt):
+            ids = self.text.encode(prompt)
+            return self.text.pieces(self._tokens(ids, max_tokens, search))
+        return self._tokens(_check_ids(prompt), max_tokens, search)
+
+    def _tokens(self, ids: List[int], max_tokens: int, search: Dict[str, Any]) -> Iterator[int]:
+        import numpy
+        import onnxruntime_genai as genai
+        if max_tokens == 0:
+            return
+        unknown = [token for token in ids if token >= self._tokens_known]
+        if unknown:
+            raise ValueError("%d is not a token id: the model has %d" % (unknown[0], self._tokens_known))
+        parameters = genai.GeneratorParams(self.model)
+        parameters.set_search_options(max_length=min(len(ids) + max_tokens, max(self._context, len(ids))), **search)
+        generator = genai.Generator(self.model, parameters)
+        generator.append_tokens(numpy.array([ids], numpy.int32))
+        while not generator.is_done():
+            generator.generate_next_token()
+            yield int(generator.get_next_tokens()[0])
+
+
+def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str, Any]) -> Any:
+    try:
+        import onnxruntime_genai as genai
+    except ImportError:
+        raise ImportError("tessera.Generator needs onnxruntime-genai: pip install onnxruntime-genai") from None
+    config = genai.Config(folder)
+    if devices is not None:
+        from .provider import options_text, register
+        texts = options_text(devices, {"strict": True, **options})
+        name = register(genai)
+        config.clear_providers()
+        config.append_provider(name)
+        for key, text in texts.items():
+            config.set_provider_option(name, key, text)
+    return genai.Model(config)
+
+
+class Text:
+    """Text to token ids and back, with onnxruntime-genai's tokenizer, or where it cannot read the folder's, with `tokenizers`."""
+
+    def __init__(self, folder: str, model: Any):
+        import onnxruntime_genai as genai
+        self._genai = self._other = None
+        try:
+            self._genai = genai.Tokenizer(model)
+        except RuntimeError:
+            self._other = tokenizer_of(folder)
+
+    def encode(self, prompt: Any) -> List[int]:
+        text = prompt if isinstance(prompt, str) else self.conversation(prompt)
+        return [int(token) for token in self._genai.encode(text)] if self._genai else self._other.encode(text).ids
+
+    def conversation(self, messages: Any) -> str:
+        """The text of chat messages by the folder's template; without one the contents, a line each."""
+        try:
+            return str(self._genai.apply_chat_template(json.dumps(messages), add_generation_prompt=True))
+        except (AttributeError, RuntimeError):
+            return "\n".join(str(message.get("content", "")) for message in messages)
+
+    def decoder(self) -> Callable[[int], str]:
+        """A function that returns the text of each next token of one answer, empty while a character is not complete."""
+        return self._genai.create_stream().decode if self._genai else Pieces(self._other).decode
+
+    def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        decode = self.decoder()
+        return (decode(token) for token in tokens)
+
+    @property
+    def ends(self) -> List[int]:
+        """Tokens that end an answer."""
+        return [int(token) for token in self._genai.eos_token_ids] if self._genai else []
+
+
+def is_chat(prompt: Any) -> bool:
+    """True for a list of messages such as {"role": "user", "content": "Hello"}."""
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and all(isinstance(message, Mapping) for message in prompt)
+
+
+def has_genai(folder: str) -> bool:
+    """True if onnxruntime-genai is installed and the folder is one of its."""
+    return os.path.exists(os.path.join(folder, "genai_config.json")) and importlib.util.find_spec("onnxruntime_genai") is not None
+
+
+def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> Dict[str, Any]:
+    """onnxruntime-genai's search options; the most likely token unless one of the first three is given."""
+    if not temperature and not top_k and not top_p:
+        return dict(do_sample=False)
+    found: Dict[str, Any] = dict(do_sample=True, temperature=temperature or 1.0, random_seed=seed)
+    found.update({"top_k": top_k} if top_k else {}, **({"top_p": top_p} if top_p else {}))
+    return found
+
+
+def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int, str, None] = None, max_tokens: int = 64,
+             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads") -> Iterator[Union[str, int]]:
+    """Continues a prompt by at most max_tokens tokens. A text or a list of chat messages gives pieces of text, a list of token ids
+    gives token ids. To generate several times, keep a tessera.Generator.
+
+    The folder is one of onnxruntime-genai, or of Optimum. Without onnxruntime-genai, and for Optimum's folders, Tessera's own loop
+    generates; text then needs `tokenizers`, and there are no chat templates. The model is loaded at the first next()."""
     path, given = os.fspath(folder), check_devices(devices)
     if not is_count(max_tokens):
         raise TypeError("max_tokens: a number of tokens, not %r" % (max_tokens,))
     if not 0 <= max_tokens < 1 << 63:
         raise ValueError("max_tokens: a number from 0 on, not %d" % max_tokens)
+    options = run_options(transport, devices=devices)
+    if not isinstance(prompt, str) and not is_chat(prompt):
+        prompt = _check_ids(prompt)
+    if has_genai(path):
+        return _generate_with_genai(path, prompt, given, max_tokens, search_options(temperature, top_k, top_p, seed), transport)
+    if is_chat(prompt):
+        raise TypeError("prompt: chat messages need onnxruntime-genai (pip install onnxruntime-genai) and a folder with genai_config.json")
     fields = dict(max_tokens=operator.index(max_tokens) or _api.TSR_NO_TOKENS, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                  run=ctypes.pointer(run_options(transport, devices=devices)))
+                  run=ctypes.pointer(options))
     if not isinstance(prompt, str):
-        return _tokens(path, _check_ids(prompt), fields, given)
+        return _tokens(path, prompt, fields, given)
     tokenizer = tokenizer_of(path)
     return pieces(tokenizer, _tokens(path, tokenizer.encode(prompt).ids, fields, given))
+
+
+def _generate_with_genai(folder: str, prompt: Any, devices: Union[int, str, None], max_tokens: int, search: Dict[str, Any],
+                         transport: str) -> Iterator[Union[str, int]]:
+    options = {} if devices is None else {"transport": transport}
+    yield from Generator(folder, devices=devices, **options).generate(prompt, max_tokens=max_tokens, **search)

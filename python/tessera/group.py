@@ -18,7 +18,7 @@ class Group:
         if group.rank == 0:
             tessera.load("model.onnx").partition("parts")
         group.barrier()
-        session = tessera.InferenceSession("parts", group=group)
+        session = tessera.PartitionSession("parts", group=group)
 
     meet: a name that is the same for all ranks of a job that was started by hand. Without a launcher and ranks it is this process alone."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that run models on several devices, with the methods of onnxruntime.InferenceSession."""
+"""Sessions that run a partition folder."""
 from __future__ import annotations
 
 import ctypes
@@ -10,10 +10,10 @@ import threading
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _api
-from ._library import FOLDER, Session, TemporaryFolder, did_you_mean, library, options_of, read, text_array, transport_of
+from ._library import FOLDER, Session, did_you_mean, library, options_of, read, text_array, transport_of
 from .errors import Finding, TesseraError
 from .group import Group
-from .model import Model, Value, check_devices, is_count, load, plan_of, topology_of
+from .model import Value, is_count
 from .tensors import Tensors, check_places
 
 TRANSPORTS = ("threads", "shm", "mpi", "ucx")
@@ -30,37 +30,31 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
     pairs = text_array(["%s=%s" % pair for pair in (map_devices or {}).items()])
     return options_of(_api.tsr_run_options, transport=transport_of(transport), threads=threads or 0, map_devices=pairs,
                       n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None, work=os.fsencode(tempfile.gettempdir()),
+                      gpu_driver=os.fsencode(os.environ.get("TESSERA_CUDA", "")) or None,
+                      gpu_nccl=os.fsencode(os.environ.get("TESSERA_NCCL", "")) or None,
                       plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None,
                       most_ranks=0 if devices is None else -1)  # a number of devices that the caller chose is not bounded
 
 
-class InferenceSession:
-    """Runs a partition folder, or a model. A model is planned for `devices` and the sizes of its first inputs, then sharded.
+class PartitionSession:
+    """Runs a partition folder with the methods run, get_inputs and get_outputs of onnxruntime.InferenceSession.
 
-    group: run this process's rank of a partition folder. Every rank opens the same folder and makes the same runs; rank 0 gets
-    the outputs, the others an empty list.
+    Up to 16 runs may be under way: start(), start(), wait(), wait(). A session must not be used in a child process after
+    os.fork(): open a new one there.
 
-    It offers run, get_inputs and get_outputs of onnxruntime.InferenceSession. Up to 16 runs may be under way: start(), start(),
-    wait(), wait(). A session must not be used in a child process after os.fork(): open a new one there."""
+    group: run this process's rank of the partition. Every rank opens the same folder and makes the same runs; rank 0 gets the
+    outputs, the others an empty list."""
 
-    def __init__(self, model_or_folder: Any, *, devices: Union[int, str, None] = None, transport: str = "threads", threads: Optional[int] = None,
+    def __init__(self, folder: Union[str, os.PathLike], *, transport: str = "threads", threads: Optional[int] = None,
                  map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None, group: Optional[Group] = None):
-        self._options = run_options(None if group else transport, threads, map_devices, trace, devices)
+        self._options = run_options(None if group else transport, threads, map_devices, trace)
         self._group = group
-        self._devices = check_devices(devices)
         self._transport, self._trace = transport, trace
         self._job = ctypes.c_void_p()
         self._under_way: List[Tensors] = []  # inputs of the runs under way; the session's thread changes it
         self._opening = threading.Lock()
-        self._planned = False
         self._manifest: Optional[Dict[str, List[Value]]] = None
-        is_folder = isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder)
-        self._folder: str = os.fspath(model_or_folder) if is_folder else ""  # empty: a model
-        self._model: Optional[Model] = None
-        if group and not self._folder:
-            raise TesseraError("a session of a group runs a partition folder: partition the model on one rank, then group.barrier()")
-        if not self._folder:
-            self._model = model_or_folder if isinstance(model_or_folder, Model) else load(model_or_folder)
+        self._folder = os.fspath(folder)
         self.session = group.session if group else Session()
         try:
             self.session.do(self._open)
@@ -69,45 +63,22 @@ class InferenceSession:
             raise
 
     def _open(self) -> None:
-        if self._devices is not None:  # checked here, so that a wrong value is not an error of the first run
-            library.tsr_topology_free(topology_of(self.session, self._devices))
         self.session.open_engine()
-        if self._folder:
-            self._open_job(library.tsr_job_open, self._folder)
-            ranks = library.tsr_job_ranks(self._job, None)
-            if isinstance(self._devices, int) and self._devices != ranks:
-                raise ValueError("devices: %d, but the partition '%s' has %d" % (self._devices, self._folder, ranks))
+        self._open_job()
 
-    def _open_job(self, how: Any, path: str) -> None:
-        self.session.status(how(self.session.handle, os.fsencode(path), ctypes.byref(self._options), ctypes.byref(self._job)))
-
-    def _open_model(self, feeds: Mapping[str, Any]) -> None:
-        """Plans a model for the sizes of these inputs, unless it was done before, shards it into a temporary folder, and opens that.
-
-        The ranks have loaded their files when the job is open, so the folder is removed then."""
-        model = self._model
-        assert model is not None
-        if self._devices is not None and not self._planned:
-            model.session.do(lambda: plan_for(model, self._devices, feeds))
-            self._planned = True
-        sharded, source = self._devices is not None or library.tsr_model_config_count(model._handle) > 0, model._path
-        if not sharded and source is not None:
-            self.session.do(lambda: self._open_job(library.tsr_job_open_model, source))
-            return
-        with TemporaryFolder() as folder:
-            path = os.path.join(folder, "parts" if sharded else "model.onnx")
-            model.partition(path) if sharded else model.save(path)
-            self.session.do(lambda: self._open_job(library.tsr_job_open if sharded else library.tsr_job_open_model, path))
+    def _open_job(self) -> None:
+        self.session.status(library.tsr_job_open(self.session.handle, os.fsencode(self._folder), ctypes.byref(self._options),
+                                                 ctypes.byref(self._job)))
 
     # ---- inputs and outputs
 
     def get_inputs(self) -> List[Value]:
         """Inputs of the unsharded model."""
-        return self._model.inputs() if self._model else self._ports("inputs")
+        return self._ports("inputs")
 
     def get_outputs(self) -> List[Value]:
         """Outputs of the unsharded model."""
-        return self._model.outputs() if self._model else self._ports("outputs")
+        return self._ports("outputs")
 
     def _ports(self, which: str) -> List[Value]:
         """Inputs or outputs of the unsharded model, from the partition's manifest."""
@@ -164,7 +135,7 @@ class InferenceSession:
         return self.session.do(work)
 
     def _prepare(self, feeds: Any) -> None:
-        """Checks the inputs' names, so that a misspelt one does not reach the ranks; opens the job before the first run."""
+        """Checks the inputs' names, so that a misspelt one does not reach the ranks; opens the job again after a failed run."""
         self.session.check_open()
         if not isinstance(feeds, Mapping):
             raise TypeError("feeds: arrays by input name, such as {'x': array}, not %s" % type(feeds).__name__)
@@ -175,10 +146,8 @@ class InferenceSession:
         if findings:
             raise TesseraError("", findings)
         with self._opening:
-            if not self._job and self._folder:
-                self.session.do(lambda: self._open_job(library.tsr_job_open, self._folder))
-            elif not self._job:
-                self._open_model(feeds)
+            if not self._job:  # a failed run has ended it
+                self.session.do(self._open_job)
 
     def _check_outputs(self, output_names: Any, out: Any) -> "tuple[List[str], Dict[str, Any]]":
         """Names of the outputs to return, and tensors that outputs are written to; raises before anything has run."""
@@ -269,7 +238,7 @@ class InferenceSession:
             self._job, self._under_way = ctypes.c_void_p(), []
             self.session.do(free)
 
-    def __enter__(self) -> "InferenceSession":
+    def __enter__(self) -> "PartitionSession":
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -280,10 +249,8 @@ class InferenceSession:
             self.close()
 
     def __repr__(self) -> str:
-        source = repr(self._folder or self._model)
-        devices = "" if self._devices is None else ", devices=%r" % (self._devices,)
-        state = ", closed" if self.session.closed else "" if self._job else ", not loaded yet"
-        return "<tessera.InferenceSession %s%s, transport=%r%s>" % (source, devices, self._transport, state)
+        state = ", closed" if self.session.closed else ""
+        return "<tessera.PartitionSession %r, transport=%r%s>" % (self._folder, self._transport, state)
 
 
 def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:
@@ -305,18 +272,3 @@ def _port(get: Any, manifest: Any, index: int) -> Value:
         sizes.append(dim.value if dim.value >= 0 else dim.symbol.decode() or None if dim.symbol else None)
     return Value(port.name.decode(), "tensor(%s)" % port.type.decode(), sizes)
 
-
-def plan_for(model: Model, devices: Union[int, str, None], feeds: Mapping[str, Any]) -> None:
-    """Plans a model, in its session, for the sizes of these inputs."""
-    session = model.session
-    topology = None if isinstance(devices, int) else topology_of(session, str(devices))
-    inputs, result = Tensors(session), ctypes.c_void_p()
-    try:
-        inputs.put_all(feeds)
-        options = options_of(_api.tsr_plan_options, devices=devices if isinstance(devices, int) else 0, topology=topology)
-        session.status(library.tsr_plan_for_inputs(model._handle, ctypes.byref(options), inputs.handle, ctypes.byref(result)))
-        model._config = plan_of(result).configuration
-    finally:
-        library.tsr_plan_result_free(result)
-        inputs.free()
-        library.tsr_topology_free(topology)

@@ -7,7 +7,7 @@ usage: test_dlpack.py BUILD STANDIN"""
 import ctypes, os, subprocess, sys, tempfile
 
 BUILD, STANDIN = map(os.path.abspath, sys.argv[1:3])
-os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
+os.environ.update(TESSERA_LIBRARY=BUILD + "/libtessera.so", TESSERA_CUDA=STANDIN)
 sys.path.insert(0, BUILD + "/python")
 import numpy as np
 import onnx
@@ -119,18 +119,21 @@ graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "
 MODEL = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
 
-def run(devices, feed, transport="threads", out=None):
+def open_on(devices, transport="threads"):
     model = tessera.load(MODEL)
     model.add_config("c", devices)
     model.shard("add", "y", "{2,1:0,1}")
-    session = tessera.InferenceSession(model, transport=transport)
-    session._options.gpu_driver = STANDIN.encode()
+    with tempfile.TemporaryDirectory() as folder:  # an open session does not need it
+        model.partition(folder + "/parts")
+        return tessera.PartitionSession(folder + "/parts", transport=transport)
+
+
+def run(devices, feed, transport="threads", out=None):
     try:
-        return session.run(None, {"x": feed}, out=out and {"y": out})[0]
+        with open_on(devices, transport) as session:
+            return session.run(None, {"x": feed}, out=out and {"y": out})[0]
     except tessera.TesseraError as error:
         return str(error)
-    finally:
-        session.close()
 
 
 case("numpy's, by DLPack", (run(["CPU", "CPU"], Given(x, CPU)) == 2 * x).all())
@@ -139,11 +142,7 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on anoth
     got = run(devices, given)
     case("a GPU's tensor, " + name, isinstance(got, np.ndarray) and (got == 2 * x).all() and given.deleted == 1, (got, given.deleted))
 # A copy that fails is reported as such, and the next run of the same session has its own copy.
-model = tessera.load(MODEL)
-model.add_config("c", ["CPU", "CUDA:0"])
-model.shard("add", "y", "{2,1:0,1}")
-session = tessera.InferenceSession(model)
-session._options.gpu_driver = STANDIN.encode()
+session = open_on(["CPU", "CUDA:0"])
 session.run(None, {"x": Given(x)})
 said = ""
 setenv("STANDIN_FAIL", "cuMemcpyDtoHAsync_v2:1")
@@ -174,11 +173,7 @@ for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Giv
     case("a place is refused " + name, isinstance(got, str) and words in got and (place.array == 0).all() and place.deleted == 1, (got, place.deleted))
 # A refused place of an output costs that run alone: the next answers are those of their own inputs.
 for transport, devices in (("threads", ["CUDA:0", "CUDA:0"]), ("threads", ["CPU", "CPU"]), ("shm", ["CPU", "CPU"])):
-    model = tessera.load(MODEL)
-    model.add_config("c", devices)
-    model.shard("add", "y", "{2,1:0,1}")
-    session = tessera.InferenceSession(model, transport=transport)
-    session._options.gpu_driver = STANDIN.encode()
+    session = open_on(devices, transport)
     got = [session.run(None, {"x": x})[0]]
     for feed in (3 * x, 4 * x):
         try:
@@ -194,12 +189,14 @@ case("a place is refused by processes", isinstance(got, str) and "lies on GPU 0"
 got = run(["CUDA:0", "CUDA:0"], x, "shm")  # the runs above have started the driver in this process
 case("refused: children of a process that uses a GPU", isinstance(got, str) and "has used a GPU" in got and "threads" in got, got)
 # A session that is closed when Python ends leaves nothing behind, not even with a run under way.
-LAST = "import sys, numpy as np, tessera; s = tessera.InferenceSession(sys.argv[1], devices=2, transport='shm'); s.start({'x': np.ones((2, 3), np.float32)}); s.close()"
+LAST = "import sys, numpy as np, tessera; s = tessera.PartitionSession(sys.argv[1], transport='shm'); s.start({'x': np.ones((2, 3), np.float32)}); s.close()"
 with tempfile.TemporaryDirectory() as d:
     os.mkdir(d + "/tmp")
-    onnx.save(MODEL, d + "/model.onnx")
+    model = tessera.load(MODEL)
+    model.plan(2)
+    model.partition(d + "/parts")
     env = {**os.environ, "TMPDIR": d + "/tmp", "PYTHONPATH": BUILD + "/python"}
-    p = subprocess.run([sys.executable, "-c", LAST, d + "/model.onnx"], env=env, capture_output=True, text=True, timeout=60)
+    p = subprocess.run([sys.executable, "-c", LAST, d + "/parts"], env=env, capture_output=True, text=True, timeout=60)
     left = [name for name in os.listdir(d + "/tmp") if name.startswith("tessera")]  # the engine has other files there
     case("what is closed last leaves nothing behind", p.returncode == 0 and left == [], (p.stderr, left))
 y = run(["CPU", "CPU"], x)

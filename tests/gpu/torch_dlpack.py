@@ -4,6 +4,7 @@
 
 usage: torch_dlpack.py     tessera in PYTHONPATH, its library in TESSERA_LIBRARY, an ONNX Runtime with the CUDA provider in TESSERA_ORT"""
 import sys
+import tempfile
 
 try:
     import torch
@@ -46,7 +47,13 @@ def session_on(names, dtype=TensorProto.FLOAT):
     model.add_config("c", names)
     model.shard("first", "a", "{1,2:0,1}")
     model.shard("second", "b", "{2,1:0,1}")
-    return tessera.InferenceSession(model)
+    return opened(model)
+
+
+def opened(model):
+    with tempfile.TemporaryDirectory() as folder:  # an open session does not need it
+        model.partition(folder + "/parts")
+        return tessera.PartitionSession(folder + "/parts")
 
 
 def inputs(dtype):
@@ -88,7 +95,7 @@ graph = helper.make_graph([helper.make_node("ReduceMax", ["x"], ["y"], "max", ke
                           [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])
 model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
 model.add_config("c", ["CUDA:0"])
-with tessera.InferenceSession(model) as session:
+with opened(model) as session:
     session.run(None, {"x": big})
     free = torch.cuda.mem_get_info()[0]
     big[12345] = 7
@@ -97,7 +104,9 @@ with tessera.InferenceSession(model) as session:
     case("large tensors are read in place", float(got) == 7 and taken < 64 << 20, "max %s, %d bytes taken" % (got, taken))
 refused = ""
 try:
-    with tessera.InferenceSession(mlp(), devices="cpu:2") as session:
+    model = tessera.load(mlp())
+    model.plan("cpu:2")
+    with opened(model) as session:
         session.run(None, inputs(torch.float32))
 except tessera.TesseraError as error:
     refused = str(error)

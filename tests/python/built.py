@@ -3,6 +3,7 @@
 the package turns telemetry off, which hangs forked children at exit."""
 import os
 import sys
+import tempfile
 
 BUILD = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -11,6 +12,18 @@ os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
 sys.path.insert(0, BUILD + "/python")
 import numpy as np  # noqa: E402
 import tessera  # noqa: E402,F401
+
+
+PARTS = tempfile.TemporaryDirectory(prefix="tessera-parts-")
+
+
+def partition(model=MODEL, devices=2, dims=None):
+    """A new partition folder of a model; dims: sizes to plan for."""
+    folder = tempfile.mkdtemp(dir=PARTS.name) + "/parts"
+    loaded = tessera.load(model)
+    loaded.plan(devices, dims={"batch": 2, "seq": 9} if model == MODEL else dims)
+    loaded.partition(folder)
+    return folder
 
 
 def near(got, want):

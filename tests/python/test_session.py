@@ -9,7 +9,7 @@ import tempfile
 import time
 
 import harness
-from built import MODEL, ROOT, near, tessera  # before onnxruntime
+from built import MODEL, ROOT, near, partition, tessera  # before onnxruntime
 
 import numpy as np
 import onnxruntime
@@ -153,13 +153,10 @@ def try_mistakes(session, mistakes):
 
 
 def each_session():
-    """Of a model, of a partition, of an unsharded model."""
-    model = tessera.load(MODEL)
-    model.plan(2, dims={"batch": 2, "seq": 9})
-    folder = tempfile.mkdtemp(dir=TMP.name) + "/parts"
-    model.partition(folder)
-    for arguments in ((MODEL, dict(devices=2)), (folder, {}), (folder, dict(transport="shm")), (MODEL, {})):
-        with tessera.InferenceSession(arguments[0], **arguments[1]) as session:
+    """Ranks as threads, and as processes."""
+    folder = partition()
+    for transport in ("threads", "shm"):
+        with tessera.PartitionSession(folder, transport=transport) as session:
             yield session
 
 
@@ -183,7 +180,7 @@ def test_interrupts():
     def interrupt(number, frame):
         raise KeyboardInterrupt
 
-    session, drawn, hits = tessera.InferenceSession(MODEL, devices=2), random.Random(1), 0
+    session, drawn, hits = tessera.PartitionSession(partition()), random.Random(1), 0
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for _ in range(60):
@@ -207,7 +204,7 @@ def test_interrupts():
 
 def test_a_failed_run_beside_others():
     """A failed run under way does not take the runs after it for its own, nor the other way round."""
-    session = tessera.InferenceSession(MODEL, devices=2)
+    session = tessera.PartitionSession(partition())
     expect_answers(session, "nothing")
     started = []
     for value in (5, 1 << 40, 6):
@@ -234,14 +231,12 @@ def test_devices_are_checked_by_the_constructor():
         expect_error((tessera.TesseraError, TypeError, ValueError), "", lambda: tessera.verify(MODEL, devices=devices))
         expect_error((tessera.TesseraError, TypeError, ValueError), "", lambda: list(tessera.generate(FOLDER, [1], devices=devices)))
     for wrong in (dict(transport="pigeon"), dict(threads=-1), dict(threads="2"), dict(map_devices=["NPU:0"])):
-        expect_error((TypeError, ValueError), list(wrong)[0], lambda: tessera.InferenceSession(MODEL, devices=2, **wrong))
+        expect_error((TypeError, ValueError), list(wrong)[0], lambda: tessera.PartitionSession(partition(), **wrong))
     for devices in (np.int64(2), "2", "cpu:2"):
-        expect_answers(tessera.InferenceSession(MODEL, devices=devices), "devices=%r" % devices)
+        assert near(tessera.InferenceSession(MODEL, devices=devices).run(None, feed(3))[0], WANT[3]), devices
 
 
 def test_generate_checks_its_arguments():
-    messages = [{"role": "user", "content": "hello"}]
-    expect_error(TypeError, "chat", lambda: tessera.generate(FOLDER, messages))
     expect_error(TypeError, "prompt", lambda: tessera.generate(FOLDER, 5))
     expect_error(TypeError, "prompt", lambda: tessera.generate(FOLDER, ["a", "b"]))
     expect_error(TypeError, "prompt", lambda: tessera.generate(FOLDER, {"role": "user"}))
@@ -252,7 +247,7 @@ def test_generate_checks_its_arguments():
 
 
 def test_names_that_are_misspelt():
-    session = tessera.InferenceSession(MODEL, devices=2)
+    session = tessera.PartitionSession(partition())
     expect_error(tessera.TesseraError, "did you mean 'input_ids'", lambda: session.run(None, dict(feed(1), input_id=np.zeros(3))))
     expect_error(tessera.TesseraError, "did you mean 'logits'", lambda: session.run(["logit"], feed(1)))
     for work in (lambda: tessera.load(MODEL).plan(2, dims={"batchh": 2}), lambda: tessera.simulate(MODEL, devices=2, dims={"batchh": 2}),
@@ -264,10 +259,8 @@ def test_reprs():
     model = tessera.load(MODEL)
     assert "model.onnx" in repr(model) and "nodes" in repr(model), model
     assert "in memory" in repr(tessera.load(open(MODEL, "rb").read()))
-    session = tessera.InferenceSession(model, devices=2)
-    assert "devices=2" in repr(session) and "not loaded" in repr(session), session
-    session.run(None, feed(1))
-    assert "not loaded" not in repr(session), session
+    session = tessera.PartitionSession(partition())
+    assert "parts" in repr(session) and "closed" not in repr(session), session
     session.close()
     assert "closed" in repr(session), session
 
@@ -296,7 +289,7 @@ def in_child(work):
 
 
 def test_forks():
-    session, closed = tessera.InferenceSession(MODEL, devices=2), tessera.InferenceSession(MODEL, devices=2)
+    session, closed = tessera.PartitionSession(partition()), tessera.PartitionSession(partition())
     expect_answers(session, "nothing")
     closed.close()
     session.start(feed(4))
@@ -311,7 +304,7 @@ def test_forks():
         repr(session), repr(model), closed.close(), session.close()
 
     def new_ones():
-        with tessera.InferenceSession(MODEL, devices=2) as new:
+        with tessera.PartitionSession(partition()) as new:
             expect_answers(new, "a fork")
         assert tessera.verify(MODEL, devices=2, inputs=feed(3)).ok
         assert len(list(tessera.generate(FOLDER, [1, 7], max_tokens=3, devices=2))) == 3

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera chat FOLDER --devices 2: a conversation in the terminal with a model that stays loaded."""
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Dict, List
+
+from .errors import TesseraError
+from .generation import Generator, search_options
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of every command that loads a generation folder."""
+    parser.add_argument("folder", metavar="FOLDER", help="generation folder of onnxruntime-genai (with genai_config.json)")
+    parser.add_argument("--devices", metavar="N|TOPOLOGY", help="devices to shard the model over (default: unsharded)")
+    parser.add_argument("--memory", metavar="SIZE", help="memory limit per device, such as 8GiB")
+    parser.add_argument("--transport", choices=("threads", "shm"), help="ranks as threads (default) or as processes")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per rank")
+    parser.add_argument("--cache", metavar="DIR", help="folder that keeps the sharded model for the next start")
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="maximum number of tokens per answer (default 256)")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (default: the most likely token)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens")
+    parser.add_argument("--top-p", type=float, default=0.0, metavar="P", help="nucleus sampling threshold (top-p)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="random seed for sampling")
+
+
+def open_generator(words: argparse.Namespace) -> Generator:
+    """The model of a command's arguments; ends the program with a message if it cannot be loaded."""
+    options = {name: value for name, value in vars(words).items() if name in ("memory", "transport", "threads", "cache") and value is not None}
+    if options and words.devices is None:
+        sys.exit("tessera: --%s needs --devices" % next(iter(options)))
+    try:
+        return Generator(words.folder, devices=words.devices, **options)
+    except (ImportError, OSError, RuntimeError, TesseraError, ValueError) as error:
+        sys.exit("tessera: %s" % error)
+
+
+def main(arguments: List[str]) -> None:
+    parser = argparse.ArgumentParser(prog="tessera chat", description="Talk to a language model on several devices. The answer to a line is printed "
+                                     "as it is generated; Ctrl-C stops it, Ctrl-D ends the program.")
+    add_model_arguments(parser)
+    add_search_arguments(parser)
+    parser.add_argument("--system", metavar="TEXT", help="instructions for the model, sent before the first line")
+    words = parser.parse_args(arguments)
+    generator = open_generator(words)
+    search = search_options(words.temperature, words.top_k, words.top_p, words.seed)
+    messages: List[Dict[str, Any]] = [{"role": "system", "content": words.system}] if words.system else []
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if line.strip():
+            messages.append({"role": "user", "content": line})
+            messages.append({"role": "assistant", "content": answer(generator, messages, words.max_tokens, search)})
+
+
+def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int, search: Dict[str, Any]) -> str:
+    """Prints the answer while it is generated, and returns it; Ctrl-C ends it early."""
+    text = ""
+    try:
+        for piece in generator.generate(messages, max_tokens=max_tokens, **search):
+            print(piece, end="", flush=True)
+            text += str(piece)
+    except KeyboardInterrupt:
+        pass
+    except RuntimeError as error:  # of onnxruntime-genai, such as a conversation longer than the model's context
+        print("tessera chat: %s" % error, file=sys.stderr)
+    print(flush=True)
+    return text

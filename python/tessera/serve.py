@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera serve FOLDER --devices 2: an OpenAI-compatible endpoint for a generation folder.
+
+Requests that arrive together share the batches of onnxruntime-genai's Engine. It needs starlette and uvicorn
+(pip install "tessera-onnx[serve]")."""
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import uuid
+from concurrent.futures import Future
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from .chat import add_model_arguments, open_generator
+from .generation import Generator, is_chat, search_options
+
+MAX_BODY = 4 << 20
+EVENTS = 64  # events that the engine returns from one call
+
+
+class Request(NamedTuple):
+    """What a client asked for; `stop` are texts that end the answer."""
+
+    ids: List[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: Optional[int]
+    stop: List[str]
+
+
+class Batches:
+    """Generates for many requests together. One thread owns the engine and everything of it."""
+
+    def __init__(self, generator: Generator):
+        import onnxruntime_genai as genai
+        self._genai = genai
+        self._calls: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._answers: Dict[Any, queue.SimpleQueue] = {}  # by request of the engine
+        opened: "Future[None]" = Future()
+        threading.Thread(target=self._loop, args=(generator.model, opened), daemon=True, name="tessera serve").start()
+        opened.result()
+
+    def tokens(self, request: Request) -> Iterator[Tuple[Optional[int], str]]:
+        """Yields (token, reason); the reason is empty until the last one: "stop" or "length"."""
+        answer: queue.SimpleQueue = queue.SimpleQueue()
+        turn: List[Any] = []  # engine's request and turn, filled by the thread
+        self._calls.put(lambda: self._begin(request, answer, turn))
+        try:
+            while True:
+                found = answer.get()
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
+                if found[1]:
+                    turn.clear()
+                    return
+        finally:  # the client has gone, or the turn is over
+            self._calls.put(lambda: self._cancel(turn))
+
+    def _begin(self, request: Request, answer: queue.SimpleQueue, turn: List[Any]) -> None:
+        import numpy
+        try:
+            made = self._engine.create_request()
+            options = self._genai.TurnOptions(made)
+            options.set_max_generated_tokens(request.max_tokens)
+            options.set_do_sample(request.temperature > 0)
+            if request.temperature > 0:
+                options.set_temperature(request.temperature)
+                options.set_top_p(request.top_p)
+            if request.seed is not None:
+                options.set_seed(request.seed)
+            turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
+            self._answers[made] = answer
+        except RuntimeError as error:
+            answer.put(error)
+
+    def _cancel(self, turn: List[Any]) -> None:
+        if turn and turn[0] in self._answers:
+            turn[0].cancel_turn(turn[1])
+
+    def _loop(self, model: Any, opened: "Future[None]") -> None:
+        try:
+            self._engine = self._genai.Engine(model)
+            events = self._engine.create_event_buffer(EVENTS)
+        except (AttributeError, RuntimeError) as error:
+            opened.set_exception(error)
+            return
+        opened.set_result(None)
+        while True:
+            while not self._calls.empty() or not self._engine.has_pending_requests():
+                self._calls.get()()
+            try:
+                for event in self._engine.run(events):
+                    self._take(event)
+            except RuntimeError as error:  # it concerns all requests
+                for answer in self._answers.values():
+                    answer.put(error)
+                self._answers.clear()
+
+    def _take(self, event: Any) -> None:
+        flags, answer = int(event.flags), self._answers.get(event.request)
+        if answer is None:
+            return
+        kinds, reasons = self._genai.EngineEventFlags, self._genai.FinishReason
+        done = flags & (int(kinds.TURN_FINISHED) | int(kinds.FAILED))
+        reason = "" if not done else "length" if event.finish_reason in (reasons.MAX_GENERATED_TOKENS, reasons.MAX_SESSION_TOKENS) else "stop"
+        if flags & int(kinds.FAILED):
+            answer.put(RuntimeError("onnxruntime-genai failed: %s" % event.error_code))
+        else:
+            answer.put((event.token if flags & int(kinds.TOKEN) else None, reason))
+        if done:
+            del self._answers[event.request]
+            event.request.close()
+
+
+class OneByOne:
+    """Generates for one request after the other, for models that the engine does not support."""
+
+    def __init__(self, generator: Generator):
+        self._generator, self._lock = generator, threading.Lock()
+
+    def tokens(self, request: Request) -> Iterator[Tuple[Optional[int], str]]:
+        search = search_options(request.temperature, 0, request.top_p if request.temperature else 0, request.seed or 0)
+        with self._lock:
+            count = 0
+            for token in self._generator.generate(request.ids, max_tokens=request.max_tokens, **search):
+                count += 1
+                yield int(token), ""
+        yield None, "length" if count == request.max_tokens else "stop"
+
+
+def text_of(text: Any, tokens: Iterator[Tuple[Optional[int], str]], stop: List[str]) -> Iterator[Tuple[str, str]]:
+    """Pieces of text with the reason of the last one. A stop text is left out, so what may be its beginning is held back. (The
+    engine looks for stop texts in dynamic batches only, which few models support.)"""
+    held = ""
+    decode = text.decoder()
+    for token, reason in tokens:
+        held += decode(token) if token is not None and not (reason == "stop" and token in text.ends) else ""
+        at = min((held.find(s) for s in stop if s in held), default=-1)
+        if at >= 0:
+            yield held[:at], "stop"
+            return
+        keep = 0 if reason else max((n for s in stop for n in range(1, len(s)) if held.endswith(s[:n])), default=0)
+        yield held[:len(held) - keep], reason
+        held = held[len(held) - keep:]
+
+
+def read_request(body: Any, text: Any, chat: bool) -> Request:
+    """The request in a body of the API; raises ValueError with a message for the client."""
+    if not isinstance(body, dict):
+        raise ValueError("the body must be a JSON object")
+    prompt = body.get("messages" if chat else "prompt")
+    if chat and not is_chat(prompt):
+        raise ValueError("messages: a list of objects with role and content")
+    if not chat and not isinstance(prompt, str):
+        raise ValueError("prompt: one text")
+    if body.get("n", 1) != 1:
+        raise ValueError("n: only 1 is supported")
+    stop = body.get("stop") or []
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
+        raise ValueError("stop: a text or a list of texts")
+    number = lambda name, default, low, high: _number(body, name, default, low, high)
+    seed = body.get("seed")
+    return Request(text.encode(prompt), int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
+                   number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31)), stop)
+
+
+def _number(body: Dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError("%s: a number from %g to %g" % (name, low, high))
+    return value
+
+
+class Server:
+    """The routes: each takes a starlette request and returns a response."""
+
+    def __init__(self, generator: Generator, name: str):
+        self.name, self.text = name, generator.text
+        self.backend: Any
+        try:
+            self.backend = Batches(generator)
+        except (AttributeError, RuntimeError) as error:
+            print("tessera serve: requests run one after the other: %s" % error, file=sys.stderr)
+            self.backend = OneByOne(generator)
+
+    def app(self, hosts: List[str]) -> Any:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.routing import Route
+        routes = [Route("/v1/chat/completions", self.chat, methods=["POST"]), Route("/v1/completions", self.complete, methods=["POST"]),
+                  Route("/v1/models", self.models), Route("/health", self.health)]
+        # Without the check of Host, a page in a browser could reach a server on loopback by DNS rebinding.
+        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+
+    async def health(self, request: Any) -> Any:
+        return _json({"status": "ok"})
+
+    async def models(self, request: Any) -> Any:
+        return _json({"object": "list", "data": [{"id": self.name, "object": "model", "created": 0, "owned_by": "tessera"}]})
+
+    async def chat(self, request: Any) -> Any:
+        return await self._answer(request, True)
+
+    async def complete(self, request: Any) -> Any:
+        return await self._answer(request, False)
+
+    async def _answer(self, request: Any, chat: bool) -> Any:
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import StreamingResponse
+        try:
+            body = json.loads(await _read_body(request))
+            wanted = await run_in_threadpool(read_request, body, self.text, chat)
+        except (ValueError, RecursionError) as error:
+            return _json({"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}, 400)
+        if body.get("stream"):
+            return StreamingResponse(self._stream(wanted, chat), media_type="text/event-stream")
+        try:
+            return _json(await run_in_threadpool(self._whole, wanted, chat))
+        except RuntimeError as error:
+            return _json({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}, 500)
+
+    def _head(self, chat: bool, chunk: bool) -> Dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
+        return {"id": "%s-%s" % ("chatcmpl" if chat else "cmpl", uuid.uuid4().hex), "object": kind, "created": int(time.time()), "model": self.name}
+
+    def _whole(self, request: Request, chat: bool) -> Dict[str, Any]:
+        counted, count = self.backend.tokens(request), [0]
+
+        def tokens() -> Iterator[Tuple[Optional[int], str]]:
+            for token, reason in counted:
+                count[0] += token is not None
+                yield token, reason
+
+        pieces = list(text_of(self.text, tokens(), request.stop))
+        text, reason = "".join(piece for piece, _ in pieces), pieces[-1][1]
+        choice: Dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
+        choice.update({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
+        usage = {"prompt_tokens": len(request.ids), "completion_tokens": count[0], "total_tokens": len(request.ids) + count[0]}
+        return {**self._head(chat, False), "choices": [choice], "usage": usage}
+
+    def _stream(self, request: Request, chat: bool) -> Iterator[str]:
+        head = self._head(chat, True)
+        delta: Dict[str, Any] = {"role": "assistant"}
+        try:
+            for piece, reason in text_of(self.text, self.backend.tokens(request), request.stop):
+                part = {"delta": {**delta, "content": piece}} if chat else {"text": piece}
+                delta = {}
+                yield _event({**head, "choices": [{"index": 0, "finish_reason": reason or None, "logprobs": None, **part}]})
+            yield "data: [DONE]\n\n"
+        except RuntimeError as error:
+            yield _event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
+
+
+def _event(document: Dict[str, Any]) -> str:
+    return "data: %s\n\n" % json.dumps(document)
+
+
+def _json(document: Dict[str, Any], status: int = 200) -> Any:
+    from starlette.responses import JSONResponse
+    return JSONResponse(document, status_code=status)
+
+
+async def _read_body(request: Any) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise ValueError("the body is larger than %d bytes" % MAX_BODY)
+    return body
+
+
+def main(arguments: List[str]) -> None:
+    parser = argparse.ArgumentParser(prog="tessera serve", description="Serve a language model on several devices: an OpenAI-compatible "
+                                     "endpoint (/v1/chat/completions, /v1/completions, /v1/models). It has no authentication.")
+    add_model_arguments(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (default 8000)")
+    parser.add_argument("--name", help="model name in answers (default: the folder's name)")
+    words = parser.parse_args(arguments)
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError:
+        sys.exit("tessera serve: starlette or uvicorn is not installed: pip install starlette uvicorn")
+    generator = open_generator(words)
+    server = Server(generator, words.name or os.path.basename(os.path.abspath(words.folder)))
+    hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(words.host) else ["*"]
+    if hosts == ["*"]:
+        print("tessera serve: %s is reachable from other machines, and there is no authentication" % words.host, file=sys.stderr)
+    uvicorn.run(server.app(hosts), host=words.host, port=words.port, log_level="info")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
