@@ -27,7 +27,7 @@ def _generate_text(words: List[str]) -> None:
             print(piece, end="", flush=True)
         print()
     except (ImportError, OSError, RuntimeError, TesseraError, TypeError, ValueError) as error:
-        sys.exit("tessera generate: %s" % error)
+        chat.fail(error)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, NoReturn
 
 from .errors import TesseraError
 from .generation import Generator, search_options
+
+
+def fail(error: object) -> NoReturn:
+    """Ends the program with a message, and the exit code of the commands for wrong use."""
+    print("tessera: %s" % error, file=sys.stderr)
+    sys.exit(2)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +38,11 @@ def open_generator(words: argparse.Namespace) -> Generator:
     """The model of a command's arguments; ends the program with a message if it cannot be loaded."""
     options = {name: value for name, value in vars(words).items() if name in ("memory", "transport", "threads", "cache") and value is not None}
     if options and words.devices is None:
-        sys.exit("tessera: --%s needs --devices" % next(iter(options)))
+        fail("--%s needs --devices" % next(iter(options)))
     try:
         return Generator(words.folder, devices=words.devices, **options)
     except (ImportError, OSError, RuntimeError, TesseraError, ValueError) as error:
-        sys.exit("tessera: %s" % error)
+        fail(error)
 
 
 def main(arguments: List[str]) -> None:

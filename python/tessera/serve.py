@@ -17,7 +17,7 @@ import uuid
 from concurrent.futures import Future
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .chat import add_model_arguments, open_generator
+from .chat import add_model_arguments, fail, open_generator
 from .generation import Generator, is_chat, search_options
 
 MAX_BODY = 4 << 20
@@ -293,7 +293,7 @@ def main(arguments: List[str]) -> None:
         import starlette  # noqa: F401
         import uvicorn
     except ImportError:
-        sys.exit("tessera serve: starlette or uvicorn is not installed: pip install starlette uvicorn")
+        fail("serve needs starlette and uvicorn: pip install starlette uvicorn")
     generator = open_generator(words)
     server = Server(generator, words.name or os.path.basename(os.path.abspath(words.folder)))
     hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(words.host) else ["*"]

@@ -265,6 +265,19 @@ static int run_command(struct cli *cli, int argc, char **argv)
     return code;
 }
 
+// The Python package implements two further commands: they need onnxruntime-genai.
+static int unknown_command(const char *name)
+{
+    if (!strcmp(name, "chat") || !strcmp(name, "serve"))
+        fprintf(stderr,
+                "tessera: '%s' is a command of the Python package: pip install tessera-onnx\n",
+                name);
+    else
+        fprintf(stderr, "tessera: unknown command '%s' (`tessera --help` lists all)%s\n", name,
+                cli_did_you_mean(cli_near_command(name)));
+    return EXIT_USAGE;
+}
+
 int main(int argc, char **argv)
 {
     cli_streams();
@@ -282,11 +295,8 @@ int main(int argc, char **argv)
     bool help = !strcmp(argv[1], "help");
     const char *name = argv[1 + help];
     struct cli cli = {.command = find_command(name), .program = argv[0]};
-    if (!cli.command) {
-        fprintf(stderr, "tessera: unknown command '%s' (`tessera --help` lists all)%s\n", name,
-                cli_did_you_mean(cli_near_command(name)));
-        return EXIT_USAGE;
-    }
+    if (!cli.command)
+        return unknown_command(name);
     if (help)
         return end_output(help_command(cli.command));
     return run_command(&cli, argc, argv);

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text generation: tessera.Generator, tessera chat and tessera serve, compared with onnxruntime-genai on the unsharded folder.
+
+usage: test_generation.py BUILD"""
+import http.client
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+
+import harness
+from built import BUILD, ROOT, tessera
+
+TMP = tempfile.TemporaryDirectory(prefix="tessera-generation-")
+FOLDER = TMP.name + "/folder"
+ENV = dict(os.environ, PYTHONPATH=BUILD + "/python")
+IDS = [1, 7, 11]
+MESSAGES = [{"role": "user", "content": "Hello"}]
+PROGRAM = "import sys; from tessera import _command; _command.FOLDER = sys.argv.pop(1); _command.main()"
+
+
+def missing(*modules):
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    return "%s is not installed" % absent[0] if absent else None
+
+
+def make_folder():
+    """The tests' generation folder with a tokenizer of one letter per token."""
+    shutil.copytree(ROOT + "/tests/folders/genai_tiny", FOLDER)
+    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,-0123456")}
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
+                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
+                 "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
+    with open(FOLDER + "/tokenizer.json", "w") as f:
+        json.dump(tokenizer, f)
+
+
+def unsharded(ids, count):
+    import numpy
+    import onnxruntime_genai as genai
+    model = genai.Model(genai.Config(FOLDER))
+    parameters = genai.GeneratorParams(model)
+    parameters.set_search_options(max_length=len(ids) + count, do_sample=False)
+    generator = genai.Generator(model, parameters)
+    generator.append_tokens(numpy.array([ids], numpy.int32))
+    tokens = []
+    while not generator.is_done():
+        generator.generate_next_token()
+        tokens.append(int(generator.get_next_tokens()[0]))
+    return tokens
+
+
+def test_tokens_of_the_unsharded_folder():
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    want = unsharded(IDS, 20)
+    for devices in (None, 2, 3):
+        generator = tessera.Generator(FOLDER, devices=devices)
+        for _ in range(2):
+            assert list(generator.generate(IDS, max_tokens=20, do_sample=False)) == want, devices
+    assert list(tessera.generate(FOLDER, IDS, devices=2, max_tokens=20)) == want
+    assert list(tessera.generate(FOLDER, IDS, devices=2, max_tokens=0)) == []
+
+
+def test_own_loop_without_genai():
+    has_genai = tessera.generation.has_genai
+    try:
+        tessera.generation.has_genai = lambda folder: False
+        own = list(tessera.generate(FOLDER, IDS, devices=2, max_tokens=20))
+        try:
+            tessera.generate(FOLDER, MESSAGES)
+            raise AssertionError("no exception")
+        except TypeError as error:
+            assert "chat messages need onnxruntime-genai" in str(error)
+    finally:
+        tessera.generation.has_genai = has_genai
+    reason = missing("onnxruntime_genai")
+    assert reason or own == unsharded(IDS, 20), own
+    return reason
+
+
+def test_threads_share_a_generator():
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    generator, found = tessera.Generator(FOLDER, devices=2), {}
+    prompts = [[1, 7 + k] for k in range(3)]
+    threads = [threading.Thread(target=lambda k=k: found.update({k: list(generator.generate(prompts[k], max_tokens=12, do_sample=False))})) for k in range(3)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert [found.get(k) for k in range(3)] == [unsharded(p, 12) for p in prompts]
+
+
+def test_chat():
+    reason = missing("onnxruntime_genai", "tokenizers")
+    if reason:
+        return reason
+    words = ["chat", FOLDER, "--devices", "2", "--max-tokens", "8"]
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="Hello\n\nHello\n", capture_output=True, text=True, env=ENV, timeout=120)
+    first = "".join(tessera.generate(FOLDER, MESSAGES, devices=2, max_tokens=8))
+    lines = ran.stdout.splitlines()
+    assert ran.returncode == 0 and lines[0] == first and len(lines) >= 2, ran
+    for words, hint in ((["chat", TMP.name + "/none"], "none"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices")):
+        ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="", capture_output=True, text=True, env=ENV, timeout=120)
+        assert ran.returncode == 2 and hint in ran.stderr and "Traceback" not in ran.stderr, ran
+
+
+class Server:
+    """tessera serve on a free port of the loopback address."""
+
+    def __enter__(self):
+        words = ["serve", FOLDER, "--devices", "2", "--port", "0", "--name", "tiny"]
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stderr=subprocess.PIPE, text=True, env=ENV)
+        said = []
+        for line in self.process.stderr:
+            said.append(line)
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found.group(1))
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
+                return self
+        raise AssertionError("".join(said))
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, path, body=None, host="localhost"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request("GET" if body is None else "POST", path, data, {"Content-Type": "application/json", "Host": host})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def content(self, **body):
+        status, text = self.ask("/v1/chat/completions", dict(dict(model="tiny", messages=MESSAGES, max_tokens=8), **body))
+        assert status == 200, (status, text)
+        choice = json.loads(text)["choices"][0]
+        return choice["message"]["content"], choice["finish_reason"]
+
+
+def streamed(text):
+    events = [line[len("data: "):] for line in text.split("\n\n") if line]
+    assert events[-1] == "[DONE]", events[-1]
+    return "".join(json.loads(e)["choices"][0]["delta"]["content"] for e in events[:-1])
+
+
+BAD_BODIES = (b"", b"{", b"[]", b"1", b'{"messages": 5}', b'{"messages": []}', b'{"messages": [5]}', b"[" * 100000,
+              json.dumps(dict(messages=MESSAGES, max_tokens=-1)).encode(), json.dumps(dict(messages=MESSAGES, max_tokens="5")).encode(),
+              json.dumps(dict(messages=MESSAGES, stop=5)).encode(), json.dumps(dict(messages=MESSAGES, temperature=-1)).encode(),
+              json.dumps(dict(messages=MESSAGES, n=2)).encode(), b" " * (5 << 20))
+
+
+def test_serve():
+    reason = missing("onnxruntime_genai", "tokenizers", "starlette", "uvicorn")
+    if reason:
+        return reason
+    want = "".join(tessera.generate(FOLDER, MESSAGES, devices=2, max_tokens=8))
+    with Server() as server:
+        assert json.loads(server.ask("/v1/models")[1])["data"][0]["id"] == "tiny"
+        assert server.content() == (want, "length")
+        assert streamed(server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=8, stream=True))[1]) == want
+        assert server.content(stop=[want[3:5]]) == (want[:want.index(want[3:5])], "stop")
+        assert json.loads(server.ask("/v1/completions", dict(prompt="Hello", max_tokens=8))[1])["choices"][0]["text"] == want
+        for body in BAD_BODIES:
+            status, text = server.ask("/v1/chat/completions", body)
+            assert status == 400 and json.loads(text)["error"]["message"], (body[:60], status, text)
+        assert server.ask("/v1/models", host="example.org")[0] == 400, "another Host"
+        gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        gone.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, max_tokens=40, stream=True)))
+        gone.getresponse().read(10)
+        gone.close()
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(server.content())) for _ in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert found == [(want, "length")] * 4, found
+
+
+make_folder()
+harness.run_functions(globals())
+harness.finish()
