@@ -10,6 +10,7 @@
 #include "transport/transport.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 // ---- the ranks ---------------------------------------------------------------------------------
 
@@ -151,6 +152,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 {
     struct fused *fused = (struct fused *)info;
     (void)state;
+    if (fused->process != getpid())
+        return fused->provider->factory->api.ort->CreateStatus(
+            ORT_FAIL, "Tessera: the session was opened before a fork: open a new one in the child");
     pthread_mutex_lock(&fused->lock);
     OrtStatus *failed = run(fused, context);
     pthread_mutex_unlock(&fused->lock);
@@ -231,7 +235,8 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
                                     .CreateState = create_state,
                                     .Compute = compute,
                                     .ReleaseState = release_state},
-                            .provider = provider};
+                            .provider = provider,
+                            .process = getpid()};
     tsr__arena_init(&fused->arena, provider->session);
     pthread_mutex_init(&fused->lock, NULL);
     *out = fused;
@@ -250,7 +255,7 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
 
 void tsr__ep_fused_free(struct fused *fused)
 {
-    if (!fused)
+    if (!fused || fused->process != getpid())
         return;
     close_ranks(fused);
     tsr__temporary_remove(fused->parts.temporary);

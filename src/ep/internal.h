@@ -99,6 +99,7 @@ struct fused {
     struct parts parts;
     const char **inputs, **outputs; // names, in the order of the node
     size_t n_inputs, n_outputs;
+    pid_t process;         // that created it; its ranks do not exist in a forked child
     pthread_mutex_t lock;  // one run at a time
     tsr_job *job;          // ranks that are threads; NULL: to be opened
     struct served *served; // ranks that are processes; NULL: to be opened

@@ -8,11 +8,20 @@
 // check it again.
 #include "runtime/job.h"
 
+#include <unistd.h>
+
 // A caller's mistake in the order of calls: a finding and TSR_USAGE; the job is as it was before.
 static tsr_status wrong_order(tsr_job *job, const char *text)
 {
     return tsr__run_refuse(job->session, DIAG_run_order, NULL, "take results with tsr_job_wait",
                            text);
+}
+
+static tsr_status opened_before_fork(tsr_job *job)
+{
+    return tsr__run_refuse(job->session, DIAG_run_order, NULL,
+                           "open a new job in the child process",
+                           "the job was opened before a fork");
 }
 
 // ---- opening -----------------------------------------------------------------------------------
@@ -104,6 +113,8 @@ static tsr_status remember(tsr_job *job, tsr_status st)
 // RUN_SLOTS, so slots of runs under way are never shared.
 static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
+    if (job->process != getpid())
+        return opened_before_fork(job);
     if (job->runs_started - job->runs_collected == RUN_SLOTS)
         return wrong_order(job, "too many runs are under way");
     return remember(job, job->kind->start(job, inputs, form));
@@ -137,6 +148,8 @@ static tsr_status places_fit(const tsr_job *job, tsr_tensors *const *outputs, en
 // Ends the oldest run under way.
 static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
+    if (job->process != getpid())
+        return opened_before_fork(job);
     if (job->runs_started == job->runs_collected)
         return nothing_under_way(job);
     tsr_status st = tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form);

@@ -69,6 +69,7 @@ struct rank_thread {
 struct tsr_job {
     const struct job_kind *kind; // NULL: not chosen yet
     tsr_session *session;
+    pid_t process; // that opened it; a forked child has its memory, but not its threads
     tsr_run_options options;
     struct arena arena;
     struct engine *engine;

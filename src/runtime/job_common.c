@@ -4,6 +4,7 @@
 #include "runtime/job.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 // Everything is zero but what every job needs for tsr_job_close. *out is set before the options are
 // checked: the caller closes the job in both cases.
@@ -14,6 +15,7 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
         return TSR_NOMEM;
     memset(job, 0, sizeof *job);
     job->session = session;
+    job->process = getpid();
     tsr__arena_init(&job->arena, session);
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->change, NULL);
@@ -28,7 +30,8 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
 // profiles and use the arena. Then the rest goes in the reverse order of its making.
 void tsr_job_close(tsr_job *job)
 {
-    if (!job)
+    if (!job ||
+        job->process != getpid()) // ranks and files of a forked child's job are its parent's
         return;
     if (job->kind)
         job->kind->close(job);
