@@ -5,9 +5,11 @@ them. ONNX Runtime's telemetry is off.
 usage: test_exits.py BUILD"""
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import harness
 
@@ -16,25 +18,20 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MODEL = ROOT + "/tests/models/bert_tiny/model.onnx"
 LIMIT_S = 60
 
-# The program's arguments: the model, when it ends ("sharding", "idle"), and how.
+# The program's arguments: the model, and how it ends.
 PROGRAM = r'''
 import os, signal, sys
-import numpy as np, tessera
-model, when, how = sys.argv[1:4]
-def end():
-    print("ends with", [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("tessera")], flush=True)
-    if how == "exception": raise RuntimeError("meant")
-    if how == "sys.exit": sys.exit(0)
-    if how == "os._exit": os._exit(0)
-    if how.startswith("SIG"): os.kill(os.getpid(), getattr(signal, how))
-write = tessera.Model.partition
-def partition(self, *arguments, **options):
-    write(self, *arguments, **options)
-    end()
-if when == "sharding": tessera.Model.partition = partition
-session = tessera.InferenceSession(model, devices=2)
+import numpy as np, tessera, onnxruntime
+model, how = sys.argv[1:3]
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1  # a child of fork hangs at exit while onnxruntime destroys the threads that it does not have
+session = tessera.InferenceSession(model, options, devices=2)
 session.run(None, {v.name: np.ones((2, 9), np.int64) for v in session.get_inputs()})
-if when == "idle": end()
+print("ends with", [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("tessera")], flush=True)
+if how == "exception": raise RuntimeError("meant")
+if how == "sys.exit": sys.exit(0)
+if how == "os._exit": os._exit(0)
+if how.startswith("SIG"): os.kill(os.getpid(), getattr(signal, how))
 '''
 # A child of a program with an open session ends as programs do.
 FORKS = PROGRAM + r'''
@@ -44,11 +41,26 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 '''
 
 
-def run(program, tmp, *arguments, **variables):
+def environment(tmp, **variables):
     env = dict(os.environ, TMPDIR=tmp, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python", **variables)
     if "ORT_DISABLE_TELEMETRY" not in variables:
         env.pop("ORT_DISABLE_TELEMETRY", None)
-    return subprocess.run([sys.executable, "-c", program, MODEL, *arguments], env=env, capture_output=True, text=True, timeout=LIMIT_S)
+    return env
+
+
+def run(program, tmp, *arguments, **variables):
+    return subprocess.run([sys.executable, "-c", program, MODEL, *arguments], env=environment(tmp, **variables), capture_output=True, text=True,
+                          timeout=LIMIT_S)
+
+
+def end_while_sharding(tmp, number):
+    """Sends the signal as soon as the program has a temporary folder; returns its exit status."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, MODEL, "normal"], env=environment(tmp), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not left(tmp):
+            time.sleep(0.0002)
+        process.send_signal(number)
+        return process.wait(LIMIT_S)
 
 
 def left(tmp):
@@ -56,29 +68,27 @@ def left(tmp):
 
 
 def test_ends_that_remove_everything():
-    for when, hows in (("sharding", ("normal", "exception", "sys.exit", "SIGINT")),
-                       ("idle", ("normal", "exception", "sys.exit", "SIGINT", "SIGTERM", "os._exit", "SIGKILL"))):
-        for how in hows:
-            with tempfile.TemporaryDirectory() as tmp:
-                ran = run(PROGRAM, tmp, when, how)
-                assert "ends with" in ran.stdout, (when, how, ran)
-                assert when == "idle" or "tessera-work" in ran.stdout, (when, how, ran)
-                assert not left(tmp), (when, how, left(tmp), ran)
-
-
-def test_kills_are_swept_by_the_next_program():
-    for how in ("SIGTERM", "os._exit", "SIGKILL"):
+    for how in ("normal", "exception", "sys.exit", "SIGINT", "SIGTERM", "os._exit", "SIGKILL"):
         with tempfile.TemporaryDirectory() as tmp:
-            run(PROGRAM, tmp, "sharding", how)
-            assert left(tmp), how
-            ran = run(PROGRAM, tmp, "idle", "normal")
-            assert ran.returncode == 0 and not left(tmp), (how, left(tmp), ran)
+            ran = run(PROGRAM, tmp, how)
+            assert "ends with []" in ran.stdout and not left(tmp), (how, left(tmp), ran)
+
+
+def test_ends_while_sharding():
+    """An interrupted program removes its folder; the folder of a killed one is removed by the next program."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with tempfile.TemporaryDirectory() as tmp:
+            status = end_while_sharding(tmp, number)
+            assert status != 0, "the program ended before the signal"
+            assert bool(left(tmp)) == (number != signal.SIGINT), (number, left(tmp))
+            ran = run(PROGRAM, tmp, "normal")
+            assert ran.returncode == 0 and not left(tmp), (number, left(tmp), ran)
 
 
 def test_telemetry_is_off():
     """ONNX Runtime with telemetry writes $TMPDIR/.ses, and hangs forked children at exit."""
     with tempfile.TemporaryDirectory() as tmp:
-        ran = run(FORKS, tmp, "idle", "normal")
+        ran = run(FORKS, tmp, "normal")
         assert ran.returncode == 0 and os.listdir(tmp) == [], (os.listdir(tmp), ran)
     with tempfile.TemporaryDirectory() as tmp:
         ran = run("import os, tessera; print(os.environ['ORT_DISABLE_TELEMETRY'])", tmp, ORT_DISABLE_TELEMETRY="0")
@@ -90,9 +100,7 @@ def test_no_host_is_looked_up():
         return "strace is not installed"
     with tempfile.TemporaryDirectory() as tmp:
         traced = ["strace", "-f", "-qq", "-e", "trace=connect,sendto,openat", "-o", tmp + "/trace", sys.executable]
-        env = dict(os.environ, TMPDIR=tmp, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python")
-        env.pop("ORT_DISABLE_TELEMETRY", None)
-        ran = subprocess.run([*traced, "-c", PROGRAM, MODEL, "idle", "normal"], env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        ran = subprocess.run([*traced, "-c", PROGRAM, MODEL, "normal"], env=environment(tmp), capture_output=True, text=True, timeout=LIMIT_S)
         if ran.returncode and "ptrace" in ran.stderr:
             return "this container does not allow strace"
         with open(tmp + "/trace", errors="replace") as trace:
