@@ -5,6 +5,8 @@
 // in memory, replaced weights) it is written from the graph of ONNX Runtime first.
 #include "ep/internal.h"
 
+#include <stdlib.h>
+
 #include <unistd.h>
 
 #include "tessera_cli.h"
@@ -12,7 +14,7 @@
 
 static tsr_status temporary_folder(struct provider *provider, struct temporary **out)
 {
-    return tsr__temporary_folder(provider->session, NULL, "ep", out);
+    return tsr__temporary_folder(provider->session, getenv("TMPDIR"), "ep", out);
 }
 
 // ---- the model ---------------------------------------------------------------------------------
