@@ -53,7 +53,7 @@ class PartitionSession:
         self._job = ctypes.c_void_p()
         self._under_way: List[Tensors] = []  # inputs of the runs under way; the session's thread changes it
         self._opening = threading.Lock()
-        self._manifest: Optional[Dict[str, List[Value]]] = None
+        self._manifest: Dict[str, List[Value]] = {}
         self._folder = os.fspath(folder)
         self.session = group.session if group else Session()
         try:
@@ -65,6 +65,7 @@ class PartitionSession:
     def _open(self) -> None:
         self.session.open_engine()
         self._open_job()
+        self._manifest = read_ports(self.session, self._folder)
 
     def _open_job(self) -> None:
         self.session.status(library.tsr_job_open(self.session.handle, os.fsencode(self._folder), ctypes.byref(self._options),
@@ -82,8 +83,6 @@ class PartitionSession:
 
     def _ports(self, which: str) -> List[Value]:
         """Inputs or outputs of the unsharded model, from the partition's manifest."""
-        if self._manifest is None:
-            self._manifest = self.session.do(lambda: read_ports(self.session, self._folder))
         return self._manifest[which]
 
     # ---- running

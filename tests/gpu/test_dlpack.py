@@ -10,7 +10,6 @@ BUILD, STANDIN = map(os.path.abspath, sys.argv[1:3])
 os.environ.update(TESSERA_LIBRARY=BUILD + "/libtessera.so", TESSERA_CUDA=STANDIN)
 sys.path.insert(0, BUILD + "/python")
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 import tessera
@@ -20,6 +19,7 @@ from tessera.tensors import Tensors
 import harness
 
 CUDA, CPU = 2, 1
+TMP = tempfile.TemporaryDirectory(prefix="tessera-dlpack-")
 case = harness.check
 driver = ctypes.CDLL(STANDIN)
 
@@ -123,9 +123,9 @@ def open_on(devices, transport="threads"):
     model = tessera.load(MODEL)
     model.add_config("c", devices)
     model.shard("add", "y", "{2,1:0,1}")
-    with tempfile.TemporaryDirectory() as folder:  # an open session does not need it
-        model.partition(folder + "/parts")
-        return tessera.PartitionSession(folder + "/parts", transport=transport)
+    folder = tempfile.mkdtemp(dir=TMP.name) + "/parts"
+    model.partition(folder)
+    return tessera.PartitionSession(folder, transport=transport)
 
 
 def run(devices, feed, transport="threads", out=None):

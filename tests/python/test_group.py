@@ -33,7 +33,7 @@ with tessera.Group(rank=rank, ranks=ranks, meet=folder) as group:
     try:
         tessera.PartitionSession(model, group=group)
     except tessera.TesseraError as error:
-        assert "not a partition" in str(error), error
+        assert "Not a directory" in str(error), error
     else:
         raise AssertionError("a model is no partition")
 for wrong in ({"rank": 1}, {"rank": 2, "ranks": 2}):
