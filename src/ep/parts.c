@@ -4,6 +4,7 @@
 // The model is read from its file if the file has what ONNX Runtime has loaded. Otherwise (a model
 // in memory, replaced weights) it is written from the graph of ONNX Runtime first.
 #include "ep/internal.h"
+#include "ir/ir.h"
 
 #include <stdlib.h>
 
@@ -34,8 +35,10 @@ static tsr_status load_file(struct provider *provider, const OrtGraph *graph, ts
     st = tsr_model_load(session, path, out);
     if (st == TSR_OK)
         st = tsr__ep_graph_matches(session, api, graph, *out, &matches);
-    if (st == TSR_OK && matches)
+    if (st == TSR_OK && matches) {
+        tsr__graph_drop_defaults(tsr_model_graph(*out)); // the node has them as inputs
         return TSR_OK;
+    }
     tsr_model_free(*out);
     *out = NULL;
     return st;

@@ -282,6 +282,23 @@ static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type,
     return value;
 }
 
+void tsr__graph_drop_defaults(tsr_graph *graph)
+{
+    size_t kept = 0;
+    if (tsr_model_ir_version(graph->model) < 4)
+        return;
+    for (size_t i = 0; i < graph->initializers.n; i++) {
+        tsr_value *value = graph->initializers.at[i];
+        if (value->flags & V_INPUT)
+            value->tensor = NULL;
+        else
+            graph->initializers.at[kept++] = value;
+    }
+    if (kept < graph->initializers.n)
+        tsr__touch_graph(graph, G_INITIALIZERS);
+    graph->initializers.n = kept;
+}
+
 // True, with a diagnostic, if n bytes do not match the shape. A tensor on the stack computes the
 // size.
 static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,

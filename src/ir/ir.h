@@ -115,6 +115,9 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length);
+// Removes the initializers of values that are also inputs: defaults that callers may override.
+// Models before version 4 have none: they list all constants as inputs.
+void tsr__graph_drop_defaults(tsr_graph *graph);
 // Copies an initializer of any encoding. External data becomes a view of its bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
 // Copies a type, also of sequences, optionals and maps.
