@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // claim.c - decides whether the provider takes a graph: all of its nodes, or none.
 //
-// ONNX Runtime asks for subgraphs first, then for the main graph. If the model has functions, it
-// asks once before it has inlined them and once afterwards; claimed calls would not be inlined, so
-// they are declined the first time.
-#include "ep/internal.h"
+// ONNX Runtime asks for subgraphs first, then for the main graph. The provider takes a subgraph
+// with the node that contains it, so that only the main graph is checked, with its subgraphs.
+//
+// A node of an unknown domain calls a function of the model, or is a custom operator of the
+// application; the graph does not tell which. Such a graph is declined. ONNX Runtime then inlines
+// the functions, one level at a time, and asks again. A custom operator stays.
+#include "ep/graph.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 
 // Domains of operators that every ONNX Runtime has.
 static const char *const known_domains[] = {
@@ -29,24 +33,78 @@ static OrtStatus *kind_of(const OrtApi *ort, const OrtValueInfo *value, int *out
     return ort->GetOnnxTypeFromTypeInfo(type, out);
 }
 
-// Why the node is declined, or "". A call of a function that is not inlined yet sets *has_calls.
-static OrtStatus *check_node(struct claim *claim, const OrtNode *node)
+// Attributes of some types (TypeProto of Optional) exist only in the file.
+static OrtStatus *check_attributes(struct claim *claim, const OrtNode *node, const char *op)
+{
+    const OrtApi *ort = claim->api->ort;
+    size_t n = 0;
+    TRY(ort->Node_GetNumAttributes(node, &n));
+    const OrtOpAttr **attributes = ARENA_ARRAY(claim->arena, const OrtOpAttr *, n + 1);
+    if (!attributes)
+        return ort->CreateStatus(ORT_FAIL, "out of memory");
+    TRY(ort->Node_GetAttributes(node, attributes, n));
+    for (size_t i = 0; i < n; i++) {
+        const char *name = "";
+        int type = 0;
+        OrtStatus *failed = ort->OpAttr_GetType(attributes[i], &type);
+        if (!failed)
+            continue;
+        ort->ReleaseStatus(failed);
+        TRY(ort->OpAttr_GetName(attributes[i], &name));
+        tsr__ep_decline(claim, "the attribute %s of %s cannot be read from ONNX Runtime", name, op);
+    }
+    return NULL;
+}
+
+static OrtStatus *check_operator(struct claim *claim, const OrtNode *node, int depth)
 {
     const OrtApi *ort = claim->api->ort;
     const char *domain = "", *op = "", *provider = NULL;
-    int version = 0;
     TRY(ort->Node_GetDomain(node, &domain));
     TRY(ort->Node_GetOperatorType(node, &op));
     TRY(ort->Node_GetEpName(node, &provider));
     if (provider && *provider && strcmp(provider, EP_NAME) != 0)
         tsr__ep_decline(claim, "%s takes part of the model (operator %s)", provider, op);
-    if (is_known_domain(domain))
-        return NULL;
-    TRY(ort->Node_GetSinceVersion(node, &version));
-    if (version < 0)
-        claim->has_calls = true;
-    else
+    if (!is_known_domain(domain)) {
+        claim->has_unknown = true;
         tsr__ep_decline(claim, "%s:%s is a custom operator of the application", domain, op);
+    } else if (depth == 0) {
+        claim->known = node;
+    }
+    return claim->has_file ? NULL : check_attributes(claim, node, op);
+}
+
+static OrtStatus *check_nodes(struct claim *claim, const OrtNode *const *nodes, size_t n,
+                              int depth);
+
+static OrtStatus *check_subgraphs(struct claim *claim, const OrtNode *node, int depth)
+{
+    struct graph_reader reader = {claim->api->ort, claim->arena};
+    size_t n = 0;
+    TRY(reader.api->Node_GetNumSubgraphs(node, &n));
+    if (n == 0)
+        return NULL;
+    const OrtGraph **graphs = ARENA_ARRAY(claim->arena, const OrtGraph *, n);
+    const char **names = ARENA_ARRAY(claim->arena, const char *, n);
+    if (!graphs || !names)
+        return tsr__ep_no_memory(&reader);
+    TRY(reader.api->Node_GetSubgraphs(node, graphs, n, names));
+    for (size_t i = 0; i < n; i++) {
+        struct graph_nodes nodes;
+        TRY(tsr__ep_graph_nodes(&reader, graphs[i], &nodes));
+        TRY(check_nodes(claim, nodes.at, nodes.n, depth + 1));
+    }
+    return NULL;
+}
+
+static OrtStatus *check_nodes(struct claim *claim, const OrtNode *const *nodes, size_t n, int depth)
+{
+    if (depth > GRAPH_DEPTH)
+        tsr__ep_decline(claim, "subgraphs are nested more than %d times", GRAPH_DEPTH);
+    for (size_t i = 0; i < n && depth <= GRAPH_DEPTH; i++) {
+        TRY(check_operator(claim, nodes[i], depth));
+        TRY(check_subgraphs(claim, nodes[i], depth));
+    }
     return NULL;
 }
 
@@ -83,17 +141,13 @@ void tsr__ep_decline(struct claim *claim, const char *format, ...)
     va_end(arguments);
 }
 
-OrtStatus *tsr__ep_check_nodes(struct claim *claim)
-{
-    for (size_t i = 0; i < claim->n_nodes; i++)
-        TRY(check_node(claim, claim->nodes[i]));
-    return NULL;
-}
-
 OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph)
 {
     const OrtApi *ort = claim->api->ort;
+    const char *path = NULL;
     size_t n_inputs = 0, n_outputs = 0;
+    TRY(ort->Graph_GetModelPath(graph, &path));
+    claim->has_file = path && path[0] && access(path, R_OK) == 0;
     TRY(ort->Graph_GetNumInputs(graph, &n_inputs));
     TRY(ort->Graph_GetNumOutputs(graph, &n_outputs));
     const OrtValueInfo **values =
@@ -106,5 +160,5 @@ OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph)
         TRY(check_input(claim, values[i]));
     for (size_t i = 0; i < n_outputs; i++)
         TRY(check_output(claim, values[n_inputs + i]));
-    return tsr__ep_check_nodes(claim);
+    return check_nodes(claim, claim->nodes, claim->n_nodes, 0);
 }

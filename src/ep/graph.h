@@ -9,6 +9,7 @@
 #include "ep/internal.h"
 
 #define GRAPH_MAX_RANK 64 // dimensions of a tensor; larger ranks are refused
+#define GRAPH_DEPTH    20 // of nested subgraphs; wire.h limits the nesting of messages
 
 struct graph_reader {
     const OrtApi *api;

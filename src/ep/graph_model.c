@@ -24,7 +24,6 @@
 #define DATA_NAME    "tessera-constants.data"
 #define DATA_ALIGN   64
 #define INLINE_BYTES 1024 // smaller constants are stored in model.onnx
-#define GRAPH_DEPTH  20   // of nested subgraphs; wire.h limits the nesting of messages
 #define IR_VERSION   4    // first version in which constants need not be inputs
 
 struct model_writer {
@@ -353,7 +352,12 @@ static OrtStatus *write_attribute(struct model_writer *writer, const struct attr
     tsr_attr_kind kind = TSR_ATTR_GRAPH;
     OrtStatus *status = NULL;
     if (!attribute->graph) {
-        TRY(writer->reader.api->OpAttr_GetType(attribute->attr, &type));
+        OrtStatus *unknown = writer->reader.api->OpAttr_GetType(attribute->attr, &type);
+        if (unknown) {
+            writer->reader.api->ReleaseStatus(unknown);
+            return tsr__ep_refuse(&writer->reader, "the attribute %s cannot be read",
+                                  attribute->name);
+        }
         kind = type > 0 && type < (int)TSR_COUNT(kinds) ? kinds[type] : TSR_ATTR_UNDEFINED;
         if (kind == TSR_ATTR_UNDEFINED) // undefined, or a graph, which is in the list of subgraphs
             return NULL;
@@ -474,8 +478,8 @@ static OrtStatus *write_inner_values(struct model_writer *writer, const OrtNode 
     return NULL;
 }
 
-// Models before version 4 list all constants as inputs. Those of later versions are inputs only if
-// a caller may override them.
+// Models before version 4 list all constants as inputs; they are not. In later versions an
+// initializer that is an input is a default, which ONNX Runtime passes if the caller gives no value.
 static OrtStatus *write_inputs(struct model_writer *writer, const OrtGraph *graph)
 {
     struct graph_values inputs;
@@ -503,8 +507,12 @@ static OrtStatus *write_graph(struct model_writer *writer, const OrtGraph *graph
     TRY(reader->api->Graph_GetName(graph, &name));
     tsr__rope_bytes(&writer->rope, F_GRAPH_NAME, str_of(name[0] ? name : "graph"));
     TRY(tsr__ep_graph_initializers(reader, graph, &initializers));
-    for (size_t i = 0; i < initializers.n; i++)
-        TRY(write_initializer(writer, initializers.at[i]));
+    for (size_t i = 0; i < initializers.n; i++) {
+        bool is_default = false;
+        TRY(reader->api->ValueInfo_IsOptionalGraphInput(initializers.at[i], &is_default));
+        if (!is_default || depth > 0)
+            TRY(write_initializer(writer, initializers.at[i]));
+    }
     TRY(write_inputs(writer, graph));
     TRY(tsr__ep_graph_outputs(reader, graph, &outputs));
     for (size_t i = 0; i < outputs.n; i++)

@@ -62,6 +62,8 @@ struct provider {
     struct ep_options options;
     tsr_status options_status; // of reading them; the diagnostics are in the session
     char reason[256];          // why the graph cannot be taken; "": it can
+    // The first run logs the reason: it was not known yet whether an operator is a function.
+    bool logs_at_run;
     pthread_mutex_t lock;
     struct active_run runs[EP_MAX_RUNS]; // under the lock, also:
     size_t n_runs;                       // may be greater; the others are not listed
@@ -73,9 +75,11 @@ struct claim {
     struct arena *arena;
     const OrtNode **nodes; // of the graph
     size_t n_nodes;
-    bool has_context; // an EPContext node of this provider
-    bool has_calls;   // of functions, which ONNX Runtime inlines before it asks again
-    char reason[256]; // why not; "": they can
+    bool has_context;     // an EPContext node of this provider
+    bool has_file;        // the model has one
+    bool has_unknown;     // an operator of an unknown domain: a function or a custom operator
+    const OrtNode *known; // a node of the main graph with a known operator; NULL: none
+    char reason[256];     // why not; "": they can
 };
 
 // Where the partition of a fused node comes from.
@@ -128,9 +132,8 @@ void tsr__ep_options_free(struct ep_options *options);
 
 // ---- claim.c
 void tsr__ep_decline(struct claim *claim, const char *format, ...) TSR_PRINTF(2, 3);
-// Checks inputs, outputs and nodes; the first problem is the claim's reason.
+// Checks inputs, outputs and nodes of a main graph; the first problem is the claim's reason.
 OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph);
-OrtStatus *tsr__ep_check_nodes(struct claim *claim);
 
 // ---- parts.c
 // Plans and partitions the graph as the options of the provider say.

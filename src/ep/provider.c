@@ -45,6 +45,13 @@ void tsr__ep_log(const struct provider *provider, int level, const char *message
         ort->ReleaseStatus(failed);
 }
 
+static void log_reason(const struct provider *provider, const char *reason)
+{
+    char message[400];
+    snprintf(message, sizeof message, "the model is not sharded: %s", reason);
+    tsr__ep_log(provider, ORT_LOG_WARNING, message);
+}
+
 // Warnings of the session go to the log; they are removed.
 static void log_warnings(struct provider *provider)
 {
@@ -90,10 +97,20 @@ static OrtStatus *claim_contexts(struct claim *claim, OrtEpGraphSupportInfo *inf
     return NULL;
 }
 
+// Claims nodes so that Compile is called and fails. Calls of functions are not claimed: ONNX Runtime
+// would not inline them.
+static OrtStatus *fuse_to_fail(struct claim *claim, OrtEpGraphSupportInfo *info)
+{
+    if (claim->has_unknown) {
+        claim->nodes = &claim->known;
+        claim->n_nodes = claim->known ? 1 : 0;
+    }
+    return claim->n_nodes ? fuse_all(claim, info) : NULL;
+}
+
 static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, const OrtGraph *graph,
                               OrtEpGraphSupportInfo *info)
 {
-    char message[400];
     const OrtNode *parent = NULL;
     TRY(read_nodes(claim, graph));
     TRY(claim->api->ort->Graph_GetParentNode(graph, &parent));
@@ -105,15 +122,13 @@ static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, co
     if (provider->options_status != TSR_OK) // which Compile reports
         return parent ? NULL : fuse_all(claim, info);
     if (parent) // a subgraph: taken with the main graph, or not at all
-        return tsr__ep_check_nodes(claim);
-    TRY(tsr__ep_check_graph(claim, graph));
-    if (claim->has_calls)
         return NULL;
+    TRY(tsr__ep_check_graph(claim, graph));
     if (!claim->reason[0])
         return fuse_all(claim, info);
-    snprintf(message, sizeof message, "the model is not sharded: %s", claim->reason);
-    tsr__ep_log(provider, ORT_LOG_WARNING, message);
-    return provider->options.strict ? fuse_all(claim, info) : NULL;
+    if (!claim->has_unknown)
+        log_reason(provider, claim->reason);
+    return provider->options.strict ? fuse_to_fail(claim, info) : NULL;
 }
 
 static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *info)
@@ -122,9 +137,9 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     struct arena arena;
     struct claim claim = {.api = &provider->factory->api, .arena = &arena};
     tsr__arena_init(&arena, provider->session);
-    memcpy(claim.reason, provider->reason, sizeof claim.reason);
     OrtStatus *status = claim_graph(provider, &claim, graph, info);
     memcpy(provider->reason, claim.reason, sizeof claim.reason);
+    provider->logs_at_run = claim.has_unknown;
     tsr__arena_free(&arena);
     return status;
 }
@@ -178,6 +193,9 @@ static OrtStatus *on_run_start(OrtEp *ep, const OrtRunOptions *options)
     if (provider->n_runs < EP_MAX_RUNS)
         provider->runs[provider->n_runs] = (struct active_run){pthread_self(), options};
     provider->n_runs++;
+    if (provider->logs_at_run)
+        log_reason(provider, provider->reason);
+    provider->logs_at_run = false;
     pthread_mutex_unlock(&provider->lock);
     return NULL;
 }
