@@ -187,6 +187,19 @@ double tsr__count_experts(const struct sized_node *sized)
     return 2 * tokens * attribute(sized, "k", 1) * each;
 }
 
+// com.microsoft QMoE: the same with weights of 2, 4 or 8 bits, packed into bytes.
+double tsr__count_packed_experts(const struct sized_node *sized)
+{
+    struct shape x = tsr__sized_input(sized, 0);
+    double tokens = elements(x) / (dim(x, -1) > 0 ? dim(x, -1) : 1), bytes = 0;
+    double bits = attribute(sized, "expert_weight_bits", 4);
+    for (size_t i = 2; i <= 8; i += 3) {
+        struct shape layer = tsr__sized_input(sized, i);
+        bytes += layer.rank == 3 ? tsr__shape_product(layer, 1) : 0;
+    }
+    return bits > 0 ? 2 * tokens * attribute(sized, "k", 1) * bytes * 8 / bits : 0;
+}
+
 // ---- ai.onnx.ml: the model is in the attributes -------------------------------------------------
 
 // Number of entries of a list attribute; 0: none.

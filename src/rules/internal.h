@@ -241,6 +241,8 @@ struct op_row {
     const char *note;
     enum op_work work;
     size_fn count; // operations of an unsharded node; NULL: the factors of the rule give them
+    // Attribute with the number of experts that each token uses; input 1 has [tokens, experts].
+    const char *used_experts;
     enum input_reuse reuse;
     size_fn workspace; // bytes; NULL: none
     struct {

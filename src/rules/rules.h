@@ -292,9 +292,10 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 
-// The share of an input that the node reads, where a window leaves some of it out: a slice reads
-// what it gives.
-double tsr__rule_reads(const struct rule *rule, int input);
+// The share of an input that the node reads, where a window leaves some of it out (a slice reads
+// what it gives) or tokens use some experts only. sizes: of the factors on this device.
+double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
+                       const int64_t *sizes);
 
 // ---- parts of sums (linear.c) ------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ static const struct op_row rows[] = {
      .note = "swiglu_fusion 1 has (i f); e: without fused halves, for relu, silu, identity",
      .stays =
          STAYS({"m", "each hidden element needs all of them"}, {"f", "one half gates the other"}),
-     .count = tsr__count_experts},
+     .count = tsr__count_experts, .used_experts = "k"},
     {"MultiHeadAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]?,[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h "
              "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
@@ -238,7 +238,8 @@ static const struct op_row rows[] = {
      .note = "z: a block; also third layers, zero points and router weights",
      .stays = STAYS({"e", "the router selects experts from all of them"},
                     {"m", "each hidden element needs all of them"},
-                    {"f", "one half gates the other"}, {"z y", SCALED}, {"_", PACKED})},
+                    {"f", "one half gates the other"}, {"z y", SCALED}, {"_", PACKED}),
+     .count = tsr__count_packed_experts, .used_experts = "k"},
     {"QuantizeLinear", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
      .shape = tsr__infer_quantize, .note = "scales for the tensor or for an axis",

@@ -8,7 +8,9 @@
 //
 // MatMul of [4 5] and [5 6]: the first input alone is 4 * 5; with the second, 4 * 5 * 6 = 120, and
 // k is removed: a product and a sum each, 240 operations. Add of [4 5] does 20.
-#include "rules/rules.h"
+#include "rules/internal.h"
+
+#include <math.h>
 
 struct factors {
     bool has[RULE_MAX_FACTORS];
@@ -93,14 +95,26 @@ static bool stands_elsewhere(const struct rule *rule, int input, int factor)
     return false;
 }
 
-// Gather of [100 8] by [3]: v occurs in the table alone, and is indexed, not read.
+// Returns the number of factors of the dimension that has the factor; 0: none has it.
+static int factors_beside(const struct rule_tensor *tensor, int factor)
+{
+    for (int d = 0; d < tensor->rank; d++)
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            if (tensor->dims[d].factors[k] == factor)
+                return tensor->dims[d].n;
+    return 0;
+}
+
+// Gather of [100 8] by [3]: v occurs in the table alone, and is indexed, not read. A factor that
+// shares its dimension with others is not an index: the halves f of fused weights [e (f i) m].
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
         if (!has_factor(&rule->inputs[input], factor))
             continue;
         if (is_table(rule, factor) ||
-            (rule->factors[factor].kind == FACTOR_REP && !stands_elsewhere(rule, input, factor)))
+            (rule->factors[factor].kind == FACTOR_REP && !stands_elsewhere(rule, input, factor) &&
+             factors_beside(&rule->inputs[input], factor) == 1))
             return true;
     }
     return false;
@@ -118,10 +132,35 @@ static bool reads_sizes(const struct rule *rule, int input)
     return false;
 }
 
-// A slice of 3 of 12 elements reads a quarter.
-double tsr__rule_reads(const struct rule *rule, int input)
+// Expected share of the experts that at least one token uses, if tokens choose evenly. Of 8 experts,
+// 2 for each token: one token uses 1/4, 8 tokens use 1 - (3/4)^8 = 90 %.
+static double share_of_experts(const tsr_node *node, const struct rule *rule, int input,
+                               const int64_t *sizes)
 {
-    double share = 1;
+    const struct op_row *row = tsr__row_of_node(node);
+    if (!row || !row->used_experts || input == 1 || rule->n_inputs < 2)
+        return 1;
+    const struct rule_tensor *router = &rule->inputs[1];
+    if (router->rank < 2 || router->dims[router->rank - 1].n != 1)
+        return 1;
+    int expert = router->dims[router->rank - 1].factors[0];
+    double tokens = 1, experts = (double)rule->factors[expert].size.value;
+    double used = (double)tsr_attr_int(tsr_node_find_attr(node, row->used_experts), 1);
+    if (!has_factor(&rule->inputs[input], expert) || experts <= 0 || used >= experts)
+        return 1;
+    for (int d = 0; d < router->rank - 1; d++)
+        for (int k = 0; k < router->dims[d].n; k++)
+            tokens *= (double)sizes[router->dims[d].factors[k]];
+    return 1 - pow(1 - used / experts, tokens);
+}
+
+// A slice of 3 of 12 elements reads a quarter.
+double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
+                       const int64_t *sizes)
+{
+    if (input >= rule->n_inputs)
+        return 1;
+    double share = share_of_experts(node, rule, input, sizes);
     if (reads_sizes(rule, input))
         return 0;
     for (int i = 0; i < rule->n_windows; i++) {

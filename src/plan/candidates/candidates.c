@@ -100,22 +100,33 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 
 #define LARGEST_PART (-1)
 
-// Operations of the device at that place of the placement; LARGEST_PART: of the device with most.
-// 10 rows sharded in 4 are 3.
-static double local_work(const struct candidate_builder *builder, int64_t place)
+// Sizes of the factors: of all, and of the device at that place of the placement; LARGEST_PART: of
+// the device with most. 10 rows sharded in 4 are 3.
+struct part_sizes {
+    int64_t full[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
+};
+
+static void part_sizes(const struct candidate_builder *builder, int64_t place,
+                       struct part_sizes *out)
 {
-    int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
     const struct placement *placement = &builder->place;
-    tsr__planner_sizes(builder->planner->shapes.full, builder->node, placement->rule, sizes);
+    tsr__planner_sizes(builder->planner->shapes.full, builder->node, placement->rule, out->full);
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
-        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown
-        local[factor] = div_up(sizes[factor], placement->cuts[factor]);
+        out->full[factor] = out->full[factor] < 0 ? 1 : out->full[factor]; // unknown
+        out->local[factor] = div_up(out->full[factor], placement->cuts[factor]);
         if (place == LARGEST_PART)
             continue;
-        struct tile_interval part = placement_part(placement, place, factor, sizes[factor]);
-        local[factor] = part.stop - part.start;
+        struct tile_interval part = placement_part(placement, place, factor, out->full[factor]);
+        out->local[factor] = part.stop - part.start;
     }
-    return tsr__node_work(placement->rule, builder->strategy->count, sizes, local);
+}
+
+// Operations of the device at that place.
+static double local_work(const struct candidate_builder *builder, int64_t place)
+{
+    struct part_sizes sizes;
+    part_sizes(builder, place, &sizes);
+    return tsr__node_work(builder->place.rule, builder->strategy->count, sizes.full, sizes.local);
 }
 
 // Elements of a window that its part lacks, at most. A convolution of reach 3 over 8 elements,
@@ -170,12 +181,12 @@ static int64_t halo_time(struct candidate_builder *builder)
 // Bytes of an input that the node reads. A table that is looked up counts as much as the outputs
 // made of it.
 static double bytes_read(const struct candidate_builder *builder, size_t i, int64_t held,
-                         double outputs)
+                         double outputs, const int64_t *sizes)
 {
     const struct rule *rule = builder->place.rule;
     if (rule_steers(rule, SIDE_INPUT, i))
         return 0;
-    double read = (double)held * tsr__rule_reads(rule, (int)i);
+    double read = (double)held * tsr__node_reads(builder->node, rule, (int)i, sizes);
     if ((int)i < rule->n_inputs && tsr__rule_looks_up(rule, (int)i) && read > outputs)
         return outputs;
     return read;
@@ -196,8 +207,10 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
                           int64_t place)
 {
     double outputs = 0, bytes = 0;
+    struct part_sizes sizes;
+    part_sizes(builder, place, &sizes);
     for (size_t i = 0; i < builder->n_out; i++)
-        if (tsr_node_output(builder->node, i))
+        if (tsr_node_output(builder->node, i) && !value_at(builder, SIDE_OUTPUT, i)->updated)
             outputs +=
                 (double)bytes_at(builder, tsr__planner_layout(builder->planner, builder->out[i]),
                                  value_at(builder, SIDE_OUTPUT, i), place);
@@ -205,7 +218,8 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
         if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(builder->node, i))
             continue;
         const struct plan_value *value = value_at(builder, SIDE_INPUT, i);
-        bytes += bytes_read(builder, i, bytes_at(builder, candidate->in[i], value, place), outputs);
+        bytes += bytes_read(builder, i, bytes_at(builder, candidate->in[i], value, place), outputs,
+                            sizes.local);
     }
     return bytes + outputs;
 }

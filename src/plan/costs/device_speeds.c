@@ -18,18 +18,25 @@ static double bytes_of(const struct planner *planner, const tsr_value *value)
     return elements * at->bits / 8;
 }
 
+static bool is_updated(const struct planner *planner, const tsr_value *value)
+{
+    return value && planner->values[tsr__value_id(value)].updated;
+}
+
 // Bytes that the unsharded node reads and writes. A table that is looked up counts as much as its
 // output.
-static double bytes_touched(const struct planner *planner, const struct plan_node *node)
+static double bytes_touched(const struct planner *planner, const struct plan_node *node,
+                            const int64_t *sizes)
 {
     double outputs = 0, inputs = 0;
     for (size_t i = 0; i < tsr_node_output_count(node->node); i++)
-        outputs += bytes_of(planner, tsr_node_output(node->node, i));
+        if (!is_updated(planner, tsr_node_output(node->node, i)))
+            outputs += bytes_of(planner, tsr_node_output(node->node, i));
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         if (rule_steers(node->rule, SIDE_INPUT, i) || read_before(node->node, i))
             continue;
         double read = bytes_of(planner, tsr_node_input(node->node, i));
-        read *= tsr__rule_reads(node->rule, (int)i);
+        read *= tsr__node_reads(node->node, node->rule, (int)i, sizes);
         bool looked_up = (int)i < node->rule->n_inputs && tsr__rule_looks_up(node->rule, (int)i);
         if (looked_up && read > outputs)
             read = outputs;
@@ -49,7 +56,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
         sizes[factor] = int64_max(sizes[factor], 1);
     double count = tsr__node_count(node->node, shapes);
     double work = tsr__node_work(node->rule, count, sizes, sizes);
-    double bytes = bytes_touched(planner, node);
+    double bytes = bytes_touched(planner, node, sizes);
     struct work_kind kind = tsr__work_kind(node->node, shapes, planner->machine.topology);
     for (int64_t device = 0; device < planner->machine.n; device++) {
         tsr_topology_device at =

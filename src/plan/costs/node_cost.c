@@ -208,18 +208,18 @@ int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bo
 
 // Everything that the node reads and writes, once; small inputs such as axes do not count.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
-                            const struct rule *rule, bool *sized)
+                            const struct rule *rule, const int64_t *sizes, bool *sized)
 {
     double outputs = 0, bytes = 0;
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i))
+        if (tsr_node_output(node, i) && !tsr__node_updates_cache(node, i, shapes))
             outputs += (double)tsr__price_bytes(shapes, tsr_node_output(node, i), sized);
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         if (!value || read_before(node, i) || rule_steers(rule, SIDE_INPUT, i))
             continue;
-        double read =
-            (double)tsr__price_bytes(shapes, value, sized) * tsr__rule_reads(rule, (int)i);
+        double read = (double)tsr__price_bytes(shapes, value, sized) *
+                      tsr__node_reads(node, rule, (int)i, sizes);
         if ((int)i < rule->n_inputs && tsr__rule_looks_up(rule, (int)i) && read > outputs)
             read = outputs;
         bytes += read;
@@ -240,7 +240,7 @@ struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown
-    price.bytes = bytes_touched(node, shapes, rule, &price.sized);
+    price.bytes = bytes_touched(node, shapes, rule, sizes, &price.sized);
     price.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
     price.ps = tsr__price_work(price.work, tsr__work_kind(node, shapes, seen), price.bytes, device);
     return price;
