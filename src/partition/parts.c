@@ -68,6 +68,23 @@ static tsr_status add_token(struct part *part)
     return status_of_alloc(part->token);
 }
 
+// The pairs of caches that stay on the ranks, one line "past=present" each.
+static tsr_status add_states(struct part *part)
+{
+    const struct draft *draft = part->draft;
+    struct text lines;
+    tsr__text_init(&lines, draft->session);
+    for (size_t i = 0; i < draft->states.n; i++)
+        tsr__text_printf(&lines, "%s" STR_FMT "=" STR_FMT, i ? "\n" : "",
+                         STR_ARG(tsr__value_str(draft->states.at[i].past)),
+                         STR_ARG(tsr__value_str(draft->states.at[i].present)));
+    tsr_status st = lines.failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && lines.n)
+        st = tsr_model_set_metadata(part->model, META_STATE, lines.p);
+    tsr__text_free(&lines);
+    return st;
+}
+
 // Adds the metadata that names the partition and the rank; the runtime checks both.
 static tsr_status add_marks(struct part *part)
 {
@@ -76,6 +93,8 @@ static tsr_status add_marks(struct part *part)
     if (!number.p)
         return TSR_NOMEM;
     tsr_status st = tsr_model_set_metadata(part->model, "ai.tessera.plan", draft->fingerprint);
+    if (st == TSR_OK)
+        st = add_states(part);
     if (st != TSR_OK)
         return st;
     return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);

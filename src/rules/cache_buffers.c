@@ -46,3 +46,32 @@ bool tsr__is_cache_output(const tsr_node *node, size_t output)
             return true;
     return false;
 }
+
+static bool same_sizes(const struct shape *a, const struct shape *b)
+{
+    if (a->rank < 1 || a->rank != b->rank || a->dtype != b->dtype)
+        return false;
+    for (int d = 0; d < a->rank; d++)
+        if (a->dims[d].value < 0 || a->dims[d].value != b->dims[d].value)
+            return false;
+    return true;
+}
+
+// A cache that comes from outside and goes back there with the same size is one buffer: the node
+// writes the new tokens only.
+bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    const tsr_value *present = tsr_node_output(node, output);
+    for (size_t i = 0; row && present && i < TSR_COUNT(row->caches); i++) {
+        size_t input = row->caches[i].past;
+        if (!row->caches[i].present || row->caches[i].present != output ||
+            input >= tsr_node_input_count(node) || !tsr_node_input(node, input))
+            continue;
+        const tsr_value *past = tsr_node_input(node, input);
+        struct shape before = tsr__shapes_of(shapes, past), after = tsr__shapes_of(shapes, present);
+        return tsr_value_is_input(past) && tsr_value_is_output(present) &&
+               same_sizes(&before, &after) && tsr_cache_has_room(past, present);
+    }
+    return false;
+}

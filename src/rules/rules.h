@@ -289,6 +289,9 @@ bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // On CPUs it reads a value in that layout, where its maker has it so.
 bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
+// True if the output is a cache that the node can update in place: an input and an output of the
+// graph with equal sizes (room.c).
+bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 

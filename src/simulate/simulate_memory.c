@@ -5,6 +5,7 @@
 #include "ir/ir.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
+#include "sharding/sharding.h"
 
 #define DOMAIN "ai.tessera"
 #define SMALL  ((int64_t)64 << 10) // such blocks leave no gaps
@@ -173,13 +174,31 @@ static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, 
     return store;
 }
 
-// `own`: each value in separate memory, as a plan counts.
+// "past=present" of the rank's metadata has the output.
+static bool is_state(const tsr_model *model, const tsr_value *output)
+{
+    struct str name = tsr__value_str(output);
+    const char *text = tsr_model_metadata(model, META_STATE);
+    while (text && *text) {
+        size_t n = strcspn(text, "\n");
+        if (n > name.n && text[n - name.n - 1] == '=' &&
+            memcmp(text + n - name.n, name.p, name.n) == 0)
+            return true;
+        text += n + (text[n] == '\n');
+    }
+    return false;
+}
+
+// `own`: each value in separate memory, as a plan counts. A cache that its node updates in place is
+// in the memory of an input.
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
 {
     const tsr_value *value = tsr_node_output(node, i);
     int64_t end = end_of(stores, value, at);
     size_t store = 0;
-    if (!own)
+    if (tsr__node_updates_cache(node, i, stores->shapes) && is_state(stores->model, value))
+        store = NO_MEMORY;
+    else if (!own)
         store = find_store(stores, node, i, at);
     struct store *fresh = NULL;
     if (!store)

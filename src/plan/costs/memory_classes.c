@@ -78,6 +78,8 @@ bool tsr__planner_limits(struct planner *planner)
 
 static int64_t as_kept(int64_t bytes, const struct plan_value *value)
 {
+    if (value->shares_past)
+        return 0;
     if (bytes >= PLAN_NEVER / (1 + value->wider))
         return PLAN_NEVER;
     return bytes * (1 + value->wider);
@@ -112,7 +114,7 @@ int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t lay
 {
     int64_t key[4 + TILE_MAX_RANK] = {(int64_t)c, layout, value->bits * (1 + value->wider),
                                       value->rank};
-    if (layout == PLAN_NO_LAYOUT)
+    if (layout == PLAN_NO_LAYOUT || value->shares_past)
         return 0;
     if (planner->memory.n_classes == 1)
         return as_kept(tsr__planner_bytes(planner, layout, value), value);

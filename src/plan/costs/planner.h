@@ -33,9 +33,11 @@ struct plan_value {
     int bits;  // of an element
     int wider; // of a constant: extra bytes in memory for each byte
     bool constant;
-    bool given; // by the caller, on all devices
-    bool sized; // all sizes are known; else some are assumed
-    bool fixed; // the model itself gives all sizes: they are the same in every run
+    bool given;       // by the caller, on all devices
+    bool updated;     // a cache that its node updates in place: only new tokens are written
+    bool shares_past; // the same, and a state: it has no memory besides the cache before it
+    bool sized;       // all sizes are known; else some are assumed
+    bool fixed;       // the model itself gives all sizes: they are the same in every run
 };
 
 // One sharding of a node.

@@ -160,6 +160,16 @@ static const struct shapes *bound_shapes(struct planner *planner, const struct s
     return tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
 }
 
+static bool fill_output(struct planner *planner, const tsr_node *node, size_t i)
+{
+    const tsr_value *value = tsr_node_output(node, i);
+    if (!fill(planner, value))
+        return false;
+    planner->values[tsr__value_id(value)].updated =
+        tsr__node_updates_cache(node, i, planner->shapes.full);
+    return true;
+}
+
 // Values of the main graph: those of subgraphs have no costs of their own.
 static bool fill_all(struct planner *planner)
 {
@@ -172,7 +182,7 @@ static bool fill_all(struct planner *planner)
             return false;
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i) && !fill(planner, tsr_node_output(node, i)))
+            if (tsr_node_output(node, i) && !fill_output(planner, node, i))
                 return false;
     return true;
 }

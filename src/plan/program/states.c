@@ -58,6 +58,8 @@ static tsr_status add_pair(struct planner *planner, const tsr_value *past, const
     if (!at || !stay(planner, past) || !stay(planner, present))
         return TSR_NOMEM;
     *at = (struct state_pair){past, present};
+    planner->values[tsr__value_id(present)].shares_past =
+        planner->values[tsr__value_id(present)].updated;
     value->given = false;
     value->constant = true; // for its memory
     return TSR_OK;
