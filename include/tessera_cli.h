@@ -246,6 +246,9 @@ typedef struct tsr_topology_device {
     double moves[TSR_MOVE_COUNT];  /* bytes per second by way; 0: as bandwidth */
     double cached[TSR_MOVE_COUNT]; /* the same of nodes with a MiB or two; 0: as moves */
     bool queued; /* nodes are handed over ahead: their overhead hides behind work */
+    double
+        unhidden; /* share of the shorter of arithmetic and memory traffic that the longer does not
+                        hide; 0: a quarter */
 } tsr_topology_device;
 
 typedef enum tsr_collective {

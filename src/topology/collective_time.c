@@ -2,12 +2,14 @@
 // collective_time.c - predicted time of collectives: the minimum over algorithms and ring orders,
 // never below the lower bound of bound.c.
 //
-// Each schedule is run once with one byte. A step takes the longest latency of its messages plus
-// the time of its most loaded link. The sum over the steps is linear in the bytes; it is cached by
-// collective and groups.
+// Each schedule is run once with one byte. A step takes the longest latency of its messages, the
+// message costs of the device that sends or receives most of them, and the time of its most loaded
+// link. The start-up cost of the slowest kind of link is added once. The sum over the steps is
+// linear in the bytes; it is cached by collective and groups.
 //
-// Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s. Each of the
-// 3 steps takes 1 us + B / 4 / 1e9 s: 3 us + 0.75 ns per byte in total.
+// Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s, with 8 us
+// for the start and 0.5 us per message. Each of the 3 steps takes 1.5 us + B / 4 / 1e9 s:
+// 12.5 us + 0.75 ns per byte in total.
 #include "topology/internal.h"
 #include "collective/collective.h"
 
@@ -52,11 +54,15 @@ struct meter {
     double *load; // of this step, by link and port
     int *touched;
     size_t n_touched;
+    double *posted; // of this step, by device: message costs of sending, then of receiving
+    int *posting;   // the entries of `posted` that are not 0
+    size_t n_posting;
     int *group;               // by device: its group
-    double longest;           // latency of this step
+    double longest;           // latency of this step, with message costs for an exchange
     double fullest;           // seconds of the most loaded link, for an exchange in this step
     double latency, per_byte; // totals so far
-    bool reduces, unreachable;
+    double start;             // largest of all links used so far
+    bool unreachable;
     int path[TOPOLOGY_MAX_HOPS];
 };
 
@@ -76,27 +82,52 @@ static void add_link_loads(struct meter *meter, const struct topology_link *link
     add_load(meter, (int)(link - meter->topology->links.at), bytes);
     add_load(meter, tsr__topology_out(meter->topology, link), bytes);
     add_load(meter, tsr__topology_in(meter->topology, link), bytes);
+    meter->start = fmax(meter->start, link->start);
+}
+
+// end: 2 x device for a sender, 2 x device + 1 for a receiver.
+static void add_post(struct meter *meter, int end, double seconds)
+{
+    if (seconds <= 0)
+        return;
+    if (meter->posted[end] == 0)
+        meter->posting[meter->n_posting++] = end;
+    meter->posted[end] += seconds;
+}
+
+// Resets the message costs and returns those of the busiest end.
+static double take_posts(struct meter *meter)
+{
+    double most = 0;
+    for (size_t i = 0; i < meter->n_posting; i++) {
+        most = fmax(most, meter->posted[meter->posting[i]]);
+        meter->posted[meter->posting[i]] = 0;
+    }
+    meter->n_posting = 0;
+    return most;
 }
 
 // One message of the step.
 static void add_message(void *data, int from, int to, double bytes)
 {
     struct meter *meter = data;
-    double latency = 0;
+    double latency = 0, message = 0;
     int n = tsr__topology_path(meter->topology, from, to, meter->path, TOPOLOGY_MAX_HOPS);
     if (n < 0)
         meter->unreachable = true;
     for (int i = 0; i < n; i++) {
         const struct topology_link *link = &meter->topology->links.at[meter->path[i]];
         latency += link->latency;
+        message = fmax(message, link->message);
         add_link_loads(meter, link, bytes);
     }
-    if (latency > meter->longest)
-        meter->longest = latency;
+    add_post(meter, 2 * from, message);
+    add_post(meter, 2 * to + 1, message);
+    meter->longest = fmax(meter->longest, latency);
 }
 
-// Loads and latency of one byte from every member of a group to every other. One routing tree per
-// member; a link carries one message for each member behind it.
+// Loads, latency and message costs of one byte from every member of a group to every other. One
+// routing tree per member; a link carries one message for each member behind it.
 static bool load_all_pairs(struct meter *meter, const struct topology_groups *groups)
 {
     struct topology_spread spread;
@@ -111,11 +142,13 @@ static bool load_all_pairs(struct meter *meter, const struct topology_groups *gr
             if (!spread.through[d] || spread.last[d] < 0)
                 continue;
             add_link_loads(meter, &meter->topology->links.at[spread.last[d]], spread.through[d]);
-            if (meter->group[d] == meter->group[groups->device[i]] &&
-                spread.latency[d] > meter->longest)
-                meter->longest = spread.latency[d];
+            if (meter->group[d] != meter->group[groups->device[i]])
+                continue;
+            add_post(meter, 2 * groups->device[i], spread.message[d]);
+            meter->longest = fmax(meter->longest, spread.latency[d]);
         }
     }
+    meter->longest += take_posts(meter);
     return true;
 }
 
@@ -141,21 +174,24 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     struct timed_algorithm *one = all_pairs_of(meter->topology, groups);
     if (one && !one->algorithm) {
         double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
-        *one = (struct timed_algorithm){"all pairs", latency, unload(meter), false};
+        *one = (struct timed_algorithm){"all pairs", latency, unload(meter), false, meter->start};
     }
     if (!one || isinf(one->latency)) {
         meter->unreachable = true;
         return;
     }
     meter->longest = one->latency;
+    meter->start = fmax(meter->start, one->start);
     meter->fullest = one->per_byte * bytes;
 }
 
-// A step takes its longest latency plus the time of its most loaded link, times its repetitions.
+// A step takes its longest latency, its message costs and the time of its most loaded link, times
+// its repetitions.
 static void end_step(void *data, int times)
 {
     struct meter *meter = data;
     double fullest = meter->n_touched ? unload(meter) : meter->fullest;
+    meter->longest += take_posts(meter);
     for (int i = 0; i < times; i++) {
         meter->latency += meter->longest;
         meter->per_byte += fullest;
@@ -226,8 +262,8 @@ struct timed_algorithms {
 static void keep_algorithm(struct timed_algorithms *p, const struct algorithm *algorithm,
                            const struct meter *meter, double fold)
 {
-    struct timed_algorithm timed = {algorithm->name, meter->latency, meter->per_byte + fold,
-                                    meter->near};
+    struct timed_algorithm timed = {algorithm->name, meter->start + meter->latency,
+                                    meter->per_byte + fold, meter->near, meter->start};
     for (int i = 0; i < p->n; i++)
         if (p->at[i].latency <= timed.latency && p->at[i].per_byte <= timed.per_byte)
             return;
@@ -243,7 +279,7 @@ static void time_order(struct meter *meter, enum tsr_collective what,
         const struct algorithm *algorithm = &tsr__algorithms[k];
         if (algorithm->what != what)
             continue;
-        meter->latency = meter->per_byte = meter->longest = meter->fullest = 0;
+        meter->latency = meter->per_byte = meter->longest = meter->fullest = meter->start = 0;
         meter->unreachable = false;
         if (algorithm->schedule(meter->topology, groups, 1,
                                 &(struct listener){meter, add_message, end_step, exchange}) &&
@@ -267,13 +303,16 @@ static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, struct timed_algorithms *p)
 {
     struct meter meter = {.topology = topology};
-    size_t links = tsr__topology_shared(topology) + 1;
-    meter.load = tsr__alloc(topology->session, links * sizeof *meter.load);
-    meter.touched = tsr__alloc(topology->session, links * sizeof *meter.touched);
-    meter.group = tsr__alloc(topology->session, (size_t)topology->n * sizeof *meter.group);
-    bool ok = meter.load && meter.touched && meter.group;
+    struct arena scratch;
+    tsr__arena_init(&scratch, topology->session);
+    size_t links = tsr__topology_shared(topology) + 1, n = (size_t)topology->n;
+    meter.load = ARENA_ARRAY(&scratch, double, links);
+    meter.touched = ARENA_ARRAY(&scratch, int, links);
+    meter.posted = ARENA_ARRAY(&scratch, double, 2 * n);
+    meter.posting = ARENA_ARRAY(&scratch, int, 2 * n);
+    meter.group = ARENA_ARRAY(&scratch, int, n);
+    bool ok = !scratch.failed;
     if (ok) {
-        memset(meter.load, 0, links * sizeof *meter.load);
         time_order(&meter, what, groups, p);
         const int *near = groups->size > 2 && groups->size <= 256
                               ? tsr__near_groups(topology, groups, meter.path)
@@ -286,9 +325,7 @@ static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
                        p);
         }
     }
-    tsr__free(topology->session, meter.load, links * sizeof *meter.load);
-    tsr__free(topology->session, meter.touched, links * sizeof *meter.touched);
-    tsr__free(topology->session, meter.group, (size_t)topology->n * sizeof *meter.group);
+    tsr__arena_free(&scratch);
     return ok;
 }
 
@@ -321,19 +358,42 @@ bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times
     return true;
 }
 
-// NULL: not measured.
-static const struct topology_times *times_of(const tsr_topology *topology, enum tsr_collective what,
-                                             int size)
+// Number of hosts that the first group spans; 1 if hosts are unknown. Members of one host follow
+// each other or not: {0 8 1 9} of hosts of 8 spans two.
+static int hosts_spanned(const tsr_topology *topology, const struct topology_groups *groups)
 {
-    for (size_t i = 0; i < topology->times.n; i++)
-        if (topology->times.at[i].what == what && topology->times.at[i].size == size)
-            return &topology->times.at[i];
-    return NULL;
+    int hosts = 0;
+    for (int i = 0; i < groups->size && topology->host > 0; i++) {
+        bool seen = false;
+        for (int k = 0; k < i && !seen; k++)
+            seen = groups->device[k] / topology->host == groups->device[i] / topology->host;
+        hosts += !seen;
+    }
+    return hosts > 0 ? hosts : 1;
 }
 
-bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what, int size)
+// Times of groups that span the same number of hosts, else those of any group of that size. NULL:
+// not measured.
+static const struct topology_times *times_of(const tsr_topology *topology, enum tsr_collective what,
+                                             const struct topology_groups *groups)
 {
-    return times_of(topology, what, size) != NULL;
+    const struct topology_times *any = NULL;
+    for (size_t i = 0; i < topology->times.n; i++) {
+        const struct topology_times *times = &topology->times.at[i];
+        if (times->what != what || times->size != groups->size)
+            continue;
+        if (times->hosts && times->hosts == hosts_spanned(topology, groups))
+            return times;
+        if (!times->hosts && !any)
+            any = times;
+    }
+    return any;
+}
+
+bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what,
+                            const struct topology_groups *groups)
+{
+    return times_of(topology, what, groups) != NULL;
 }
 
 // Interpolates linearly; extrapolates the last segment; below the first point its time holds.
@@ -349,7 +409,7 @@ static double measured_time(const struct topology_times *times, double bytes,
                    (double)(times->bytes[k] - times->bytes[k - 1]);
     double past = bytes - (double)times->bytes[k - 1];
     *fastest = (struct timed_algorithm){
-        "measured", times->seconds[k - 1] - slope * (double)times->bytes[k - 1], slope, false};
+        "measured", times->seconds[k - 1] - slope * (double)times->bytes[k - 1], slope, false, 0};
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
@@ -380,16 +440,16 @@ int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
 {
     int pair[2];
     struct topology_groups near = {1, 2, pair};
+    *fastest = (struct timed_algorithm){"nothing", 0, 0, false, 0};
     if (!has_links(topology, groups)) {
         if (groups->count != 1 || groups->size != 2)
             return TOPOLOGY_NEVER;
         stand_in(topology, groups->device, pair);
         groups = &near;
     }
-    *fastest = (struct timed_algorithm){"nothing", 0, 0, false};
     if (groups->size < 2 || bytes <= 0)
         return 0;
-    const struct topology_times *times = times_of(topology, what, groups->size);
+    const struct topology_times *times = times_of(topology, what, groups);
     const struct timed_algorithms *p = NULL;
     double least = INFINITY;
     if (times)
@@ -431,7 +491,7 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
         }
     out->picoseconds = tsr__topology_fastest(topology, what, &groups, bytes, &fastest);
     out->bound = tsr__topology_bound(topology, what, &groups, bytes);
-    if (tsr__topology_measured(topology, what, n) && out->bound > out->picoseconds)
+    if (tsr__topology_measured(topology, what, &groups) && out->bound > out->picoseconds)
         out->bound = out->picoseconds; // the bound is for links measured one pair at a time
     out->algorithm = fastest.algorithm;
     return arena_status(&topology->arena);

@@ -83,6 +83,7 @@ struct topology_spread {
     const int *last; // by device: the last link of the route to it, -1: none
     int *through;    // by device: messages through that link
     double *latency; // by device: latency of the route to it
+    double *message; // by device: seconds per message of the route to it
 };
 // The messages go to all devices d other than `from` with group[d] == group[from]. Valid until the
 // next call. False: a device cannot be reached, or out of memory.

@@ -104,19 +104,51 @@ static const struct network {
     {40e-6, 0.625e9}, // between racks: half of that per device
 };
 
+// Ports of the devices at one level, of device i the port first + i; -1: none.
+struct level_ports {
+    int first[TSR_COUNT(networks)];
+};
+
+// All messages of a device to other hosts share one port, and those to other racks another: a
+// device sends no faster to 127 hosts than to one. With two hosts the link itself is the limit.
+static struct level_ports add_ports(tsr_topology *topology, int devices, const int *side, int n)
+{
+    struct level_ports ports;
+    for (int level = 0; level < n; level++) {
+        ports.first[level] = -1;
+        if (level == 0 || side[n - 1 - level] <= 2)
+            continue;
+        ports.first[level] = (int)topology->ports.n;
+        for (int i = 0; i < devices; i++)
+            tsr__topology_port(topology, i, networks[level].bandwidth);
+    }
+    return ports;
+}
+
+static void link_level(tsr_topology *topology, int from, int to, int level, int first_port)
+{
+    if (!tsr__topology_link(topology, from, to, networks[level].latency,
+                            networks[level].bandwidth) ||
+        first_port < 0)
+        return;
+    struct topology_link *link = &topology->links.at[topology->links.n - 1];
+    link->out_port = first_port + from;
+    link->in_port = first_port + to;
+}
+
 // Links devices that differ in one coordinate: hosts:2x4 links device 1 with 0, 2, 3 and with 5.
 static void link_hosts(tsr_topology *topology, const int *side, int n)
 {
     int devices = 1;
     for (int d = 0; d < n; d++)
         devices *= side[d];
+    struct level_ports ports = add_ports(topology, devices, side, n);
     for (int i = 0; i < devices; i++) {
         for (int level = 0, stride = 1; level < n; stride *= side[n - 1 - level++]) {
             int length = side[n - 1 - level], first = i - i / stride % length * stride;
             for (int k = first; k < first + length * stride; k += stride)
                 if (k != i)
-                    tsr__topology_link(topology, i, k, networks[level].latency,
-                                       networks[level].bandwidth);
+                    link_level(topology, i, k, level, ports.first[level]);
         }
     }
 }

@@ -177,9 +177,9 @@ static void warn_keys(tsr_session *session, const json_t *object, const char *wh
 // Keys at the top level. Documents of later versions are refused.
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
-    static const char *const known[] = {"version",     "kind",    "devices", "links", "ports",
-                                        "collectives", "sizes",   "seen",    "wait",  "window",
-                                        "grid",        "assumed", NULL};
+    static const char *const known[] = {
+        "version", "kind", "devices", "links", "ports",   "host",           "sizes", "collectives",
+        "seen",    "wait", "window",  "grid",  "assumed", "collectives_us", NULL};
     static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
     const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
     if (version && json_integer_value(version) != 1)
@@ -198,9 +198,11 @@ static tsr_status check_root(tsr_session *session, const json_t *root)
 // Missing numbers are 0 here; tsr_topology_set_device keeps the default for them.
 static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 {
-    static const char *const numbers[] = {"memory", "flops", "bandwidth", "overhead", NULL};
-    static const char *const known[] = {"name",  "memory", "flops", "bandwidth", "overhead",
-                                        "rates", "moves",  "near",  "queued",    NULL};
+    static const char *const numbers[] = {"memory",   "flops",    "bandwidth",
+                                          "overhead", "unhidden", NULL};
+    static const char *const known[] = {"name",     "memory",   "flops", "bandwidth",
+                                        "overhead", "rates",    "moves", "near",
+                                        "queued",   "unhidden", NULL};
     for (int i = 0; i < topology->n; i++) {
         const json_t *d = json_array_get(list, (size_t)i);
         if (!json_is_object(d))
@@ -216,7 +218,8 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
                                           .flops = read_positive(d, "flops"),
                                           .bandwidth = read_positive(d, "bandwidth"),
                                           .overhead = read_positive(d, "overhead"),
-                                          .queued = json_is_true(json_object_get(d, "queued"))};
+                                          .queued = json_is_true(json_object_get(d, "queued")),
+                                          .unhidden = read_positive(d, "unhidden")};
         if (!tsr__rates_read(d, &numbers_of, &what))
             return refuse(topology->session, "write \"rates\": {\"float16\": 9.9e14}",
                           "device %d: %s", i, what);
@@ -225,11 +228,23 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
+static bool json_link(tsr_topology *topology, int from, int to, const json_t *object)
+{
+    if (!tsr__topology_link(topology, from, to, read_positive(object, "latency"),
+                            read_positive(object, "bandwidth")))
+        return false;
+    struct topology_link *link = &topology->links.at[topology->links.n - 1];
+    link->start = read_positive(object, "start");
+    link->message = read_positive(object, "message");
+    return true;
+}
+
 // "both": true makes two links, one in each direction.
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
-    static const char *const numbers[] = {"latency", "bandwidth", NULL};
-    static const char *const known[] = {"from", "to", "latency", "bandwidth", "both", NULL};
+    static const char *const numbers[] = {"latency", "bandwidth", "start", "message", NULL};
+    static const char *const known[] = {"from",  "to",      "latency", "bandwidth",
+                                        "start", "message", "both",    NULL};
     size_t n = json_array_size(list);
     if (n > TOPOLOGY_MAX_LINKS)
         return refuse(topology->session, "remove repeated links", "too many links");
@@ -246,10 +261,10 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
         tsr_status st = check_numbers(topology, l, "link", (int)i, numbers);
         if (st != TSR_OK)
             return st;
-        double latency = read_positive(l, "latency"), bandwidth = read_positive(l, "bandwidth");
-        tsr__topology_link(topology, (int)a, (int)b, latency, bandwidth);
-        if (json_is_true(json_object_get(l, "both")))
-            tsr__topology_link(topology, (int)b, (int)a, latency, bandwidth);
+        bool both = json_is_true(json_object_get(l, "both"));
+        if (!json_link(topology, (int)a, (int)b, l) ||
+            (both && !json_link(topology, (int)b, (int)a, l)))
+            return TSR_NOMEM;
     }
     return TSR_OK;
 }
@@ -261,15 +276,17 @@ static bool json_times(const json_t *object, struct topology_times *out)
                  *seconds = json_object_get(object, "seconds");
     const char *name = json_string_value(json_object_get(object, "collective"));
     int64_t size = json_integer_value(json_object_get(object, "devices"));
+    int64_t hosts = json_integer_value(json_object_get(object, "hosts"));
     size_t n = json_array_size(bytes);
     *out = (struct topology_times){.what = TSR_COLLECTIVE_COUNT};
     for (int k = 0; name && k < TSR_COLLECTIVE_COUNT; k++)
         if (strcmp(name, tsr_collective_name((enum tsr_collective)k)) == 0)
             out->what = (enum tsr_collective)k;
     if (out->what == TSR_COLLECTIVE_COUNT || size < 2 || size > TOPOLOGY_MAX_DEVICES || n < 2 ||
-        n > TOPOLOGY_TIMES || json_array_size(seconds) != n)
+        n > TOPOLOGY_TIMES || json_array_size(seconds) != n || hosts < 0 || hosts > size)
         return false;
     out->size = (int)size;
+    out->hosts = (int)hosts;
     out->n = (int)n;
     for (size_t i = 0; i < n; i++) {
         out->bytes[i] = json_integer_value(json_array_get(bytes, i));
@@ -293,6 +310,19 @@ static tsr_status json_collectives(tsr_topology *topology, const json_t *list)
         if (!tsr__topology_add_times(topology, &times))
             return TSR_NOMEM;
     }
+    return TSR_OK;
+}
+
+// Devices of one host, numbered consecutively; the last host may have fewer.
+static tsr_status json_host(tsr_topology *topology, const json_t *given)
+{
+    if (!given)
+        return TSR_OK;
+    int64_t host = json_integer_value(given);
+    if (host < 1 || host > topology->n)
+        return refuse(topology->session, "write the number of devices of one host",
+                      "\"host\" is not a number from 1 to %d", topology->n);
+    topology->host = (int)host;
     return TSR_OK;
 }
 
@@ -365,6 +395,8 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         json_grid(topology, json_object_get(root, "grid"));
     if (topology && json_is_true(json_object_get(root, "assumed")))
         topology->assumed = true;
+    if (topology && status == TSR_OK)
+        status = json_host(topology, json_object_get(root, "host"));
     if (topology && status == TSR_OK)
         status = json_window(topology, json_object_get(root, "window"));
     const char *what = NULL;

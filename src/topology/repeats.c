@@ -11,7 +11,7 @@
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b)
 {
     return a->memory == b->memory && a->flops == b->flops && a->bandwidth == b->bandwidth &&
-           a->overhead == b->overhead && a->queued == b->queued &&
+           a->overhead == b->overhead && a->queued == b->queued && a->unhidden == b->unhidden &&
            memcmp(a->rates, b->rates, sizeof a->rates) == 0 &&
            memcmp(a->moves, b->moves, sizeof a->moves) == 0 &&
            memcmp(a->cached, b->cached, sizeof a->cached) == 0;
@@ -51,7 +51,8 @@ bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies
         struct topology_link key = {.from = link->from % devices, .to = link->to % devices};
         const struct topology_link *twin =
             bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends);
-        if (!twin || twin->latency != link->latency || twin->bandwidth != link->bandwidth)
+        if (!twin || twin->latency != link->latency || twin->bandwidth != link->bandwidth ||
+            twin->start != link->start || twin->message != link->message)
             return false;
     }
     return others == first * (size_t)(listed - 1);

@@ -21,7 +21,7 @@ struct topology_work {
     int *place;   // index in the heap; -1: not in it yet
     int *hops;    // links from the source, or number of children
     int *through; // for tsr__topology_spread
-    double *latency;
+    double *latency, *message;
 };
 
 static struct topology_work *work_of(tsr_topology *topology)
@@ -38,6 +38,7 @@ static struct topology_work *work_of(tsr_topology *topology)
     work->hops = ARENA_ARRAY(&topology->arena, int, n);
     work->through = ARENA_ARRAY(&topology->arena, int, n);
     work->latency = ARENA_ARRAY(&topology->arena, double, n);
+    work->message = ARENA_ARRAY(&topology->arena, double, n);
     if (!topology->arena.failed)
         topology->work = work;
     return topology->work;
@@ -298,7 +299,7 @@ bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
     }
     int n = leaves_first(topology, last, work);
     work->through[from] = 0;
-    work->latency[from] = 0;
+    work->latency[from] = work->message[from] = 0;
     // Leaves first: everything behind a device has been added.
     for (int i = 0; i < n; i++) {
         int d = work->queue[i];
@@ -308,7 +309,8 @@ bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
     for (int i = n; i-- > 0;) {
         const struct topology_link *link = &topology->links.at[last[work->queue[i]]];
         work->latency[link->to] = work->latency[link->from] + link->latency;
+        work->message[link->to] = fmax(work->message[link->from], link->message);
     }
-    *out = (struct topology_spread){last, work->through, work->latency};
+    *out = (struct topology_spread){last, work->through, work->latency, work->message};
     return true;
 }

@@ -44,6 +44,8 @@ static void copy_links(tsr_topology *to, const tsr_topology *from, const int *pl
                                 link->bandwidth))
             return;
         struct topology_link *copy = &to->links.at[to->links.n - 1];
+        copy->start = link->start;
+        copy->message = link->message;
         copy->out_port = copy_port(to, from, link->out_port, place, made);
         copy->in_port = copy_port(to, from, link->in_port, place, made);
     }

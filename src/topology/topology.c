@@ -68,7 +68,12 @@ bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency
         latency = usual.latency;
     if (!(bandwidth > 0))
         bandwidth = usual.link_bandwidth;
-    *link = (struct topology_link){from, to, latency, bandwidth, -1, -1};
+    *link = (struct topology_link){.from = from,
+                                   .to = to,
+                                   .latency = latency,
+                                   .bandwidth = bandwidth,
+                                   .out_port = -1,
+                                   .in_port = -1};
     return true;
 }
 
@@ -150,6 +155,8 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         at->bandwidth = topology_device->bandwidth;
     if (topology_device->overhead > 0)
         at->overhead = topology_device->overhead;
+    if (topology_device->unhidden > 0)
+        at->unhidden = topology_device->unhidden;
     at->queued = at->queued || topology_device->queued;
     bool rates = take_speeds(at->rates, topology_device->rates, TSR_RATE_COUNT);
     bool moves = take_speeds(at->moves, topology_device->moves, TSR_MOVE_COUNT);

@@ -4,8 +4,8 @@
 // A topology is a directed graph: devices with memory and speed, links with latency and bandwidth.
 // The time of a collective over a group is the minimum over algorithms. Each algorithm is a
 // schedule of steps whose messages are routed over the links, so that congestion is computed and
-// not assumed. For one schedule the time is linear in the bytes: latency of all steps + bytes x
-// seconds per byte. So a group is analysed once and then evaluated for any size. Knows no tensors.
+// not assumed. For one schedule the time is linear in the bytes: start-up + latency and messages of
+// all steps + bytes x seconds per byte. So a group is analysed once and then evaluated for any size. Knows no tensors.
 #ifndef TSR_TOPOLOGY_H
 #define TSR_TOPOLOGY_H
 
@@ -19,6 +19,8 @@ struct topology_link {
     int from, to;
     double latency;        // seconds
     double bandwidth;      // bytes per second, one way
+    double start;          // seconds that a collective takes once if it uses the link
+    double message;        // seconds of work at both ends for each message
     int out_port, in_port; // ports of its ends, shared with other links; -1: none
 };
 // Limits the sum of some or all links of a device, in each direction (a switch, a network card).
@@ -27,11 +29,12 @@ struct topology_port {
     double bandwidth;
 };
 
-// Measured times of a collective over groups of one size, all groups at once.
+// Measured times of a collective over groups of one size, all groups at once. hosts: number of hosts
+// that a group spans; 0: any.
 #define TOPOLOGY_TIMES 16
 struct topology_times {
     enum tsr_collective what;
-    int size, n;
+    int size, hosts, n;
     int64_t bytes[TOPOLOGY_TIMES];  // ascending
     double seconds[TOPOLOGY_TIMES]; // not descending
 };
@@ -94,6 +97,7 @@ struct timed_algorithm {
     double latency;  // seconds
     double per_byte; // seconds per byte of the full tensor
     bool near;       // each group is ordered from neighbour to nearest neighbour, not as given
+    double start;    // part of the latency that a collective takes once
 };
 
 // Returns the picoseconds of one collective over the groups. bytes: size of the full tensor of one
@@ -108,8 +112,9 @@ int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
 // Adds the bytes that each link carries to by_link, for the fastest algorithm.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link);
-// True if the collective was measured over groups of that size; the times include copies in memory.
-bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what, int size);
+// True if the collective was measured over such groups; the times include copies in memory.
+bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what,
+                            const struct topology_groups *groups);
 // True if both devices have the same speed and memory. (repeats.c)
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
 // True if the topology consists of `copies` equal blocks of `devices` consecutive devices.

@@ -14,6 +14,7 @@ static const tsr_json_field device_fields[] = {
     {JSON_FIELD(tsr_topology_device, "bandwidth", bandwidth)},
     {JSON_IF_KNOWN(tsr_topology_device, "overhead", overhead)},
     {JSON_IF_KNOWN(tsr_topology_device, "queued", queued)},
+    {JSON_IF_KNOWN(tsr_topology_device, "unhidden", unhidden)},
     {JSON_END},
 };
 static const tsr_json_field link_fields[] = {
@@ -21,6 +22,8 @@ static const tsr_json_field link_fields[] = {
     {JSON_FIELD(struct topology_link, "to", to)},
     {JSON_FIELD(struct topology_link, "latency", latency)},
     {JSON_FIELD(struct topology_link, "bandwidth", bandwidth)},
+    {JSON_IF_KNOWN(struct topology_link, "start", start)},
+    {JSON_IF_KNOWN(struct topology_link, "message", message)},
     {JSON_END},
 };
 
@@ -46,6 +49,8 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "collective", tsr_collective_name(times->what));
         tsr_json_int(json, "devices", times->size);
+        if (times->hosts)
+            tsr_json_int(json, "hosts", times->hosts);
         tsr_json_ints(json, "bytes", times->bytes, (size_t)times->n);
         tsr__json_numbers(json, "seconds", times->seconds, times->n);
         tsr_json_end(json);
@@ -69,6 +74,8 @@ void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
     if (topology->times.n)
         add_times(topology, json);
     tsr__profiles_add_json(topology, json);
+    if (topology->host)
+        tsr_json_int(json, "host", topology->host);
     if (!topology->n_grid)
         return;
     tsr_json_begin(json, "grid", '[');

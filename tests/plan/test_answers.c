@@ -64,6 +64,7 @@ static void wire(struct net *t, int b, double inside, double between)
     for (size_t i = 0; i < t->topology->links.n; i++) {
         struct topology_link *l = &t->topology->links.at[i];
         l->bandwidth = l->from / b == l->to / b ? inside : between;
+        l->out_port = l->in_port = -1;
     }
 }
 

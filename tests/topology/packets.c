@@ -25,7 +25,8 @@ struct events {
     double *free_at;         // by link and port
     double *ready, *coming;  // by device: end of what it received; the same with this step
     VEC(struct packet) heap; // earliest first
-    double end, scale;
+    double *posted;          // by device: message costs of this step so far
+    double end, scale, start;
     bool unreachable;
     int path[TOPOLOGY_MAX_HOPS];
 };
@@ -62,16 +63,24 @@ static struct packet pop(struct events *events)
     return first;
 }
 
-// The route is looked up at every hop.
+// The route is looked up at every hop. A device posts its messages one after the other.
 static void send(void *data, int from, int to, double bytes)
 {
     struct events *events = data;
-    if (tsr__topology_path(events->topology, from, to, events->path, TOPOLOGY_MAX_HOPS) < 0)
+    double message = 0;
+    int n = tsr__topology_path(events->topology, from, to, events->path, TOPOLOGY_MAX_HOPS);
+    for (int i = 0; i < n; i++) {
+        const struct topology_link *link = &events->topology->links.at[events->path[i]];
+        message = fmax(message, link->message);
+        events->start = fmax(events->start, link->start);
+    }
+    events->posted[from] += message;
+    if (n < 0)
         events->unreachable = true;
     else
         for (int k = 0; k < PACKETS; k++)
-            push(events, (struct packet){events->ready[from], bytes * events->scale / PACKETS, from,
-                                         to, 0});
+            push(events, (struct packet){events->ready[from] + events->posted[from],
+                                         bytes * events->scale / PACKETS, from, to, 0});
 }
 
 // One hop of one packet, or its arrival. It occupies out-port, link and in-port while its bytes
@@ -111,6 +120,7 @@ static void step_ends(void *data, int times)
         travel(events, pop(events));
     // Only what has arrived by the end of a step may be forwarded in the next one.
     memcpy(events->ready, events->coming, (size_t)events->topology->n * sizeof *events->ready);
+    memset(events->posted, 0, (size_t)events->topology->n * sizeof *events->posted);
 }
 
 static int64_t carry_out(struct events *events, const struct algorithm *algorithm,
@@ -124,7 +134,7 @@ static int64_t carry_out(struct events *events, const struct algorithm *algorith
         return -1;
     if (events->arena->failed)
         return -1;
-    return (int64_t)ceil(events->end * 1e12);
+    return (int64_t)ceil((events->start + events->end) * 1e12);
 }
 
 int64_t packets_time(tsr_topology *topology, enum tsr_collective what, const char *algorithm,
@@ -137,6 +147,7 @@ int64_t packets_time(tsr_topology *topology, enum tsr_collective what, const cha
     events.free_at = ARENA_ARRAY(&arena, double, tsr__topology_shared(topology) + 1);
     events.ready = ARENA_ARRAY(&arena, double, (size_t)topology->n);
     events.coming = ARENA_ARRAY(&arena, double, (size_t)topology->n);
+    events.posted = ARENA_ARRAY(&arena, double, (size_t)topology->n);
     for (size_t k = 0; !arena.failed && k < tsr__n_algorithms; k++)
         if (tsr__algorithms[k].what == what && str_is(str_of(algorithm), tsr__algorithms[k].name))
             time = carry_out(&events, &tsr__algorithms[k], groups, bytes);

@@ -2,6 +2,7 @@
 // cmd_topology.c - shows, makes and measures topologies.
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,36 +74,82 @@ static void print_links(const tsr_topology *topology)
 
 static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
-// Predicted times: one row per collective, one column per size, with the fastest algorithm.
-static int print_times(struct cli *cli, tsr_topology *topology)
+#define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+
+// Predicted times over all devices, by collective and size.
+struct predicted_times {
+    tsr_topology_price at[TSR_COLLECTIVE_COUNT][N_SIZES];
+};
+
+static tsr_status predict_times(tsr_topology *topology, struct predicted_times *times)
 {
     int n = tsr_topology_devices(topology), *all = cli_alloc((size_t)n, sizeof *all);
     tsr_status status = TSR_OK;
     for (int i = 0; i < n; i++)
         all[i] = i;
+    for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++)
+        for (int k = 0; k < N_SIZES && status == TSR_OK; k++)
+            status = tsr_topology_cost(topology, (tsr_collective)what, all,
+                                       what == TSR_SEND ? 2 : n, sizes[k], &times->at[what][k]);
+    free(all);
+    return status;
+}
+
+// A device cannot be reached, or the links of these devices are not listed.
+static bool has_time(const tsr_topology_price *price)
+{
+    return price->picoseconds < INT64_MAX / 4;
+}
+
+// One row per collective, one column per size, with the fastest algorithm.
+static void print_times(const struct predicted_times *times)
+{
     printf("\nover all devices, in microseconds\n%-16s", "");
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < N_SIZES; k++)
         printf(" %22s", cli_bytes(sizes[k]));
     printf("\n");
     for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
-        if (status != TSR_OK)
-            break;
         printf("%-16s", tsr_collective_name((tsr_collective)what));
-        for (int k = 0; k < 4; k++) {
-            if (status != TSR_OK)
-                break;
-            tsr_topology_price price = {0};
-            char cell[64];
-            status = tsr_topology_cost(topology, (tsr_collective)what, all,
-                                       what == TSR_SEND ? 2 : n, sizes[k], &price);
-            snprintf(cell, sizeof cell, "%.1f %s", (double)price.picoseconds / 1e6,
-                     price.algorithm);
+        for (int k = 0; k < N_SIZES; k++) {
+            const tsr_topology_price *price = &times->at[what][k];
+            char cell[64] = "-";
+            if (has_time(price))
+                snprintf(cell, sizeof cell, "%.1f %s", (double)price->picoseconds / 1e6,
+                         price->algorithm);
             printf(" %22s", cell);
         }
         printf("\n");
     }
-    free(all);
-    return cli_finish(cli, status);
+}
+
+// The operator of a collective: "all-reduce" gives "AllReduce".
+static void operator_name(const char *word, char *out, size_t room)
+{
+    size_t n = 0;
+    for (bool start = true; *word && n + 1 < room; word++) {
+        if (*word != '-')
+            out[n++] = (char)(start ? toupper((unsigned char)*word) : *word);
+        start = *word == '-';
+    }
+    out[n] = 0;
+}
+
+// "collectives_us": {"AllReduce": {"1024": 13.1, ...}, ...}
+static void add_times(tsr_json *json, const struct predicted_times *times)
+{
+    tsr_json_begin(json, "collectives_us", '{');
+    for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
+        char name[32], size[32];
+        operator_name(tsr_collective_name((tsr_collective)what), name, sizeof name);
+        tsr_json_begin(json, name, '{');
+        for (int k = 0; k < N_SIZES; k++) {
+            snprintf(size, sizeof size, "%lld", (long long)sizes[k]);
+            if (has_time(&times->at[what][k]))
+                tsr_json_number(json, size, (double)times->at[what][k].picoseconds / 1e6);
+        }
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
 }
 
 // ---- show, make, measure -----------------------------------------------------------------------
@@ -114,18 +161,25 @@ static tsr_json *as_json(struct cli *cli, const tsr_topology *topology)
     return json;
 }
 
-// Warnings are printed once, before the table; print_times finishes the command again.
 static int show(struct cli *cli, tsr_topology *topology)
 {
-    int code = cli_finish(cli, TSR_OK);
-    if (cli->json)
-        return cli_print_json(cli, as_json(cli, topology), code);
-    tsr_finding_clear(cli->session);
+    struct predicted_times times = {0};
+    bool several = tsr_topology_devices(topology) > 1;
+    tsr_status status = several ? predict_times(topology, &times) : TSR_OK;
+    int code = cli_finish(cli, status);
+    if (cli->json) {
+        tsr_json *json = as_json(cli, topology);
+        if (several && status == TSR_OK)
+            add_times(json, &times);
+        return cli_print_json(cli, json, code);
+    }
     print_devices(topology);
     if (cli->n_arguments > 1) // not for measure
         print_source(cli->arguments[1]);
     print_links(topology);
-    return tsr_topology_devices(topology) > 1 ? print_times(cli, topology) : code;
+    if (several && status == TSR_OK)
+        print_times(&times);
+    return code;
 }
 
 // Returns `code` if the file is written.

@@ -8,7 +8,8 @@
 
 #include <math.h>
 
-// Share of the shorter of arithmetic and memory traffic that the longer does not hide.
+// Share of the shorter of arithmetic and memory traffic that the longer does not hide, if the
+// device has none of its own.
 #define UNHIDDEN 0.25
 
 // Sizes at which `near` and `moves` (and bandwidth) were measured.
@@ -173,7 +174,7 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     double seconds = work / rate_of(kind, device);
     double moving = bytes / move_rate(kind.move, bytes, device);
     double most = fmax(seconds, moving), least = seconds + moving - most;
-    double busy = most + least * UNHIDDEN;
+    double busy = most + least * (device->unhidden > 0 ? device->unhidden : UNHIDDEN);
     if (kind.rate >= 0 && device->rates[kind.rate] > 0)
         busy = most; // the kind was measured with its memory traffic
     if (device->queued)
@@ -269,7 +270,7 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
     if (ps >= PLAN_NEVER)
         return PLAN_NEVER;
     ps += whole_number(topology->wait * 1e12);
-    if (tsr__topology_measured(topology, what, groups->size))
+    if (tsr__topology_measured(topology, what, groups))
         return ps; // measured with its copies
     double slowest = 0;
     for (int i = 0; i < groups->count * groups->size; i++) {

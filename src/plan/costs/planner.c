@@ -61,6 +61,8 @@ static void slow_down(tsr_topology_device *at, const tsr_topology_device *device
     at->queued = device->queued && (first || at->queued);
     if (device->overhead > at->overhead)
         at->overhead = device->overhead;
+    if (device->unhidden > at->unhidden)
+        at->unhidden = device->unhidden;
 }
 
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
@@ -83,7 +85,7 @@ static bool are_unlike(const struct planner *planner)
         const tsr_topology_device *device =
             &planner->machine.topology->device[tsr__planner_device(planner, i)];
         if (device->flops != first->flops || device->bandwidth != first->bandwidth ||
-            device->overhead != first->overhead ||
+            device->overhead != first->overhead || device->unhidden != first->unhidden ||
             memcmp(device->rates, first->rates, sizeof device->rates) != 0)
             return true;
     }

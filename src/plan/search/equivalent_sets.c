@@ -16,7 +16,8 @@ static const struct topology_link *link_of(const tsr_topology *topology, int64_t
 
 static bool same_link(const struct topology_link *a, const struct topology_link *b)
 {
-    return a && b && a->latency == b->latency && a->bandwidth == b->bandwidth;
+    return a && b && a->latency == b->latency && a->bandwidth == b->bandwidth &&
+           a->start == b->start && a->message == b->message;
 }
 
 // Compares the devices and their links one by one. Ports limit several links together, so with

@@ -31,7 +31,7 @@ static void key_of_device(struct text *key, const tsr_topology_device *device)
         tsr__text_printf(key, " %a", device->rates[i]);
     for (int i = 0; i < TSR_MOVE_COUNT; i++)
         tsr__text_printf(key, " %a %a", device->moves[i], device->cached[i]);
-    tsr__text_printf(key, " %d", device->queued);
+    tsr__text_printf(key, " %d %a", device->queued, device->unhidden);
     tsr__text_printf(key, ";");
 }
 
