@@ -1,13 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// boxes.c - predefined machines by name: h100:8, hosts:2xh100:8.
+// boxes.c - predefined machines by name: h100:8, hosts:2xh100:8, 4090:2.
 //
 // Memory, arithmetic (dense), memory bandwidth and links are published numbers; `source` names
-// where. Latencies and kernel launch times are not published: they are typical of NCCL and CUDA.
+// where. Engines reach a part of them: `reach` has that part, and docs/published.md its sources and
+// a comparison with measurements of whole models.
 #include "topology/internal.h"
 
-#define LAUNCH  4e-6 // seconds to launch a kernel
-#define IN_BOX  3e-6 // latency between GPUs of one machine
-#define BETWEEN 8e-6 // latency between machines
+// Seconds of a small kernel. An H200 takes 1.6 us for an addition of one element in a CUDA graph,
+// and products of matrices take 2 to 3 us besides their work.
+#define KERNEL 2.7e-6
+
+// Costs of communication. Inside a machine an all-reduce of 16 KiB over 8 GPUs takes 10 us: engines
+// reach 6 to 12 us with their own kernels, NCCL takes 15 to 25. Between machines NCCL takes 25 to
+// 60 us.
+static const struct link_costs {
+    double start, latency, message; // seconds
+} inside = {5e-6, 3e-6, 0.3e-6}, between = {20e-6, 8e-6, 1e-6};
+
+// Reached parts of published numbers: arithmetic of products, bandwidth of memory, of memory when
+// caches are read, and of links; and the `unhidden` of tsr_topology_device.
+struct reach {
+    double products, memory, caches, links, unhidden;
+};
+static const struct reach turing = {0.60, 0.80, 0.35, 0.80, 0.8},
+                          ampere = {0.76, 0.78, 0.35, 0.82, 0.8},
+                          ada = {0.70, 0.85, 0.60, 0.80, 0.5}, hopper = {0.67, 0.88, 0.70, 0.82, 0},
+                          hopper_141 = {0.67, 0.745, 0.70, 0.82, 0},
+                          blackwell = {0.65, 0.80, 0.70, 0.82, 0},
+                          cdna = {0.50, 0.78, 0.60, 0.75, 0}, apple = {0.75, 0.85, 0.80, 0.80, 0};
 
 struct box {
     const char *name;
@@ -16,6 +36,8 @@ struct box {
     double rates[TSR_RATE_COUNT];
     double link, port; // bytes per second one way: between two GPUs, and of one GPU to all others
     double network;    // of one GPU to other machines
+    const struct reach *reach;
+    const char *provider; // NULL: CUDA
     const char *source;
 };
 
@@ -26,7 +48,7 @@ static const struct box boxes[] = {
                [TSR_RATE_BFLOAT16] = 312e12,
                [TSR_RATE_INT8] = 624e12,
                [TSR_RATE_INT4] = 1248e12},
-     .link = 300e9, .port = 300e9, .network = 25e9,
+     .link = 300e9, .port = 300e9, .network = 25e9, .reach = &ampere,
      .source = "NVIDIA A100 80GB SXM datasheet; DGX A100: 200 Gb/s for each GPU"},
     {"h100", 8, 80e9, 3.35e12, 67e12,
      .rates = {[TSR_RATE_TF32] = 494.5e12,
@@ -34,7 +56,7 @@ static const struct box boxes[] = {
                [TSR_RATE_BFLOAT16] = 989.5e12,
                [TSR_RATE_FLOAT8] = 1979e12,
                [TSR_RATE_INT8] = 1979e12},
-     .link = 450e9, .port = 450e9, .network = 50e9,
+     .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper,
      .source = "NVIDIA H100 SXM datasheet, half of the figures with sparsity; DGX H100: 400 Gb/s "
                "for each GPU"},
     {"h200", 8, 141e9, 4.8e12, 67e12,
@@ -43,7 +65,7 @@ static const struct box boxes[] = {
                [TSR_RATE_BFLOAT16] = 989.5e12,
                [TSR_RATE_FLOAT8] = 1979e12,
                [TSR_RATE_INT8] = 1979e12},
-     .link = 450e9, .port = 450e9, .network = 50e9,
+     .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper_141,
      .source = "NVIDIA H200 SXM datasheet, half of the figures with sparsity; DGX H200: 400 Gb/s "
                "for each GPU"},
     {"b200", 8, 180e9, 8e12, 75e12,
@@ -53,7 +75,7 @@ static const struct box boxes[] = {
                [TSR_RATE_FLOAT8] = 4.5e15,
                [TSR_RATE_INT8] = 4.5e15,
                [TSR_RATE_INT4] = 9e15},
-     .link = 900e9, .port = 900e9, .network = 50e9,
+     .link = 900e9, .port = 900e9, .network = 50e9, .reach = &blackwell,
      .source = "NVIDIA HGX B200 and DGX B200 datasheets, half of the figures with sparsity; 400 "
                "Gb/s for each GPU"},
     {"l40s", 8, 48e9, 864e9, 91.6e12,
@@ -63,7 +85,7 @@ static const struct box boxes[] = {
                [TSR_RATE_FLOAT8] = 733e12,
                [TSR_RATE_INT8] = 733e12,
                [TSR_RATE_INT4] = 733e12},
-     .link = 32e9, .port = 32e9, .network = 25e9,
+     .link = 32e9, .port = 32e9, .network = 25e9, .reach = &ada,
      .source = "NVIDIA L40S datasheet, half of the figures with sparsity; PCIe 4.0 x16; 200 Gb/s "
                "for each GPU is a guess"},
     {"mi300x", 8, 192e9, 5.3e12, 163.4e12,
@@ -72,9 +94,86 @@ static const struct box boxes[] = {
                [TSR_RATE_BFLOAT16] = 1307.4e12,
                [TSR_RATE_FLOAT8] = 2614.9e12,
                [TSR_RATE_INT8] = 2614.9e12},
-     .link = 64e9, .port = 448e9, .network = 50e9,
+     .link = 64e9, .port = 448e9, .network = 50e9, .reach = &cdna,
      .source =
          "AMD Instinct MI300X datasheet: 7 links of 128 GB/s both ways; 400 Gb/s for each GPU"},
+    {"rtx6000", 8, 48e9, 960e9, 91.1e12,
+     .rates = {[TSR_RATE_TF32] = 182e12,
+               [TSR_RATE_FLOAT16] = 364e12,
+               [TSR_RATE_BFLOAT16] = 364e12,
+               [TSR_RATE_FLOAT8] = 728e12,
+               [TSR_RATE_INT8] = 728e12,
+               [TSR_RATE_INT4] = 1457e12},
+     .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ada,
+     .source =
+         "NVIDIA RTX 6000 Ada datasheet, half of the figures with sparsity; PCIe 4.0 x16; 100 "
+         "Gb/s for each GPU is a guess"},
+    {"5090", 8, 32e9, 1.792e12, 104.8e12,
+     .rates = {[TSR_RATE_TF32] = 104.8e12,
+               [TSR_RATE_FLOAT16] = 209.5e12,
+               [TSR_RATE_BFLOAT16] = 209.5e12,
+               [TSR_RATE_FLOAT8] = 419e12,
+               [TSR_RATE_INT8] = 838e12,
+               [TSR_RATE_INT4] = 1676e12},
+     .link = 64e9, .port = 64e9, .network = 1.25e9, .reach = &ada,
+     .source = "NVIDIA RTX Blackwell architecture paper: dense, sums in float32; PCIe 5.0 x16; 10 "
+               "Gb/s for each GPU is a guess"},
+    {"4090", 8, 24e9, 1.008e12, 82.6e12,
+     .rates = {[TSR_RATE_TF32] = 82.6e12,
+               [TSR_RATE_FLOAT16] = 165.2e12,
+               [TSR_RATE_BFLOAT16] = 165.2e12,
+               [TSR_RATE_FLOAT8] = 330.3e12,
+               [TSR_RATE_INT8] = 660.6e12,
+               [TSR_RATE_INT4] = 1321.2e12},
+     .link = 32e9, .port = 32e9, .network = 1.25e9, .reach = &ada,
+     .source =
+         "NVIDIA Ada architecture paper: dense, sums in float32; PCIe 4.0 x16; 10 Gb/s for each "
+         "GPU is a guess"},
+    {"3090", 8, 24e9, 936e9, 35.6e12,
+     .rates = {[TSR_RATE_TF32] = 35.6e12,
+               [TSR_RATE_FLOAT16] = 71e12,
+               [TSR_RATE_BFLOAT16] = 71e12,
+               [TSR_RATE_INT8] = 284e12,
+               [TSR_RATE_INT4] = 568e12},
+     .link = 32e9, .port = 32e9, .network = 1.25e9, .reach = &ampere,
+     .source =
+         "NVIDIA GA102 architecture paper: dense, sums in float32; PCIe 4.0 x16 without NVLink; "
+         "10 Gb/s for each GPU is a guess"},
+    {"l4", 8, 24e9, 300e9, 30.3e12,
+     .rates = {[TSR_RATE_TF32] = 60e12,
+               [TSR_RATE_FLOAT16] = 121e12,
+               [TSR_RATE_BFLOAT16] = 121e12,
+               [TSR_RATE_FLOAT8] = 242.5e12,
+               [TSR_RATE_INT8] = 242.5e12},
+     .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ada,
+     .source =
+         "NVIDIA L4 datasheet, half of the figures with sparsity; PCIe 4.0 x16; 100 Gb/s for each "
+         "GPU is a guess"},
+    {"a10g", 8, 24e9, 600e9, 35e12,
+     .rates = {[TSR_RATE_TF32] = 35e12,
+               [TSR_RATE_FLOAT16] = 70e12,
+               [TSR_RATE_BFLOAT16] = 70e12,
+               [TSR_RATE_INT8] = 140e12,
+               [TSR_RATE_INT4] = 280e12},
+     .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ampere,
+     .source =
+         "NVIDIA A10G datasheet (AWS G5), half of the figures with sparsity; PCIe 4.0 x16; 100 "
+         "Gb/s for each GPU"},
+    {"t4", 8, 16e9, 320e9, 8.1e12,
+     .rates = {[TSR_RATE_FLOAT16] = 65e12, [TSR_RATE_INT8] = 130e12, [TSR_RATE_INT4] = 260e12},
+     .link = 16e9, .port = 16e9, .network = 6.25e9, .reach = &turing,
+     .source = "NVIDIA T4 datasheet; PCIe 3.0 x16; 50 Gb/s for each GPU is a guess"},
+    {"m1max", 1, 64e9, 400e9, 10.4e12, .link = 5e9, .port = 5e9, .network = 1.25e9, .reach = &apple,
+     .provider = "CoreML",
+     .source = "Apple, M1 Pro and M1 Max (2021): 400 GB/s, 10.4 TFLOP/s; 10 Gb/s Ethernet"},
+    {"m2ultra", 1, 192e9, 800e9, 27.2e12, .link = 5e9, .port = 5e9, .network = 1.25e9,
+     .reach = &apple, .provider = "CoreML",
+     .source = "Apple, M2 Ultra (2023): 192 GB, 800 GB/s, 27.2 TFLOP/s; 10 Gb/s Ethernet"},
+    {"m4max", 1, 128e9, 546e9, 18.4e12, .link = 5e9, .port = 5e9, .network = 1.25e9,
+     .reach = &apple, .provider = "CoreML",
+     .source =
+         "Apple, M4 Max (2024): 128 GB, 546 GB/s; 18.4 TFLOP/s of 40 cores is an estimate, Apple "
+         "publishes none; 10 Gb/s Ethernet"},
 };
 
 static const struct box *find_box(struct str name)
@@ -141,15 +240,37 @@ bool tsr__topology_is_box(struct str kind, struct str sizes)
 
 // ---- making ------------------------------------------------------------------------------------
 
+// Products of all types reach the same part of their rate.
 static void set_gpu(tsr_topology *topology, const struct box *box, int device, int in_box)
 {
-    tsr_topology_device *topology_device = &topology->device[device];
-    topology_device->name = tsr__arena_printf(&topology->arena, "CUDA:%d", in_box).p;
-    topology_device->memory = (int64_t)box->memory;
-    topology_device->flops = box->flops;
-    topology_device->bandwidth = box->bandwidth;
-    topology_device->overhead = LAUNCH;
-    memcpy(topology_device->rates, box->rates, sizeof topology_device->rates);
+    tsr_topology_device *gpu = &topology->device[device];
+    const struct reach *reach = box->reach;
+    gpu->name =
+        tsr__arena_printf(&topology->arena, "%s:%d", box->provider ? box->provider : "CUDA", in_box)
+            .p;
+    gpu->memory = (int64_t)box->memory;
+    gpu->flops = box->flops * reach->products;
+    gpu->bandwidth = box->bandwidth * reach->memory;
+    gpu->moves[TSR_MOVE_CACHE] = box->bandwidth * reach->caches;
+    gpu->unhidden = reach->unhidden;
+    gpu->overhead = KERNEL;
+    for (int i = 0; i < TSR_RATE_COUNT; i++)
+        gpu->rates[i] = box->rates[i] * reach->products;
+}
+
+static bool link_gpu(tsr_topology *topology, const struct order *order, int from, int to)
+{
+    bool same = from / (int)order->devices == to / (int)order->devices;
+    const struct link_costs *costs = same ? &inside : &between;
+    double bandwidth = (same ? order->box->link : order->box->network) * order->box->reach->links;
+    if (!tsr__topology_link(topology, from, to, costs->latency, bandwidth))
+        return false;
+    struct topology_link *link = &topology->links.at[topology->links.n - 1];
+    link->start = costs->start;
+    link->message = costs->message;
+    link->out_port = 2 * from + !same;
+    link->in_port = 2 * to + !same;
+    return true;
 }
 
 // GPUs of a machine are linked through its switch; GPUs of the same index in other machines through
@@ -157,23 +278,17 @@ static void set_gpu(tsr_topology *topology, const struct box *box, int device, i
 static bool link_gpus(tsr_topology *topology, const struct order *order)
 {
     int in_box = (int)order->devices, n = topology->window ? topology->window : topology->n;
+    double reach = order->box->reach->links;
     for (int i = 0; i < n; i++)
         // GPU i has the ports 2 i (switch) and 2 i + 1 (network).
-        if (!tsr__topology_port(topology, i, order->box->port) ||
-            !tsr__topology_port(topology, i, order->box->network))
+        if (!tsr__topology_port(topology, i, order->box->port * reach) ||
+            !tsr__topology_port(topology, i, order->box->network * reach))
             return false;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
-            bool same = i / in_box == k / in_box;
-            if (i == k || (!same && i % in_box != k % in_box))
-                continue;
-            bool ok = same ? tsr__topology_link(topology, i, k, IN_BOX, order->box->link)
-                           : tsr__topology_link(topology, i, k, BETWEEN, order->box->network);
-            if (!ok)
+            bool linked = i / in_box == k / in_box || i % in_box == k % in_box;
+            if (i != k && linked && !link_gpu(topology, order, i, k))
                 return false;
-            struct topology_link *link = &topology->links.at[topology->links.n - 1];
-            link->out_port = 2 * i + !same;
-            link->in_port = 2 * k + !same;
         }
     return true;
 }
