@@ -382,22 +382,22 @@ static void add_grouped(struct rule_builder *rule, bool three, int64_t head)
 }
 
 // A prompt takes its position from the first sequence, so the batch is sharded only in decoding
-// steps (one token) or without positions. In a cache of 4 bits, two elements share a byte, and a
-// head has another size.
+// steps (one token) or without positions. A head in the cache may have another size than d, or a
+// size without a number: elements of 4 bits share a byte, and onnxruntime-genai's builder writes a
+// name.
 void tsr__derive_group_query(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     struct shape x = tsr__derive_in(derivation, 0);
     bool batch = !tsr__derive_has(derivation, 9) || (x.rank == 3 && x.dims[1].value == 1);
     bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
-    bool bytes = tsr__derive_int(derivation, "kv_cache_bit_width", 0) == 4;
     if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
         return;
     int64_t head = three ? 0 : packed_head(derivation);
     if (head)
         tsr__derive_size(derivation, "d", head);
     add_grouped(rule, three, head);
-    tsr__rule_inputs(rule, bytes ? "[b h _ _]?,[b h _ _]?" : "[b h _ d]?,[b h _ d]?");
+    tsr__rule_inputs(rule, "[b h _ _]?,[b h _ _]?");
     tsr__rule_inputs(rule, tsr__derive_in(derivation, 5).rank == 2 ? "[b _]" : "[b]");
     tsr__rule_inputs(rule, "·,[_ _]?,[_ _]?,[b~ q~]?");
     bool heads = tsr__derive_mask(derivation, 10, "(h g)") && (three || head);
@@ -405,9 +405,7 @@ void tsr__derive_group_query(struct derivation *derivation)
     add_cache_scale(derivation, 12);
     add_cache_scale(derivation, 13);
     tsr__rule_inputs(rule, "[_]?,[_]?");
-    tsr__rule_outputs(rule, "[b q (h g d)]");
-    tsr__rule_outputs(rule, bytes ? "[b h _ _]?,[b h _ _]?" : "[b h _ d]?,[b h _ d]?");
-    tsr__rule_outputs(rule, "[b (h g) q _]?");
+    tsr__rule_outputs(rule, "[b q (h g d)],[b h _ _]?,[b h _ _]?,[b (h g) q _]?");
     tsr__rule_kind(rule, FACTOR_REP, three ? "d q k" : "d q");
     tsr__rule_kind_if(rule, !heads, FACTOR_REP, "h");
     tsr__rule_kind_if(rule, !heads || !three, FACTOR_REP, "g");
