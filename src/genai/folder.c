@@ -172,6 +172,14 @@ static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const 
     return NULL;
 }
 
+static bool take_window(void *data, tsr_node *node, size_t input)
+{
+    (void)input;
+    if (tsr_attr_int(tsr_node_find_attr(node, "sliding_window_cache"), 0))
+        *(int64_t *)data = tsr_attr_int(tsr_node_find_attr(node, "local_window_size"), 0);
+    return false;
+}
+
 // In the order of the model's inputs. KV caches have rank 4.
 static tsr_status find_caches(tsr_folder *folder)
 {
@@ -184,7 +192,9 @@ static tsr_status find_caches(tsr_folder *folder)
         struct cache *cache = vec_push(&folder->arena, &folder->caches);
         if (!cache)
             return TSR_NOMEM;
-        *cache = (struct cache){tsr_value_name(value), present};
+        *cache = (struct cache){.past = tsr_value_name(value), .present = present};
+        tsr_value_uses(value, take_window, &cache->window);
+        cache->window = int64_min(int64_max(cache->window, 0), INT32_MAX);
     }
     return arena_status(&folder->arena);
 }
@@ -224,8 +234,8 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
 }
 
 // Example: 1 token after 128: batch 1, sequence 1, mask length 129, past length 128, present length
-// 129. Dimensions that are expressions ("past + sequence") get no size. The list is in the folder's
-// arena.
+// 129. A cache with a window has the window's length before and after. Dimensions that are
+// expressions ("past + sequence") get no size. The list is in the folder's arena.
 tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {
@@ -237,12 +247,14 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
     name_size(&sizes, ids, 1, tokens);
     name_size(&sizes, mask, 1, past + tokens);
     for (size_t i = 0; i < folder->caches.n; i++) {
-        const tsr_value *cache = tsr_graph_value(graph, folder->caches.at[i].past);
+        const struct cache *at = &folder->caches.at[i];
+        const tsr_value *cache = tsr_graph_value(graph, at->past);
         name_size(&sizes, cache, 0, 1);
         name_size(&sizes, cache, 1, folder->kv_heads);
-        name_size(&sizes, cache, 2, past);
+        name_size(&sizes, cache, 2, at->window ? at->window : past);
         name_size(&sizes, cache, 3, folder->head_size);
-        name_size(&sizes, tsr_graph_value(graph, folder->caches.at[i].present), 2, past + tokens);
+        name_size(&sizes, tsr_graph_value(graph, at->present), 2,
+                  at->window ? at->window : past + tokens);
     }
     *out = sizes.list.at;
     *n = sizes.list.n;

@@ -195,7 +195,8 @@ static tsr_status put_empty_caches(tsr_generator *generator)
         const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
         int64_t size = tsr_value_dim(value, 3).value;
         // cache_room is 0 for caches that grow: an empty tensor.
-        int64_t dims[4] = {1, tsr__genai_cache_heads(folder), generator->cache_room,
+        int64_t dims[4] = {1, tsr__genai_cache_heads(folder),
+                           int64_max(generator->cache_room, folder->caches.at[i].window),
                            size > 0 ? size : folder->head_size};
         tsr_status st = tsr_tensors_put(generator->inputs, folder->caches.at[i].past,
                                         tsr_value_dtype(value), 4, dims, NULL);

@@ -10,9 +10,11 @@
 #define GENAI_CONFIG   "genai_config.json"
 #define OPTIMUM_CONFIG "config.json"
 
-// An input that is an output of the step before: [batch, heads, past, head size].
+// An input that is an output of the step before: [batch, heads, past, head size]. window > 0: a
+// buffer for that many tokens, which does not grow.
 struct cache {
     const char *past, *present;
+    int64_t window;
 };
 
 struct tsr_folder {
