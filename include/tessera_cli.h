@@ -328,6 +328,10 @@ TSR_API tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what
 /* True if one node alone reads the cache `past`, is given its used length, and returns it as
  * `present` with the same capacity: such a cache can be updated in place (states_in_place). */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
+/* Repeats each key and value head of all grouped attention nodes `times` times: the model computes
+ * the same, and its caches have that many more heads. TSR_UNSUPPORTED: the number of query heads is
+ * no multiple of the new number of key heads; the model may be changed in part. */
+TSR_API tsr_status tsr_repeat_kv_heads(tsr_model *model, int64_t times);
 TSR_API int64_t tsr_folder_vocabulary(const tsr_folder *folder); /* how many tokens there are */
 /* Sizes of the symbolic dimensions for `tokens` new tokens after `past` ones, in a batch of one.
  * Owned by the folder. */
@@ -470,8 +474,9 @@ typedef struct tsr_partition_summary {
     const int64_t *file_bytes;
     int64_t common_bytes; /* of common.data; 0: no such file */
     /* of a call that plans first (tsr_folder_partition): picoseconds of one run on the devices, and
-     * on one alone; 0: not known */
+     * on one alone; 0: not known. And the assumed or known speed of the first device. */
     int64_t predicted, one_device;
+    double device_flops;
 } tsr_partition_summary;
 struct tsr_partition_result {
     tsr_session *session;

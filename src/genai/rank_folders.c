@@ -7,6 +7,10 @@
 // so heads are sharded the same way in all layers. Example: 4 key heads on 3 ranks: 1, 1 and 2; the
 // configuration of rank 2 has num_key_value_heads 2.
 //
+// If there are more ranks than key heads, each head is repeated (rules/kv_heads.c). Example: 4
+// query heads and 2 key heads on 3 ranks: the key heads become 4. With more ranks than query heads,
+// every rank keeps all caches.
+//
 // Steps: shard the caches, plan one decode step, partition into OUT/parts, move the files to one
 // folder per rank. OUT gets its name when it is complete.
 #include "genai/internal.h"
@@ -86,28 +90,33 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
-// The layout needs caches with at least one head per rank.
-static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
+// Number of times that each key head is repeated, so that every rank has one; 0: that many query
+// heads do not exist, and the caches are replicated.
+static int64_t repeats(const tsr_folder *folder, int64_t ranks)
+{
+    int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
+    for (int64_t times = 1; keys * times <= queries; times++)
+        if (keys * times >= ranks && (times == 1 || queries % (keys * times) == 0))
+            return times;
+    return 0;
+}
+
+// The layout needs caches.
+static tsr_status check_heads(tsr_folder *folder)
 {
     if (!folder->is_genai)
         return refuse(folder, "make one with onnxruntime-genai's builder",
                       "the folder has no genai_config.json");
-    int64_t heads = tsr__genai_cache_heads(folder);
-    if (!heads)
+    if (!tsr__genai_cache_heads(folder))
         return refuse(folder, "use tessera partition without --layout",
                       "the model has no caches with heads");
-    if (heads >= ranks)
-        return check_config(folder);
-    char text[128];
-    snprintf(text, sizeof text, "%lld key heads cannot be sharded over %lld devices",
-             (long long)heads, (long long)ranks);
-    return refuse(folder, "use at most one device per key head", text);
+    return check_config(folder);
 }
 
 // ---- the partition -----------------------------------------------------------------------------
 
-// Lists the caches, which stay sharded, and all other outputs, which every rank returns in full.
-static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
+// Lists the caches if they stay sharded, and all other outputs, which every rank returns in full.
+static tsr_status list_ports(tsr_folder *folder, const tsr_model *model, bool sharded,
                              tsr_partition_options *options)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -116,14 +125,14 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
     const char **everywhere = ARENA_ARRAY(&folder->arena, const char *, n_outputs + 1);
     if (!kept || !everywhere)
         return TSR_NOMEM;
-    for (size_t i = 0; i < folder->caches.n; i++) {
+    for (size_t i = 0; sharded && i < folder->caches.n; i++) {
         kept[options->n_keep_cut++] = folder->caches.at[i].past;
         kept[options->n_keep_cut++] = folder->caches.at[i].present;
     }
     for (size_t i = 0; i < n_outputs; i++) {
         const char *name = tsr_value_name(tsr_graph_output(graph, i));
         bool is_cache = false;
-        for (size_t k = 0; k < folder->caches.n; k++)
+        for (size_t k = 0; sharded && k < folder->caches.n; k++)
             is_cache |= strcmp(name, folder->caches.at[k].present) == 0;
         if (!is_cache)
             everywhere[options->n_everywhere++] = name;
@@ -168,18 +177,22 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     return machine->topology && planned.devices > 1 ? planned.one_device : planned.cost;
 }
 
-// Adds the configuration with sharded caches.
+// Adds the configuration with sharded caches, of at least one head per rank.
 static tsr_status add_config(tsr_folder *folder, tsr_model *model, int64_t ranks)
 {
     tsr_config *config;
-    tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
+    int64_t times = repeats(folder, ranks);
+    tsr_status st = times > 1 ? tsr_repeat_kv_heads(model, times) : TSR_OK;
+    if (st != TSR_OK)
+        return st;
+    st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
     if (st != TSR_OK)
         return st;
     if (tsr_model_ir_version(model) < ANNOTATED_IR)
         st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory only
     if (st != TSR_OK)
         return st;
-    return shard_caches(folder, model, config, ranks);
+    return times ? shard_caches(folder, model, config, ranks) : TSR_OK;
 }
 
 // Predicted time of a step with the caches sharded over that choice of devices; INT64_MAX: does not
@@ -212,7 +225,7 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
 #define WORTH 0.99 // use more devices only if the time falls below this fraction
 
 // Chooses the number of devices for this layout, which may be smaller than for an unrestricted
-// plan. Each has at least one head. Choices belong to the topology, which the caller may change.
+// plan. Choices belong to the topology, which the caller may change.
 // Example: 1 device 0.40 ms, 2 devices 0.68 ms: takes 1.
 static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
 {
@@ -223,8 +236,6 @@ static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
         int64_t cost;
         if (choice == all)
             return TSR_OK;
-        if (tsr_topology_devices(choice) > tsr__genai_cache_heads(folder))
-            continue;
         tsr_status st = try_choice(folder, choice, &cost);
         if (st != TSR_OK)
             return st;
@@ -256,14 +267,14 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
     st = tsr_plan_into(model, &plan, &planned);
     if (st != TSR_OK)
         return st;
-    st = list_ports(folder, model, &options);
+    bool sharded = machine->ranks > 1 && repeats(folder, machine->ranks);
+    st = list_ports(folder, model, sharded, &options);
     if (st != TSR_OK)
         return st;
-    if (machine->ranks < 2)
-        options.n_keep_cut = 0;
     tsr_partition_summary found = {.size = sizeof found};
     st = tsr_partition_into(model, parts, &options, &found);
     found.predicted = planned.cost;
+    found.device_flops = planned.device_flops;
     found.one_device = machine->alone;
     if (st == TSR_OK && summary)
         *summary = found;
@@ -441,9 +452,11 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
 static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64_t ranks)
 {
     tsr_folder *folder = folders->folder;
-    int64_t cache_heads = tsr__genai_cache_heads(folder);
+    int64_t times = repeats(folder, ranks);
+    int64_t keys = tsr__genai_cache_heads(folder) * int64_max(times, 1), own = keys;
     // Shard r of n over H heads is floor(r H / n) .. floor((r + 1) H / n), as everywhere.
-    int64_t own = (rank + 1) * cache_heads / ranks - rank * cache_heads / ranks;
+    if (times)
+        own = (rank + 1) * keys / ranks - rank * keys / ranks;
     const char *path = rank_path(folders, rank, GENAI_CONFIG);
     json_t *config = json_deep_copy(folder->config);
     if (!config ||
@@ -457,7 +470,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
     // Query heads follow their key heads: of 32 and 8, a rank with 2 key heads has 8 query heads.
     failed |= json_object_set_new(decoder, "num_attention_heads",
-                                  json_integer(own * (folder->heads / cache_heads)));
+                                  json_integer(own * (folder->heads / keys)));
     if (!options) {
         options = json_object();
         failed |= json_object_set_new(decoder, "session_options", options);
@@ -549,12 +562,9 @@ tsr_status tsr_folder_partition_into(tsr_folder *folder, const char *out,
     if (st != TSR_OK)
         return st;
     struct machine machine = {.ranks = given.devices, .topology = given.topology};
-    int64_t least = given.devices; // least number of heads
-    if (given.topology) {
+    if (given.topology)
         machine.ranks = tsr_topology_devices(given.topology);
-        least = tsr_topology_devices(tsr_topology_choice(given.topology, 0));
-    }
-    st = check_heads(folder, least);
+    st = check_heads(folder);
     if (st != TSR_OK)
         return st;
     struct rank_folders folders = {.folder = folder, .arena = &folder->arena};

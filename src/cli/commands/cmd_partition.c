@@ -97,6 +97,7 @@ static int partition_genai(struct cli *cli, const char *out)
             (struct prediction){.devices = (int64_t)summary.devices,
                                 .cost = summary.predicted,
                                 .one_device = summary.one_device,
+                                .flops = summary.device_flops,
                                 .assumed = !planning.options.topology ||
                                            tsr_topology_is_assumed(planning.options.topology)});
     tsr_folder_free(folder);

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small decoders in the forms that onnxruntime-genai's builder writes, with random weights: folders for tests without torch.
+
+    decoder.write(folder, heads=4, kv_heads=1, form="norm", bits=4)
+
+form: how queries, keys and values reach the attention.
+    packed    one projection, one input
+    separate  three projections
+    norm      one projection, a Split, and a norm of each head of queries and keys
+bits 4: weights of the projections in blocks of 4 bits (MatMulNBits). window: layers with an even number have a cache of that
+length."""
+import json
+import os
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+HIDDEN, HEAD, LAYERS, VOCABULARY, CONTEXT, BLOCK = 64, 16, 2, 256, 256, 32
+
+
+class Builder:
+    def __init__(self, heads, kv_heads, form, bits, window, seed=5):
+        self.heads, self.kv_heads, self.form, self.bits, self.window = heads, kv_heads, form, bits, window
+        self.rng = np.random.default_rng(seed)
+        self.inits, self.nodes = [], []
+
+    def constant(self, name, array):
+        self.inits.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def node(self, op, ins, outs, **attributes):
+        self.nodes.append(helper.make_node(op, ins, outs, name=outs[0] + "/node", **attributes))
+        return outs[0]
+
+    def project(self, x, name, rows, columns):
+        """x times random weights [rows, columns]."""
+        w = (self.rng.standard_normal((rows, columns)) / np.sqrt(rows)).astype("f4")
+        if self.bits != 4:
+            return self.node("MatMul", [x, self.constant(name + ".weight", w)], [name])
+        blocks = w.T.reshape(columns, rows // BLOCK, BLOCK)
+        scale = np.abs(blocks).max(axis=2) / 7
+        codes = np.clip(np.round(blocks / scale[..., None]) + 8, 0, 15).astype("u1")
+        self.constant(name + ".weight", codes[..., ::2] | codes[..., 1::2] << 4)
+        self.constant(name + ".scales", scale.astype("f4"))
+        return self.node("MatMulNBits", [x, name + ".weight", name + ".scales"], [name], domain="com.microsoft", K=rows, N=columns, bits=4,
+                         block_size=BLOCK, accuracy_level=4)
+
+    def norm(self, x, name, heads):
+        """A norm of each head, as the builder writes it: the tokens' heads become rows."""
+        weight = self.constant(name + ".weight", (1 + 0.1 * self.rng.standard_normal(HEAD)).astype("f4"))
+        apart = self.node("Reshape", [x, self.constant(name + ".apart", np.array([0, -1, HEAD]))], [name + ".heads"])
+        scaled = self.node("SimplifiedLayerNormalization", [apart, weight], [name + ".scaled"], axis=-1, epsilon=1e-6, stash_type=1)
+        return self.node("Reshape", [scaled, self.constant(name + ".together", np.array([0, -1, heads * HEAD]))], [name])
+
+    def attended(self, x, k, lengths, total):
+        q, kv = self.heads * HEAD, self.kv_heads * HEAD
+        ins = ["", "", ""]
+        if self.form == "separate":
+            ins = [self.project(x, "%s_proj%d" % (which, k), HIDDEN, size) for which, size in (("q", q), ("k", kv), ("v", kv))]
+        else:
+            ins[0] = self.project(x, "qkv%d" % k, HIDDEN, q + 2 * kv)
+        if self.form == "norm":
+            parts = ["%s%d" % (which, k) for which in "qkv"]
+            self.node("Split", [ins[0], self.constant("sizes%d" % k, np.array([q, kv, kv]))], parts, axis=-1)
+            ins = [self.norm(parts[0], "q_norm%d" % k, self.heads), self.norm(parts[1], "k_norm%d" % k, self.kv_heads), parts[2]]
+        ins += ["past_key_values.%d.%s" % (k, which) for which in ("key", "value")] + [lengths, total, "cos", "sin"]
+        outs = ["attended%d" % k, "present.%d.key" % k, "present.%d.value" % k]
+        attributes = dict(num_heads=self.heads, kv_num_heads=self.kv_heads, do_rotary=1)
+        if self.windowed(k):
+            attributes.update(local_window_size=self.window, sliding_window_cache=1)
+        return self.node("GroupQueryAttention", ins, outs, domain="com.microsoft", **attributes)
+
+    def windowed(self, k):
+        return self.window and k % 2 == 0
+
+    def ports(self):
+        value = helper.make_tensor_value_info
+        inputs = [value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
+                  value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
+        outputs = [value("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", VOCABULARY])]
+        for k in range(LAYERS):
+            length = "sliding" if self.windowed(k) else "sequence"
+            for which in ("key", "value"):
+                for side, name, before in ((inputs, "past_key_values", "past"), (outputs, "present", "total")):
+                    shape = ["batch_size", self.kv_heads, "%s_%s_length" % (before, length), "kv_cache_dim"]
+                    side.append(value("%s.%d.%s" % (name, k, which), TensorProto.FLOAT, shape))
+        return inputs, outputs
+
+    def model(self):
+        for name, value in (("one", np.array([1])), ("axis", np.array(1))):
+            self.constant(name, value)
+        less = self.node("Sub", [self.node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=0), "one"], ["less"])
+        lengths = self.node("Cast", [less], ["lengths"], to=TensorProto.INT32)
+        picked = self.node("Gather", [self.node("Shape", ["attention_mask"], ["sizes"]), "axis"], ["picked"])
+        total = self.node("Cast", [picked], ["total"], to=TensorProto.INT32)
+        angles = np.arange(CONTEXT)[:, None] / 10 ** np.arange(HEAD // 2)[None]
+        self.constant("cos", np.cos(angles).astype("f4"))
+        self.constant("sin", np.sin(angles).astype("f4"))
+        hidden = self.node("Gather", [self.constant("embedding", self.rng.standard_normal((VOCABULARY, HIDDEN)).astype("f4")), "input_ids"], ["embedded"])
+        for k in range(LAYERS):
+            x = self.attended(hidden, k, lengths, total)
+            hidden = self.node("Add", [hidden, self.project(x, "out%d" % k, self.heads * HEAD, HIDDEN)], ["hidden%d" % k])
+        self.project(hidden, "logits", HIDDEN, VOCABULARY)
+        inputs, outputs = self.ports()
+        graph = helper.make_graph(self.nodes, "g", inputs, outputs, self.inits)
+        return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)])
+
+
+def config(heads, kv_heads, window):
+    decoder = {"session_options": {"provider_options": []}, "filename": "model.onnx", "head_size": HEAD, "hidden_size": HIDDEN,
+               "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask",
+                          "past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"},
+               "outputs": {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
+               "num_attention_heads": heads, "num_hidden_layers": LAYERS, "num_key_value_heads": kv_heads}
+    if window:
+        decoder["sliding_window"] = {"window_size": window, "slide_key_value_cache": False, "slide_inputs": False,
+                                     "layers": list(range(0, LAYERS, 2)), "cache_slack": 0}
+    return {"model": {"bos_token_id": 1, "context_length": CONTEXT, "eos_token_id": VOCABULARY - 1, "pad_token_id": 0, "type": "llama",
+                      "vocab_size": VOCABULARY, "decoder": decoder},
+            "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True}}
+
+
+def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0):
+    os.makedirs(folder)
+    onnx.save(Builder(heads, kv_heads, form, bits, window).model(), folder + "/model.onnx")
+    for name, text in (("genai_config.json", json.dumps(config(heads, kv_heads, window))), ("tokenizer_config.json", "{}")):
+        with open(folder + "/" + name, "w") as f:
+            f.write(text)
+    return folder

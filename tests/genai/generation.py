@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens of a generation folder by stock onnxruntime-genai, in one process or in one per rank under mpirun.
+
+usage: generation.py FOLDER        prints `tokens RANK TOKEN ...`; under mpirun each rank loads FOLDER/rankN"""
+import os
+import shutil
+import subprocess
+import sys
+
+PROMPT, TOKENS = [1, 72, 101, 108, 108, 111], 24
+
+
+def missing():
+    """Why this machine cannot generate under mpirun, or ""."""
+    try:
+        import onnxruntime_genai  # noqa: F401
+    except ImportError:
+        return "this Python has no onnxruntime-genai"
+    return "" if mpirun() else "no mpirun"
+
+
+def mpirun():
+    return next((p for p in (shutil.which("mpirun.openmpi"), shutil.which("mpirun")) if p), None)
+
+
+def tokens(folder, ranks=0):
+    """[[rank, token, ...], ...] as texts, sorted by rank, and what was printed on stderr. ranks 0: without mpirun."""
+    launch = [mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks else []
+    try:
+        p = subprocess.run(launch + [sys.executable, os.path.abspath(__file__), folder], capture_output=True, text=True, timeout=240)
+    except subprocess.TimeoutExpired:
+        return [], "no answer after 240 s"
+    return sorted(line.split()[1:] for line in p.stdout.splitlines() if line.startswith("tokens ")), p.stderr
+
+
+def same_tokens(got, want, ranks):
+    return bool(want) and len(want[0]) > 2 and [g[0] for g in got] == [str(r) for r in range(ranks)] and all(g[1:] == want[0][1:] for g in got)
+
+
+def main(folder):
+    import numpy as np
+    import onnxruntime_genai as og
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+    model = og.Model(folder if rank is None else "%s/rank%s" % (folder, rank))
+    options = og.GeneratorParams(model)
+    options.set_search_options(max_length=len(PROMPT) + TOKENS + 10, do_sample=False)
+    generator = og.Generator(model, options)
+    generator.append_tokens(np.array([PROMPT], np.int32))
+    found = []
+    while not generator.is_done() and len(found) < TOKENS:
+        generator.generate_next_token()
+        found.append(int(generator.get_next_tokens()[0]))
+    sys.stdout.write(" ".join(map(str, ["tokens", rank, *found])) + "\n")  # at once: all ranks write to one pipe
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Key heads and devices in all proportions: a folder for each device, with which stock onnxruntime-genai generates the tokens of
+the unsharded folder. More devices than key heads repeat the heads.
+
+usage: heads.py TESSERA"""
+import json
+import os
+import sys
+
+import onnx
+
+import harness
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import decoder  # noqa: E402
+import generation  # noqa: E402
+
+TESSERA = os.path.abspath(sys.argv[1])
+
+
+def tessera(*words):
+    return harness.call(TESSERA, *words)
+
+
+def rank_config(folder, rank):
+    with open("%s/rank%d/genai_config.json" % (folder, rank)) as f:
+        found = json.load(f)["model"]["decoder"]
+    return found["num_attention_heads"], found["num_key_value_heads"]
+
+
+def attention_heads(folder, rank):
+    model = onnx.load("%s/rank%d/model.onnx" % (folder, rank), load_external_data=False)
+    found = {(a.name, a.i) for n in model.graph.node if n.op_type == "GroupQueryAttention" for a in n.attribute if a.name.endswith("num_heads")}
+    return dict(found)["num_heads"], dict(found)["kv_num_heads"]
+
+
+def check_folder(d, name, ranks, shares, **changes):
+    """shares: (query heads, key heads) of each rank."""
+    name = "%s on %d devices" % (name, ranks)
+    folder, out = decoder.write(d + "/folder", **changes), d + "/out"
+    rc, said, err = tessera("partition", folder, "--devices", ranks, "--layout", "genai", "-o", out)
+    harness.check(name + ": folders", rc == 0 and "of 0 GFLOP/s" not in said, said + err)
+    if rc:
+        return
+    harness.check(name + ": heads in the configurations", [rank_config(out, r) for r in range(ranks)] == shares, [rank_config(out, r) for r in range(ranks)])
+    harness.check(name + ": heads of the attention", [attention_heads(out, r) for r in range(ranks)] == shares, [attention_heads(out, r) for r in range(ranks)])
+    if generation.missing():
+        harness.skip(name + ": tokens", generation.missing())
+        return
+    want, said = generation.tokens(folder)
+    got, more = generation.tokens(out, ranks)
+    harness.check(name + ": tokens", generation.same_tokens(got, want, ranks), "%s, expected %s %s" % (got, want, said + more))
+
+
+def repeated_in_packed_weights(d):
+    check_folder(d, "2 key heads of 4, packed", 4, [(1, 1)] * 4, heads=4, kv_heads=2)
+
+
+def repeated_in_packed_4_bit_weights(d):
+    check_folder(d, "2 key heads of 4, packed, 4 bits", 3, [(1, 1), (1, 1), (2, 2)], heads=4, kv_heads=2, bits=4)
+
+
+def repeated_behind_a_norm(d):
+    check_folder(d, "1 key head of 4, with norms", 3, [(1, 1), (1, 1), (2, 2)], heads=4, kv_heads=1, form="norm")
+
+
+def repeated_in_separate_weights(d):
+    check_folder(d, "1 key head of 6, separate, 4 bits", 2, [(3, 1)] * 2, heads=6, kv_heads=1, form="separate", bits=4)
+
+
+def unequal_shares(d):
+    check_folder(d, "3 key heads of 6, with norms", 2, [(2, 1), (4, 2)], heads=6, kv_heads=3, form="norm")
+
+
+def more_devices_than_query_heads(d):
+    check_folder(d, "2 heads", 3, [(2, 2)] * 3, heads=2, kv_heads=2)
+
+
+def cache_windows(d):
+    """The cache of a window has its length from the first token on."""
+    check_folder(d, "caches of a window", 2, [(2, 1)] * 2, heads=4, kv_heads=2, window=8)
+    folder = d + "/folder"
+    rc, out, err = tessera("verify", folder, "--devices", 2)
+    harness.check("caches of a window: verify", rc == 0, out[-600:] + err)
+    made = [tessera("generate", folder, "--ids", "1,7,11", "--max-tokens", 12, *more) for more in ([], ["--devices", 2])]
+    harness.check("caches of a window: generate", made[0][0] == 0 and len(made[0][1].split()) > 1 and made[0][1] == made[1][1], made)
+
+
+def verify_makes_fitting_inputs(d):
+    for form in ("packed", "separate", "norm"):
+        folder = decoder.write("%s/%s" % (d, form), heads=4, kv_heads=2, form=form, bits=4)
+        rc, out, err = tessera("verify", folder, "--devices", 2)
+        harness.check("verify, %s" % form, rc == 0, out[-600:] + err)
+
+
+harness.run([repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
+             more_devices_than_query_heads, cache_windows, verify_makes_fitting_inputs])
+harness.finish()
