@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// fit.c - a rule's pattern, laid over the shapes that a node has.
+// fit.c - matches the pattern of a rule with the shapes of a node.
 //
-// Packs get their lengths from the ranks, factors their sizes from the dimensions. Where it cannot
-// be proved that a factor means the same in all tensors (two symbols that may or may not
-// broadcast), it must stay whole; where the shapes do not fit the pattern at all, so must the node.
+// Ranks give the lengths of packs, and dimensions give the sizes of factors. A factor that may
+// differ between tensors (two symbols of which one may be broadcast) is not sharded. If the shapes
+// do not fit the pattern, the node is not sharded.
 //
 // MatMul, "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", of [2 3 4 5] and [5 6]:
 //
 //   lengths   the first input has rank 4 = B + 2, so B has 2 dimensions; in the second it has none,
-//             which a broadcast pack may
+//             which is valid for a broadcast pack
 //   factors   B0 = 2, B1 = 3, m = 4, k = 5 (both inputs agree), n = 6
 //
-// Were the second input [7 6], k would be 5 and 7: the pattern does not fit, and `whole` says why.
+// If the second input were [7 6], k would be 5 and 7: the pattern does not fit.
 #include "rules/fit.h"
 
 bool tsr__fit_refuse(struct fit *fit, const char *why)
@@ -33,7 +33,7 @@ static const tsr_value *fit_value(const struct fit *fit, enum side side, int i)
     return value_at(fit->node, side, (size_t)i);
 }
 
-// The last pattern of a side may stand for any number of tensors: "[A~]… -> [A*]".
+// The last pattern of a side may repeat: "[A~]… -> [A*]".
 static const struct pattern_tensor *tensor_at(const struct pattern_tensor *list, int n, int i)
 {
     if (i < n)
@@ -62,7 +62,7 @@ static bool is_pack(const struct fit *fit, const struct pattern_dim *dim)
     return dim->n == 1 && fit->pattern->letters[dim->letters[0]].pack;
 }
 
-// Number of dimensions that one dimension of the pattern matches: for a pack, its length.
+// Returns the number of dimensions that one dimension of the pattern matches.
 static int length_of(const struct fit *fit, const struct pattern_dim *dim)
 {
     if (is_pack(fit, dim))
@@ -70,7 +70,7 @@ static int length_of(const struct fit *fit, const struct pattern_dim *dim)
     return 1;
 }
 
-// True if input i is given, is sharded like others, and has an unknown rank.
+// True if input i is given, is no small control input, and has an unknown rank.
 static bool is_unread(const struct fit *fit, int i)
 {
     return fit_value(fit, SIDE_IN, i) && !tsr__fit_pattern(fit, SIDE_IN, i)->host &&
@@ -89,8 +89,8 @@ static int missing_dims(const struct fit *fit, const struct pattern_tensor *tens
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
-// The pack of the tensor whose length is open, or NULL; *fixed: dimensions of the others. False:
-// two are open, and their lengths are ambiguous.
+// Finds the pack of the tensor whose length is unknown, or NULL; *fixed: dimensions of the others.
+// False: two are unknown, so their lengths are ambiguous.
 static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
                       const struct pattern_dim **open, int *fixed)
 {
@@ -109,9 +109,9 @@ static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
     return true;
 }
 
-// At most one pack of a tensor may be open; it gets what the others leave of the rank. [B~ m k] of
-// rank 4: m and k are 2, so B has 2 dimensions. A broadcast pack may be shorter here than elsewhere
-// and only lengthens what is known; any other fixes its length.
+// Gives the rest of the rank to the pack of unknown length. [B~ m k] of rank 4: m and k are 2, so B
+// has 2 dimensions. A broadcast pack may be shorter in this tensor than in others, so it only
+// increases a known length; any other pack sets the length.
 static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int rank)
 {
     const struct pattern_dim *open;
@@ -132,8 +132,8 @@ static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int r
     return true;
 }
 
-// A pack that an input of unknown rank has may be longer than the inputs that are broadcast along
-// it.
+// False: the tensor has a pack whose length is known only from broadcast inputs. An input of
+// unknown rank may make it longer.
 static bool packs_settled(struct fit *fit, const struct pattern_tensor *tensor)
 {
     for (int i = 0; i < tensor->n_dims; i++) {
@@ -154,8 +154,8 @@ static bool may_stretch(const struct pattern_tensor *tensor)
     return false;
 }
 
-// What tensor i of one side says about the lengths of packs. Outputs need not say anything, nor
-// inputs that no other is broadcast along where only shapes are wanted: the others may say enough.
+// Finds lengths of packs from tensor i. Outputs of unknown rank are skipped. So are inputs of
+// unknown rank that do not broadcast, if only shapes are needed: other inputs may give the lengths.
 static bool fit_tensor(struct fit *fit, enum side side, int i)
 {
     static const char *const too_many[] = {
@@ -188,8 +188,8 @@ static bool fit_side(struct fit *fit, enum side side)
     return true;
 }
 
-// Inputs first (strict ones before broadcast ones need no order: lengths only grow), outputs only
-// for packs that no input has.
+// Inputs may come in any order, because lengths only grow. Outputs count only for packs that no
+// input has.
 static bool fit_ranks(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
@@ -204,7 +204,8 @@ static bool fit_ranks(struct fit *fit)
     return true;
 }
 
-// A strict pack must be as long as the longest: [A*],[A~] with a longer second input does not fit.
+// A pack that does not broadcast must have the full length: [A*],[A~] with a longer second input
+// does not fit.
 static bool check_strict(struct fit *fit)
 {
     for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
@@ -226,7 +227,7 @@ int tsr__fit_rank(const struct fit *fit, enum side side, int i)
     int rank = 0;
     for (int k = 0; k < tensor->n_dims; k++) {
         int length = length_of(fit, &tensor->dims[k]);
-        if (length == FIT_UNKNOWN) // [n c O*], O in no input
+        if (length == FIT_UNKNOWN) // [n c O*] with O in no input
             return FIT_UNKNOWN;
         rank += length;
     }
@@ -235,8 +236,8 @@ int tsr__fit_rank(const struct fit *fit, enum side side, int i)
 
 // ---- factors -----------------------------------------------------------------------------------
 
-// The name of element k of a letter: A1 of a pack, m of a plain one. If only shapes are wanted,
-// names are not used, so there are none.
+// Returns the name of element k of a letter: A1 of a pack, m of a single letter. Names are not
+// needed if only shapes are.
 static struct str factor_name(struct fit *fit, const struct letter *letter, int k)
 {
     if (fit->shapes_only)
@@ -246,8 +247,7 @@ static struct str factor_name(struct fit *fit, const struct letter *letter, int 
     return tsr__arena_str(fit->arena, letter->name);
 }
 
-// A letter is one factor, a pack of length 2 is two: A becomes A0 and A1, base[A] their first.
-// Sizes come later.
+// A letter is one factor; a pack of length 2 is two, A0 and A1, and base[A] is the first of them.
 static bool make_factors(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
@@ -271,8 +271,8 @@ static bool make_factors(struct fit *fit)
     return !fit->arena->failed;
 }
 
-// The dimensions of a pack, `skip` of which the tensor does not have: packs are aligned from the
-// right, so [2 3 4] beside [4] is A0 A1 A2 beside A2.
+// Visits the dimensions of a pack except the first `skip`, which the tensor does not have. Packs
+// are aligned from the right: with [2 3 4] and [4], the first is A0 A1 A2, the second A2.
 static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
 {
     int letter = dim->pattern->letters[0];
@@ -287,9 +287,8 @@ static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
     return true;
 }
 
-// [m~ n~] of rank 1: the leading dimension is missing, so n alone is visited, at axis 0. [B~ m k]
-// of rank 3 where B is 2 long elsewhere: the first of B is skipped, B1 is at axis 0, m at 1, k at
-// 2.
+// [m~ n~] of rank 1: the leading dimension is missing, so only n is visited, at axis 0. [B~ m k] of
+// rank 3, with B of length 2: B0 is skipped, B1 is at axis 0, m at 1, k at 2.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
 {
     const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
@@ -326,7 +325,7 @@ tsr_dim tsr__fit_here(const struct fit_dim *dim)
     return dim_at(tsr__fit_shape(dim->fit, dim->side, dim->tensor), dim->axis);
 }
 
-// What two tensors say about one factor. Numbers win over symbols.
+// Merges the sizes that two tensors give one factor. Numbers have precedence over symbols.
 static bool join_size(struct fit *fit, int factor, tsr_dim dim)
 {
     tsr_dim *size = &fit->factors[factor].size;
@@ -343,8 +342,7 @@ static bool join_size(struct fit *fit, int factor, tsr_dim dim)
     return true;
 }
 
-// A dimension that is neither broadcast nor a window has the size of its factor, in all tensors
-// that have it.
+// A dimension that is neither broadcast nor a window has the size of its factor.
 static bool strict_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -365,8 +363,8 @@ static bool strict_size(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// Of an input whose rank is not known no size is: what is broadcast along its factors says nothing
-// about them.
+// Marks the factors of inputs of unknown rank: tensors that broadcast along them do not give their
+// size.
 static void open_unread(struct fit *fit)
 {
     for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
@@ -383,12 +381,12 @@ static void open_unread(struct fit *fit)
     }
 }
 
-// Broadcast dimensions, after the strict ones: a number above 1 is the size. A symbol is the size
-// if no other tensor disagrees; else whether it is 1 is unknown before the run.
+// Broadcast dimensions are read after the others: a number above 1 is the size of the factor. A
+// symbol is the size if no other tensor disagrees; otherwise it may be 1 at run time.
 //
-// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays open, since the first input
-// has it and the third may be broadcast along it. Of [n 6], [6 8], [s 8]: m is n whatever s is, and
-// doubtful, since s may be 1.
+// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays unknown, because the first
+// input has it and the third may broadcast. Of [n 6], [6 8], [s 8]: m is n, and doubtful, because s
+// may be 1.
 static bool loose_number(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -396,12 +394,12 @@ static bool loose_number(const struct fit_dim *dim)
     if (dim->n != 1 || !dim->pattern->broadcast || here.value < 0 || here.value == 1)
         return true;
     if (fit->open[dim->factors[0]] && !fit->fixed[dim->factors[0]])
-        return true; // engines take a skip that is longer than what it is added to
+        return true; // ONNX Runtime accepts a skip that is longer than the input
     return join_size(fit, dim->factors[0], here);
 }
 
-// The second half of loose_number: symbols, after the numbers. A symbol beside a numeric size is
-// doubtful, since it may be 1 at run time.
+// The same for symbols, after the numbers. A symbol for a factor of known size is doubtful, because
+// it may be 1 at run time.
 static bool loose_symbol(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -432,7 +430,7 @@ static bool loose_symbol(const struct fit_dim *dim)
     return true;
 }
 
-// A broadcast factor that is above 1 in no tensor is 1, if all tensors that have it are known.
+// A broadcast factor is 1 if all tensors that have it are known and none has more than 1.
 static bool loose_one(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -446,9 +444,9 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8. Factors
-// that are all known must make the dimension: 24 is no (n a) with n = 6 and a = 2. A factor that
-// has a name keeps it: a scale [1] beside channels `c` may be one for all of them.
+// The size of a product gives that of one unknown factor: (h d) = 64 with h = 8 gives d = 8. Known
+// factors must give the size of the dimension: 24 is not (n a) with n = 6 and a = 2. A symbolic
+// factor keeps its symbol: a scale [1] for channels `c` may be one for all of them.
 static bool product_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -480,7 +478,7 @@ static bool product_size(const struct fit_dim *dim)
     return true;
 }
 
-// One visit of all dimensions of all tensors of one side whose ranks are known.
+// Visits all dimensions of all tensors of one side whose ranks are known.
 static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
 {
     for (int i = 0; i < count_of(fit, side); i++) {
@@ -493,9 +491,8 @@ static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
     return true;
 }
 
-// All inputs are walked once with each visit, in this order: what is certain comes before what may
-// be broadcast, products last, for they need the other factors. Outputs confirm, unless their
-// shapes are what is asked for.
+// Certain sizes come before broadcast ones. Products are last, because they need the other factors.
+// Outputs are checked unless their shapes are being inferred.
 static bool sizes_of_tensors(struct fit *fit)
 {
     static const fit_visit inputs_first[] = {strict_size, loose_number, loose_symbol, loose_one};
@@ -509,8 +506,8 @@ static bool sizes_of_tensors(struct fit *fit)
     return fit->shapes_only || sizes_of_side(fit, SIDE_OUT, product_size);
 }
 
-// Sizes that the derivation knows come first, then those of the tensors. Factors that cannot be cut
-// with what is known of them must be whole from here on.
+// Sizes that the derivation knows come first, then those of the tensors. Factors that are doubtful,
+// or whose size is needed and unknown, are not sharded.
 static bool find_sizes(struct fit *fit)
 {
     for (int i = 0; i < fit->derivation->n_sizes; i++)
@@ -520,7 +517,7 @@ static bool find_sizes(struct fit *fit)
     open_unread(fit);
     if (!sizes_of_tensors(fit))
         return false;
-    for (int i = 0; i < fit->pattern->n_rewrites; i++) { // bounds of a table must be numbers
+    for (int i = 0; i < fit->pattern->n_rewrites; i++) { // bounds of a table must be known
         const struct rule_rewrite *rewrite = &fit->pattern->rewrites[i];
         bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER;
         if (table && fit->factors[fit->base[rewrite->factor]].size.value < 0)
@@ -532,7 +529,7 @@ static bool find_sizes(struct fit *fit)
     return true;
 }
 
-// No factors: 1. One: its own size, spelled as it was. Several: their product.
+// No factors: 1. One factor: its size, with its symbol unchanged. Several: their product.
 tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n)
 {
     struct exprs *exprs = fit->shapes->exprs;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fit.h - a rule's pattern, laid over the shapes that a node has (fit.c): what a rule (rule.c) and
-// the shapes of results (shape_letters.c) are both read from. Private to the rules room.
+// fit.h - matches the pattern of a rule with the shapes of a node (fit.c). Rules (rule.c) and
+// shapes of outputs (shape_letters.c) are made from the result. Private to the module rules.
 #ifndef TSR_RULES_FIT_H
 #define TSR_RULES_FIT_H
 
@@ -18,48 +18,48 @@ struct fit {
     int length[PATTERN_MAX_LETTERS]; // of each pack
     int base[PATTERN_MAX_LETTERS];   // first factor of each letter
     struct rule_factor factors[RULE_MAX_FACTORS];
-    bool doubtful[RULE_MAX_FACTORS]; // may broadcast or not, depending on sizes at run time
-    bool open[RULE_MAX_FACTORS]; // an input that is not broadcast has it, and its size is not known
-    bool fixed[RULE_MAX_FACTORS];     // an input that is not broadcast says its size
-    bool strict[PATTERN_MAX_LETTERS]; // packs: an input that is not broadcast says the length
+    bool doubtful[RULE_MAX_FACTORS];  // whether it broadcasts depends on sizes at run time
+    bool open[RULE_MAX_FACTORS];      // an input that is not broadcast has it with unknown size
+    bool fixed[RULE_MAX_FACTORS];     // an input that is not broadcast gives its size
+    bool strict[PATTERN_MAX_LETTERS]; // packs: an input that is not broadcast gives the length
     int n_factors;
-    const char *whole; // why the pattern does not fit
-    bool expands;      // the operator can be replaced by simpler ones
-    bool shapes_only;  // only the inputs are looked at; names of factors are not needed
+    const char *whole;                  // why the pattern does not fit
+    bool expands;                       // the operator can be expanded
+    bool shapes_only;                   // outputs are ignored, and factors get no names
     struct shape kept[FIT_KEPT_INPUTS]; // of the first inputs, looked up once
     int n_kept;
 };
 
-// Fits the pattern: lengths of packs, then factors, then their sizes. False: it does not fit
-// (`whole` says why), or out of memory. The caller has set all fields above `length` and below
+// Finds lengths of packs, then factors, then their sizes. False: the pattern does not fit (`whole`
+// is the reason), or out of memory. The caller sets all fields above `length` and below
 // `n_factors`.
 bool tsr__fit(struct fit *fit);
-// False, with the reason; the first reason stays.
+// Records the reason unless there is one, and returns false.
 bool tsr__fit_refuse(struct fit *fit, const char *why);
 
-// Tensor i of one side: its pattern (NULL: the rule has none for it), its shape, its rank by the
-// pattern alone (FIT_UNKNOWN: the pack's rank is unknown).
+// Return the pattern of tensor i (NULL: the rule has none for it), its shape, and its rank by the
+// pattern alone (FIT_UNKNOWN: the length of a pack is unknown).
 const struct pattern_tensor *tsr__fit_pattern(const struct fit *fit, enum side side, int i);
 struct shape tsr__fit_shape(const struct fit *fit, enum side side, int i);
 int tsr__fit_rank(const struct fit *fit, enum side side, int i);
-// The size of that many factors together.
+// Returns the product of the sizes of these factors.
 tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n);
 
-// One dimension of one tensor, as a visitor sees it.
+// One dimension of one tensor, as visitors get it.
 struct fit_dim {
     struct fit *fit;
     enum side side;
     int tensor, axis;
     const struct pattern_dim *pattern;
     const int *factors; // outermost first
-    int n;              // of them; 0: the dimension has size 1, or no factor
-    void *data;         // the visitor's own
+    int n;              // number of factors; 0: the dimension has size 1, or no factor
+    void *data;         // for the visitor
 };
 typedef bool (*fit_visit)(const struct fit_dim *dim);
-// Visits the dimensions of tensor i, which has that rank, from the first to the last; false as soon
-// as a visit is.
+// Visits the dimensions of tensor i, which has that rank, in order. Stops with false when a visitor
+// returns false.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data);
-// The size that the dimension has in its tensor.
+// Returns the size of the dimension in its tensor.
 tsr_dim tsr__fit_here(const struct fit_dim *dim);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - what the files of the rules room share: parsed rules, rows, known values, the work
-// on the shapes of one node.
+// internal.h - what the files of the module rules share: parsed and built rules, derivations, rows
+// of the operator tables.
 #ifndef TSR_RULES_INTERNAL_H
 #define TSR_RULES_INTERNAL_H
 
@@ -14,7 +14,7 @@
 struct letter {
     struct str name;
     bool pack;    // a capital: any number of dimensions
-    bool in, out; // where it stands
+    bool in, out; // on which sides it occurs
     enum factor_kind kind;
     enum combine combine;
     bool has_clause;
@@ -24,8 +24,8 @@ struct letter {
 struct pattern_dim {
     int *letters;
     int n;
-    bool broadcast; // size 1 here means "not mapped"; a pack may also be shorter
-    bool any;       // "_": any size, no factor, never cut
+    bool broadcast; // size 1 here means that it is not sharded; a pack may also be shorter
+    bool any;       // "_": any size, no factor, not sharded
     bool window;    // another size here
 };
 struct pattern_tensor {
@@ -46,10 +46,10 @@ struct pattern {
     int n_lists;
     struct rule_trim *trims;
     int n_trims;
-    bool same;    // all outputs are shaped as the first input, whatever the others are
+    bool same;    // all outputs have the shape of the first input, whatever the other inputs are
     bool stretch; // all inputs are [A~], all outputs [A*]
 };
-// A rule that is built step by step (rule_build.c). Every call does nothing after the first error.
+// A rule that is built step by step (rule_build.c). After the first error, calls do nothing.
 #define NO_LETTER (-1)
 #define NO_INPUT  (-1)
 struct rule_builder {
@@ -81,7 +81,8 @@ struct pattern_tensor *tsr__rule_tensor(struct rule_builder *rule, enum side sid
 void tsr__rule_optional(struct rule_builder *rule); // the last tensor may be absent
 void tsr__rule_variadic(struct rule_builder *rule); // the last tensor repeats
 
-// Letters by name, "h", or by letter and number, d2. The index of a letter; NO_LETTER: none.
+// Return the index of a letter with that name ("h"), or with that letter and number (d2);
+// NO_LETTER: none.
 int tsr__rule_find(const struct rule_builder *rule, struct str name);
 int tsr__rule_letter(struct rule_builder *rule, struct str name);           // created if new
 int tsr__rule_numbered(struct rule_builder *rule, char letter, int number); // created if new
@@ -97,7 +98,7 @@ void tsr__rule_product(struct rule_builder *rule, const int *letters, int n);   
 struct pattern_dim *tsr__rule_empty_dim(struct rule_builder *rule);
 void tsr__rule_dim_letter(struct rule_builder *rule, struct pattern_dim *dim, int letter);
 
-// What factors need; each factor has at most one such clause. The letters are separated by blanks.
+// How factors behave; each factor has at most one clause. `letters` are separated by blanks.
 void tsr__rule_kind(struct rule_builder *rule, enum factor_kind kind, const char *letters);
 void tsr__rule_kind_if(struct rule_builder *rule, bool holds, enum factor_kind kind,
                        const char *letters);
@@ -115,14 +116,14 @@ void tsr__rule_trim(struct rule_builder *rule, struct rule_trim trim);
 void tsr__rule_list(struct rule_builder *rule, int input, const char *name, const int64_t *values,
                     int64_t n);
 void tsr__rule_unset(struct rule_builder *rule, const char *name); // removes the attribute
-void tsr__rule_patch(struct rule_builder *rule, int at, enum put_kind what, int window,
+void tsr__rule_patch(struct rule_builder *rule, int at, enum patch_kind what, int window,
                      int64_t value);
 void tsr__rule_patch_count(struct rule_builder *rule, int at, int letter);
 
-// Parses the text of a rule. On failure *wrong says what; NULL there means out of memory.
+// Parses the text of a rule. NULL: *wrong is the error, or NULL if out of memory.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong);
 
-// Parsed once for each text and kept with the shapes; NULL: wrong, or out of memory.
+// The same with a cache beside the shapes; NULL: invalid, or out of memory.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text);
 
 // ---- rows (table.c) ----------------------------------------------------------------------------
@@ -159,8 +160,8 @@ void tsr__derive_none(struct derivation *derivation, const char *why);
 // Shape of input i; rank -1: not known or absent.
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i);
 
-// Why some factors of a rule are whole on every device: names of factors ("f c"; "_" for dimensions
-// without one), and the reason.
+// Why some factors of a rule are not sharded: names of factors ("f c"; "_" for dimensions without
+// one), and the reason.
 struct stay {
     const char *factors, *why;
 };
@@ -203,44 +204,39 @@ struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
     const char *op;
-    int64_t since;                              // first opset that this row is right for
+    int64_t since;                              // first opset for this row
     const char *domain;                         // NULL: ai.onnx
-    const char *rule;                           // also what people see where derive decides
-    derive_fn derive;                           // where attributes or shapes decide
+    const char *rule;                           // the usual form if there is a derive function
+    derive_fn derive;                           // NULL: the text is the rule of every node
     derive_fn other;                            // another rule (tsr__rule_strided)
     enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
-    shape_fn shape; // shapes of the outputs where the letters of the rule do not give them
-    shape_fn value; // elements of small integer results
-    // onnx's inference gives it sizes that a run has not: where the rule cannot tell one, no
-    // declaration can (shapes.c).
+    shape_fn shape;                             // NULL: the letters of the rule give all shapes
+    shape_fn value; // computes elements of small integer outputs; NULL: none
+    // How far shapes that onnx declared for this operator are ignored: its inference is known to
+    // give sizes that differ from a run (shapes.c).
     enum doubt misinferred;
-    const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
+    const char *whole; // why it is not sharded, or NULL; the rule then gives only shapes
     bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
-    int single_switch; // ... and only if this input is not absent or false; 0: always
-    unsigned
-        // bits of inputs that ONNX Runtime writes over if the node gives more than one result
-        writes;
-    bool
-        // the kernel reads input 0 after it wrote the result, which may use the same memory
-        rereads;
-    const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
-    // Those with ~ behind them only where this holds.
+    int single_switch; // only if this input is given and not false; 0: always
+    unsigned writes;   // bits of inputs that ONNX Runtime overwrites if there are several outputs
+    bool rereads;      // the kernel may store the output over input 0 and read input 0 afterwards
+    const char *some;  // factors that must not be empty in the kernel (empty.c); "*": all
+    // Applies to those with "~" after them.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
-    bool bodies;         // control flow: its bodies are cut, not the node itself (control.c)
-    expand_fn expand;    // replaces a node whose `stat` factors are cut (expand.h)
-    enum sum_way sum;    // what it does with parts of a sum in place of the sum
-    unsigned sum_inputs; // bits of inputs for which it does so
-    unsigned kept;       // bits of inputs whose constants the engine never replaces (kept_inputs.c)
-    // Inputs that may have more room than is in use, and the outputs that are the same room after
-    // the node; none: zeros (cache_buffers.c).
+    bool bodies;         // control flow: its bodies are sharded, not the node itself (control.c)
+    expand_fn expand;    // replaces a node of which a `stat` factor is sharded (expand.h)
+    enum sum_mode sum;   // how it treats partial sums
+    unsigned sum_inputs; // bits of inputs to which `sum` applies
+    unsigned kept; // bits of inputs whose constants ONNX Runtime does not replace (kept_inputs.c)
+    // Inputs that may have unused space at their end, and the outputs that share their memory;
+    // zeros: none (cache_buffers.c).
     struct {
         unsigned char past, present;
     } caches[2];
-    const struct stay
-        *stays; // reasons for factors that are never sharded; the last has no names. NULL: none
+    const struct stay *stays; // why factors are not sharded; ends with {0}. NULL: no reasons
     const char *note;
     enum op_work work;
-    size_fn count; // operations of an unsharded node; NULL: the factors of the rule give them
+    size_fn count; // operations of an unsharded node; NULL: the rule gives them
     // Attribute with the number of experts that each token uses; input 1 has [tokens, experts].
     const char *used_experts;
     enum input_reuse reuse;
@@ -254,15 +250,14 @@ struct op_row {
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule);
 bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule);
 bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule);
-// The reason why the factor of that name is whole, one that the row has; NULL: it says none
-// (words.c).
+// Returns why the factor of that name is not sharded; NULL: the row has no reason (words.c).
 const char *tsr__row_stays(const struct op_row *row, struct str factor);
-// A text of a row that need not be there, as callers see it.
+// Returns "" for NULL.
 static inline const char *text_or_none(const char *text)
 {
     return text ? text : "";
 }
-// The functions that rows name, one list of them (handlers.def).
+// The functions that rows name (handlers.def).
 #define DERIVE(name)    void tsr__derive_##name(struct derivation *derivation);
 #define EXPAND(name)    void tsr__expand_##name(struct expansion *expansion);
 #define INFER(name)     void tsr__infer_##name(struct shape_job *job);
@@ -275,12 +270,12 @@ static inline const char *text_or_none(const char *text)
 #undef DERIVE
 #undef EXPAND
 
-// Shape of an input; rank -1: absent or not known (counts.c).
+// Returns the shape of an input; rank -1: absent or not known (counts.c).
 struct shape tsr__sized_input(const struct sized_node *sized, size_t i);
-// Product of the dimensions from `first` on; 0: not known (counts.c).
+// Returns the product of the dimensions from `first` on; 0: not known (counts.c).
 double tsr__shape_product(struct shape shape, int first);
 
-// The shapes that follow from the letters of the rule (shape_letters.c).
+// Sets the shapes that follow from the letters of the rule (shape_letters.c).
 void tsr__job_letters(struct shape_job *job);
 
 // Rows of one or several domains, sorted by operator, domain and opset.
@@ -291,15 +286,15 @@ struct op_table {
 extern const struct op_table tsr__onnx_table, tsr__microsoft_table, tsr__ml_table;
 // All rows, one table after the other; NULL after the last.
 const struct op_row *tsr__row_at(size_t i);
-// The row for a node: newest whose since is not above the opset; NULL: none.
+// Returns the row of a node: the newest that is not above its opset; NULL: none.
 const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node);
 const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t opset);
-// The same, rows that the user has added to the session coming first (user_rules.c).
+// The same; rows that the user added to the session have precedence (user_rules.c).
 const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset);
 const struct op_row *tsr__row_of_node(const tsr_node *node);
 
-// Input `at` is absent, or a constant that says false (draws.c).
+// True if input `at` is absent, or a constant that is false (draws.c).
 bool tsr__node_input_is_off(const tsr_node *node, size_t at);
 
 #endif

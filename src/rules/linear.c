@@ -9,7 +9,7 @@
 #include "rules/internal.h"
 
 // A row says it for some of its inputs; the others must be the sum.
-enum sum_way tsr__rule_sum(const tsr_node *node, size_t input)
+enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input)
 {
     struct str domain = tsr__node_domain_str(node);
     if (domain.n || input >= sizeof(unsigned) * 8)

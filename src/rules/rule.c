@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// rule.c - the rule of one node: the row's pattern, laid over the shapes that the node has (fit.c),
-// and everything that it names by letters named by factors.
+// rule.c - makes the rule of one node: matches the pattern of its row with its shapes (fit.c), and
+// replaces letters by factors.
 //
 // MatMul, "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", of [2 3 4 5] and [5 6]:
 //
 //   factors   B0 = 2, B1 = 3, m = 4, k = 5, n = 6
 //   rule      [B0 B1 m k],[k n] -> [B0 B1 m n]; k is reduced, the others pass through
 //
-// Were the second input [7 6], the node would stay whole, and the rule would say why.
+// If the second input were [7 6], the node would not be sharded, and `whole` would be the reason.
 #include "rules/fit.h"
 
-// ---- the instance ------------------------------------------------------------------------------
+// ---- tensors, rewrites and windows --------------------------------------------------------------
 
-// Visitors' factors live as long as the visit: they are copied.
-// Called for each dimension of a tensor (fit.c); `data` is the list of the tensor's dimensions.
+// Visitor: stores the factors of a dimension; `data` is the list of the tensor's dimensions. The
+// factors are copied, because they are valid only during the visit.
 static bool map_dim(const struct fit_dim *dim)
 {
     struct rule_dim *dims = dim->data;
@@ -24,12 +24,12 @@ static bool map_dim(const struct fit_dim *dim)
     dims[dim->axis] =
         (struct rule_dim){.factors = copy, .n = dim->n, .window = dim->pattern->window};
     if (dim->pattern->broadcast && tsr__fit_here(dim).value == 1)
-        dims[dim->axis].n = 0; // all read this one element
+        dims[dim->axis].n = 0; // all devices read this one element
     return true;
 }
 
-// Tensor i of one side with factors for letters. Its rank stays FIT_UNKNOWN where neither its shape
-// nor the pattern tells it, and the caller refuses.
+// Makes tensor i of one side. Its rank stays FIT_UNKNOWN if neither its shape nor the pattern gives
+// it.
 static bool make_tensor(struct fit *fit, enum side side, int i, struct rule_tensor *tensor)
 {
     const struct pattern_tensor *pattern = tsr__fit_pattern(fit, side, i);
@@ -39,7 +39,7 @@ static bool make_tensor(struct fit *fit, enum side side, int i, struct rule_tens
     }
     tensor->host = pattern->host;
     tensor->rank = tsr__fit_shape(fit, side, i).rank;
-    // A host value is not cut, so its dimensions do not matter.
+    // The dimensions of a control input do not matter, because it is not sharded.
     if (tensor->rank == FIT_UNKNOWN && tensor->host)
         tensor->rank = 0;
     if (tensor->rank == FIT_UNKNOWN)
@@ -51,7 +51,7 @@ static bool make_tensor(struct fit *fit, enum side side, int i, struct rule_tens
     return dims && (tensor->host || tsr__fit_each(fit, side, i, tensor->rank, map_dim, dims));
 }
 
-// All tensors of one side; NULL: refused, or out of memory.
+// Makes all tensors of one side; NULL: the pattern does not fit, or out of memory.
 static const struct rule_tensor *make_side(struct fit *fit, enum side side)
 {
     int count = (int)side_count(fit->node, side);
@@ -61,7 +61,7 @@ static const struct rule_tensor *make_side(struct fit *fit, enum side side)
     for (int i = 0; i < count; i++) {
         if (!make_tensor(fit, side, i, &tensors[i]))
             return NULL;
-        if (tensors[i].rank < 0) { // dimensions that only this one has
+        if (tensors[i].rank < 0) { // a pack that no input has
             tsr__fit_refuse(fit, "the shape of an output is not known");
             return NULL;
         }
@@ -69,7 +69,7 @@ static const struct rule_tensor *make_side(struct fit *fit, enum side side)
     return tensors;
 }
 
-// A text of the pattern in the rule's own memory; NULL stays NULL.
+// Copies a text of the pattern into the rule's arena; NULL stays NULL.
 static const char *copy_text(struct fit *fit, const char *text)
 {
     if (!text)
@@ -77,7 +77,7 @@ static const char *copy_text(struct fit *fit, const char *text)
     return tsr__arena_str(fit->arena, str_of(text)).p;
 }
 
-// The pattern's rewrites with factors for letters; those of an input that is left out are dropped.
+// Copies the rewrites of the pattern, except those of absent inputs.
 static bool make_rewrites(struct fit *fit, struct rule *rule)
 {
     struct rule_rewrite *rewrites =
@@ -98,8 +98,8 @@ static bool make_rewrites(struct fit *fit, struct rule *rule)
     return true;
 }
 
-// The rule outlives the pattern, so everything is copied into the rule's arena. Patches name
-// letters; from here on they name factors.
+// The rule outlives the pattern, so everything is copied into its arena. Patches refer to factors
+// instead of letters from here on.
 static const struct rule_list *copy_lists(struct fit *fit)
 {
     struct rule_list *list =
@@ -109,27 +109,26 @@ static const struct rule_list *copy_lists(struct fit *fit)
     for (int i = 0; i < fit->pattern->n_lists; i++) {
         const struct rule_list *from = &fit->pattern->lists[i];
         int64_t *values = ARENA_ARRAY(fit->arena, int64_t, (size_t)from->n + 1);
-        struct rule_patch *puts =
-            ARENA_ARRAY(fit->arena, struct rule_patch, (size_t)from->n_puts + 1);
-        if (!values || !puts)
+        struct rule_patch *patches =
+            ARENA_ARRAY(fit->arena, struct rule_patch, (size_t)from->n_patches + 1);
+        if (!values || !patches)
             return NULL;
         if (from->n)
             memcpy(values, from->values, (size_t)from->n * sizeof(*values));
-        if (from->n_puts)
-            memcpy(puts, from->puts, (size_t)from->n_puts * sizeof(*puts));
-        for (int k = 0; k < from->n_puts; k++)
-            if (puts[k].factor >= 0)
-                puts[k].factor = fit->base[puts[k].factor];
+        if (from->n_patches)
+            memcpy(patches, from->patches, (size_t)from->n_patches * sizeof(*patches));
+        for (int k = 0; k < from->n_patches; k++)
+            if (patches[k].factor >= 0)
+                patches[k].factor = fit->base[patches[k].factor];
         list[i] = *from;
         list[i].name = copy_text(fit, from->name);
         list[i].values = values;
-        list[i].puts = puts;
+        list[i].patches = patches;
     }
     return list;
 }
 
-// Windows, the lists that they patch, and what is trimmed off: numbers that the pattern has
-// already. Their numbers are sizes of this node: the text was derived for it alone.
+// Copies windows, the lists that they patch, and trims. Their numbers are sizes of this node.
 static bool make_windows(struct fit *fit, struct rule *rule)
 {
     struct rule_window *window =
@@ -153,7 +152,7 @@ static bool make_windows(struct fit *fit, struct rule *rule)
     return trim && rule->lists;
 }
 
-// With the reason that the row has for each factor that stays whole.
+// Copies the factors, with the row's reason for each that is not sharded.
 static bool make_factors(struct fit *fit, const struct op_row *row, struct rule *rule)
 {
     struct rule_factor *factors =
@@ -185,9 +184,9 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
     return make_rewrites(fit, rule) && make_windows(fit, rule) && make_factors(fit, row, rule);
 }
 
-// ---- nodes that stay whole ---------------------------------------------------------------------
+// ---- nodes that are not sharded -----------------------------------------------------------------
 
-// A rule without tensors: `whole` says why the node is not cut.
+// Makes a rule without tensors; `whole` is the reason.
 static const struct rule *whole_rule(struct arena *arena, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -196,7 +195,7 @@ static const struct rule *whole_rule(struct arena *arena, const char *why)
     return rule;
 }
 
-// The operator is unknown: shardings that the user gives for all its tensors are trusted.
+// For unknown operators: shardings that the user gives for all tensors are trusted.
 static const struct rule *open_rule(struct arena *arena)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -208,7 +207,7 @@ static const struct rule *open_rule(struct arena *arena)
     return rule;
 }
 
-// The same of a node that may draw random numbers; those with a seed are the same everywhere.
+// The same for a node that may draw random numbers. With a seed, all devices draw the same.
 static const struct rule *single_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -219,7 +218,7 @@ static const struct rule *single_rule(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// If, Loop and Scan have been seen before: this is any other node with a body.
+// True for a node with a body other than If, Loop and Scan, which are handled before.
 static bool has_subgraphs(const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -228,7 +227,7 @@ static bool has_subgraphs(const tsr_node *node)
     return false;
 }
 
-// A size that is known to be 0; one that may become 0 in a run is the business of empty.c.
+// True if a size is known to be 0. empty.c handles sizes that become 0 in a run.
 static bool is_empty(const struct shapes *shapes, const tsr_value *value)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
@@ -238,7 +237,7 @@ static bool is_empty(const struct shapes *shapes, const tsr_value *value)
     return false;
 }
 
-// No result has an element, whatever the inputs are: there is nothing to share out.
+// True if no output has an element.
 static bool gives_nothing(const struct shapes *shapes, const tsr_node *node)
 {
     size_t n = 0;
@@ -253,7 +252,7 @@ static bool gives_nothing(const struct shapes *shapes, const tsr_node *node)
 
 // ---- the rule of a node ------------------------------------------------------------------------
 
-// NULL only when memory is full.
+// NULL: out of memory.
 static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
                                       struct derivation *derivation, const struct op_row *row)
 {
@@ -270,7 +269,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     fit->pattern = pattern;
     fit->derivation = derivation;
     fit->expands = row->expand;
-    // What was begun of `rule` is left in the arena if the node stays whole.
+    // If this fails, the unfinished `rule` stays in the arena.
     if (build_rule(fit, row, rule))
         return rule;
     if (arena->failed)
@@ -278,18 +277,16 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     return whole_rule(arena, fit->whole);
 }
 
-// The rule that a derive function makes of the row.
+// Makes the rule of a node with a derive function, or from the row's text.
 static const struct rule *derived(struct arena *arena, const tsr_node *node,
                                   const struct shapes *shapes, const struct op_row *row,
                                   derive_fn derive)
 {
-    // Derivation, parsed text and work table are large and gone after this: not in the caller's
-    // arena.
+    // The derivation is large and not needed afterwards, so it is not in the caller's arena.
     struct arena scratch;
     tsr__arena_init(&scratch, arena->session);
     struct derivation derivation; // large: not cleared
     tsr__derivation_start(&derivation, &scratch, node, shapes, row->rule);
-    // It may replace the text, add sizes for letters, or say why there is no rule.
     if (derive)
         derive(&derivation);
     const struct rule *rule;
@@ -301,7 +298,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// NULL where there is no second rule, or it does not fit: the caller has the first one.
+// NULL: there is no second rule, or it does not fit.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes)
 {
@@ -314,16 +311,16 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// In this order: control flow (its bodies are sharded, not the node), nodes with bodies of any
-// other kind, calls of functions without a row, unknown operators, rows that are never sharded, and
-// at last the row's rule.
+// Checked in this order: control flow (bodies are sharded, not the node), other nodes with bodies,
+// calls of functions without a row, unknown operators, rows that are not sharded, and the row's
+// rule.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes)
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
     static const char uncut[] = "nothing in its bodies can be cut";
-    if (tsr__control_of(node, &control)) // what draws in its bodies does so on one of its devices
+    if (tsr__control_of(node, &control)) // random nodes in its bodies run on one of its devices
         return whole_rule(arena, uncut);
     if (has_subgraphs(node) || (row && row->bodies))
         return single_rule(arena, node, uncut);
@@ -350,14 +347,14 @@ static const char *type_immovable(tsr_dtype type)
 {
     if (type == TSR_UNDEFINED)
         return "the element type of one of its values is not known; declare it in value_info";
-    if (type == TSR_FLOAT8E8M0) // seen with 1.31: no operator of our own may take it
+    if (type == TSR_FLOAT8E8M0) // ONNX Runtime 1.31 does not pass it to custom operators
         return "ONNX Runtime gives no float8e8m0 to operators that move values";
     if (type != TSR_STRING && tsr_dtype_bits(type) < 8)
         return "elements of less than a byte are not moved between devices";
     return NULL;
 }
 
-// Constants are cut when they are stored, not sent: their type does not matter.
+// The type of constants does not matter: they are sharded when they are stored, not sent.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node)
 {
     for (enum side side = SIDE_IN; side <= SIDE_OUT; side++)

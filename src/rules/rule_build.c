@@ -357,14 +357,14 @@ static void add_patch(struct rule_builder *rule, struct rule_patch patch)
         return;
     }
     struct rule_patch *more =
-        grown(rule, (struct rule_patch *)list->puts, list->n_puts, sizeof(*more));
+        grown(rule, (struct rule_patch *)list->patches, list->n_patches, sizeof(*more));
     if (!more)
         return;
-    list->puts = more;
-    more[list->n_puts++] = patch;
+    list->patches = more;
+    more[list->n_patches++] = patch;
 }
 
-void tsr__rule_patch(struct rule_builder *rule, int at, enum put_kind what, int window,
+void tsr__rule_patch(struct rule_builder *rule, int at, enum patch_kind what, int window,
                      int64_t value)
 {
     add_patch(rule, (struct rule_patch){

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// rules.h - how every operator may be cut: one declarative row per operator, instantiated for a
-// node.
+// rules.h - how operators can be sharded: one declarative row per operator, from which the rule of
+// a node is made.
 //
 // A rule names the factors of a computation (m, k, n of a MatMul) and says which factors make up
-// each dimension of each tensor. Shapes, validity, inference, communication, local rewriting and
-// FLOPs follow from that alone. This room knows factors, not devices. It is the only one that
-// compares operator names.
+// each dimension of each tensor. Shapes, valid shardings, communication, local nodes and FLOPs
+// follow from it. This module knows factors, not devices, and no other module compares operator
+// names.
 #ifndef TSR_RULES_H
 #define TSR_RULES_H
 
@@ -16,14 +16,14 @@
 
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
-// The same with numbers for some symbols; report: contradictions become findings, and unnamed sizes
-// of inputs stay unnamed (else they are called INPUT.AXIS).
+// The same with numbers for some symbols. report: contradictions become diagnostics, and unnamed
+// sizes of inputs stay unnamed; otherwise they are called INPUT.AXIS.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
-// Warns once of all operators of the model that have no rule (rule-missing).
+// Reports all operators of the model that have no rule in one warning (rule-missing).
 void tsr__warn_missing_rules(tsr_model *model);
-// TSR_USAGE with a diagnostic if a size is less than 1, or if none of the models has a dimension of
-// that name. For what callers of the library give; sizes that come from input tensors may be 0.
+// Returns TSR_USAGE with a diagnostic if a size is less than 1, or if no model has a dimension of
+// that name. For sizes that callers give; sizes of input tensors may be 0.
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,
                            size_t n) TSR_MUST_USE;
 // tsr_shapes without that check.
@@ -33,13 +33,13 @@ tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size
 // ---- rules -------------------------------------------------------------------------------------
 
 #define RULE_MAX_FACTORS 128
-#define RULE_MAX_RANK    64 // tensors with more dimensions are not cut
+#define RULE_MAX_RANK    64 // tensors with more dimensions are not sharded
 
 enum factor_kind {
     FACTOR_PAR,  // passes through: can be sharded, equally in every tensor that has it
-    FACTOR_RED,  // reduced away: cut gives partial results, combined by `combine`
-    FACTOR_REP,  // must be whole
-    FACTOR_STAT, // whole while the node stands; cut, the node is replaced by simpler ones
+    FACTOR_RED,  // reduced: shards give partial results, combined by `combine`
+    FACTOR_REP,  // not sharded
+    FACTOR_STAT, // if it is sharded, the node is replaced by simpler ones
 };
 enum combine { COMBINE_SUM, COMBINE_MAX, COMBINE_MIN, COMBINE_PROD };
 
@@ -48,105 +48,108 @@ struct rule_factor {
     enum factor_kind kind;
     enum combine combine; // for FACTOR_RED
     tsr_dim size;
-    const char *why; // for FACTOR_REP: the reason that the table has, or NULL
-    int64_t unit;    // may be cut only in multiples of this many elements; 1: anywhere
-    int64_t least;   // elements that the shortest dimension made of it has; 0: they all have `size`
+    const char *why; // for FACTOR_REP: the reason in the table, or NULL
+    int64_t unit;    // shards have a multiple of this number of elements; 1: any number
+    int64_t least;   // size of the shortest dimension with this factor; 0: all have `size`
 };
-// One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), never
-// cut.
+// One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), or not
+// sharded.
 struct rule_dim {
     const int *factors;
     int n;
-    bool window; // of another size than the factor, which cuts it all the same (struct rule_window)
+    bool window; // has another size than the factor, and is sharded by windows (struct rule_window)
 };
 struct rule_tensor {
-    bool host;   // a small value that steers the node (a shape, an axis): whole on every device,
-                 // never cut
+    bool host;   // a small value that controls the node (a shape, an axis): not sharded
     bool absent; // optional and not given
     int rank;
     const struct rule_dim *dims;
 };
 
-// How the local node differs from the whole one, beyond having smaller tensors.
+// How the local node differs from the unsharded one, besides smaller tensors.
 enum rewrite_kind {
-    REWRITE_SHAPE,    // input `index` holds the shape of output `output`: local sizes instead of
-                      // global ones; attribute `name` (or NULL) as 1 says that 0 means 0
-    REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the
-                      // device with the last part of every reduced factor keeps it (the last is
-                      // never empty), the others leave it out
-    REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
-    REWRITE_SIZES, // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
-                   // the whole tensor, whatever part of it is here
-    REWRITE_SIZE,  // the same, their product as one number
-    // elements of input `index` address `factor`, which is cut and reduced: those that
+    // Input `index` holds the shape of output `output`: it gets local sizes. If attribute `name` is
+    // 1, a size of 0 means 0; NULL: there is no such attribute.
+    REWRITE_SHAPE,
+    // Input `index` is added to the result. If a reduced factor is sharded, only the device with
+    // the last shard of every reduced factor keeps it, because the last one is never empty.
+    REWRITE_ADD_ONCE,
+    // Attribute `name` holds the size of `factor`: it gets the local size.
+    REWRITE_ATTR,
+    // Output `output` holds sizes `first` .. `last` - 1 of input `index`: those of the full tensor.
+    REWRITE_SIZES,
+    // The same for the product of these sizes.
+    REWRITE_SIZE,
+    // Elements of input `index` address `factor`, which is sharded and reduced. Indices into other
+    // shards give 0. The result has `last` dimensions after those of the indices. `first` > 0: only
+    // element `first` - 1 of each index tuple addresses the factor.
     REWRITE_LOOKUP,
-    // are elsewhere give 0; `last` dimensions of the result stand behind them.
-    // `first` > 0: of each row of input `index`, element `first` - 1 alone
-    // the same for a factor of dimension `last` of input 0, which is changed: those that
+    // The same for `factor` as dimension `last` of input 0, which is changed: indices into other
+    // shards change nothing.
     REWRITE_SCATTER,
-    // are elsewhere change nothing
-    // input `index` is the first of numbers that count up by one, input `index` + 1 the one behind
+    // Inputs `index` and `index` + 1 are the first of ascending numbers and the one after the last:
+    // they get those of the local shard of `factor`.
     REWRITE_RANGE,
-    // the last: those of the local part of `factor`
-    // attribute `name` is a text: where the local part of `factor` is one element, it is the word
-    // of that
+    // Attribute `name` is a text. If the local shard of `factor` is one element, it becomes the
+    // word with that number in `words`.
     REWRITE_WORD,
-    // number in `words`
-    // attribute `name` is a list with as many entries for each element of `factor`: those of its
-    // part
+    // Attribute `name` is a list with equally many entries for each element of `factor`: it keeps
+    // those of the local shard.
     REWRITE_SHARE,
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
     int index, output, factor;
     const char *name;
-    const char *words; // REWRITE_WORD: one for each element of the factor, with one space between
+    const char *words; // REWRITE_WORD: one for each element of the factor, separated by blanks
     int64_t unit;      // REWRITE_ATTR: elements of the attribute for one of the factor
     int first, last;   // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
-    bool open;         // REWRITE_SHAPE: 0 cannot be said, but one entry may be -1
+    bool open;         // REWRITE_SHAPE: 0 cannot be written, but one entry may be -1
 };
 
-// Part [a, b) of a dimension of `to` elements that a factor makes in a result needs, of dimension
-// `dim` of input `input`, which has `from` elements, all from a * step + shift to (b - 1) * step +
-// shift + reach (to and from exchanged where step is negative), as far as they exist. Several
-// windows of one dimension are taken one after the other. per > 0: these are places of which only
-// every per-th has an element: element i stands at i * per, and reaches all that lies behind it.
+// The elements of an input that a shard of the result needs (window_part.c has examples).
+//
+// The factor has `to` elements in the result. Positions a .. b - 1 need elements a * step + shift
+// .. (b - 1) * step + shift + reach - 1 of dimension `dim` of input `input`, as far as they exist;
+// that dimension has `from` elements. If step is negative, the ends are exchanged. Several windows
+// of one dimension are concatenated. per > 0: only every per-th position has an element: element i
+// is at position i * per.
 struct rule_window {
     int input, dim, factor;
     int64_t from, to, step, shift, reach, per;
 };
-// A list of numbers that replaces the node's own in the local node, as attribute or as input, if a
-// factor with a window, or one that a number counts, is sharded.
-enum put_kind {
-    PATCH_BEFORE, // elements of the window that do not exist, in front
-    PATCH_AFTER,  // and behind
-    PATCH_SIZE,   // b - a
-    PATCH_VALUE,
-    PATCH_LOCAL_COUNT, // of a number that counts a factor: what the local part of the factor counts
-    PATCH_SPAN,        // elements of the window that exist, times the value
+// What replaces an entry of a list in the local node.
+enum patch_kind {
+    PATCH_BEFORE,      // number of elements that the window lacks at its start
+    PATCH_AFTER,       // ... and at its end
+    PATCH_SIZE,        // size of the local shard
+    PATCH_VALUE,       // `value`
+    PATCH_LOCAL_COUNT, // size of the local shard of `factor`
+    PATCH_SPAN,        // number of elements of the window that exist, times `value`
 };
 struct rule_patch {
-    int at, window; // only where the window's factor is cut
-    int factor;     // of a share, else -1
-    enum put_kind what;
+    int at, window; // applies if the factor of the window is sharded
+    int factor;     // PATCH_LOCAL_COUNT, else -1
+    enum patch_kind what;
     int64_t value;
 };
+// A list of numbers, attribute or input, that the local node gets if a patch applies.
 struct rule_list {
     int input;        // -1: attribute `name`
-    const char *name; // n 0: it is taken away
+    const char *name; // n 0: the attribute is removed
     const int64_t *values;
     int n;
-    const struct rule_patch *puts;
-    int n_puts;
+    const struct rule_patch *patches;
+    int n_patches;
 };
-// From its window the local node makes `unit` elements of dimension `dim` of a result for each
-// element; it is trimmed to those of part [a, b).
+// For each element of its window, the local node makes `unit` elements of dimension `dim` of an
+// output. The output is trimmed to those of the shard.
 struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// A part of the window's result, units first .. stop - 1 of n: the input range that it needs, and
-// how much of it does not exist. per > 0: before and after are the elements to trim at both ends.
+// A shard of a window's result, units first .. stop - 1 of n: the input range that it needs, and
+// the number of elements that do not exist. per > 0: before and after are trimmed at both ends.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
@@ -166,162 +169,164 @@ struct rule {
     int n_lists;
     const struct rule_trim *trims;
     int n_trims;
-    const char *whole; // not NULL: nothing may be cut, and why ("no rule for this operator yet")
-    bool open;   // there is no row for the operator: shardings of all its tensors are the rule
-    bool single; // gives something else each time it runs: only one device may run it
+    const char *whole; // why nothing is sharded ("no rule for this operator yet"), or NULL
+    bool open;         // the operator has no row: shardings of all its tensors are the rule
+    bool single;       // gives another result each time it runs: only one device may run it
 };
 
-// The rule of a node, never NULL unless out of memory: an operator without a row, a node with
-// subgraphs, or shapes that are not known give a rule with `whole` set and no factors.
+// Returns the rule of a node; NULL: out of memory. An operator without a row, a node with
+// subgraphs, or unknown shapes give a rule with `whole` set and without factors.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes);
 
-// Another rule of the same node, if there is one: what the first has through windows, this one has
-// without communication for parts that are strided. NULL: none, or out of memory.
+// Returns a second rule of the same node, if there is one: it needs no windows, but its shards are
+// strided. NULL: none, or out of memory.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes);
 
-// Why no part of the node's values can be sliced or moved between devices, or NULL: elements that
-// share a byte, and types that the engine gives to no operator of our own. Constants of such types
-// can be cut: where they are stored.
+// Returns why values of the node cannot be sliced or moved between devices, or NULL: their elements
+// share a byte, or ONNX Runtime does not pass the type to custom operators. Constants of such types
+// can be sharded when they are stored.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node);
 
-// The node gives something else each time it runs: it draws random numbers without a seed, or a
-// node in its bodies or in the function that it calls does (draws.c).
+// True if the node gives another result each time it runs: it draws random numbers without a seed,
+// or a node in its bodies or in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
 
-// The node has no inputs and gives the same each time it runs.
+// True if the node has no inputs and gives the same result each time it runs.
 bool tsr__node_is_constant(const tsr_node *node);
 
-// The engine overwrites input i of the node, even if it has other readers: provide a copy.
+// True if ONNX Runtime overwrites input i of the node, even if it has other readers: provide a
+// copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 // True if the output is a KV cache: an input of the node with the new tokens appended
 // (cache_buffers.c).
 bool tsr__is_cache_output(const tsr_node *node, size_t output);
 
-// The engine may write the result over input 0 and read it afterwards: another node must read input
-// 0 once the result is there.
+// True if ONNX Runtime may store the result in the memory of input 0 and read input 0 afterwards.
+// Another node must read input 0 after this one.
 bool tsr__node_rereads(const tsr_node *node);
-// Before operator set 18 the engine takes Splits of one value for each other if they give no sizes,
-// also if their numbers of outputs differ. Returns how many smaller numbers of outputs other Splits
-// of the value have; nodes with other ranks must read copies.
+// Before opset 18, ONNX Runtime merges Splits of one value that give no sizes, even if their
+// numbers of outputs differ. Returns the number of smaller output counts among the Splits of the
+// value; nodes with another rank must read copies.
 size_t tsr__node_split_rank(const tsr_node *node);
 
-// The engine never puts another tensor in the place of a constant that is input i of the node,
-// under the same name (kept_inputs.c).
+// True if ONNX Runtime does not replace the constant at this input by another tensor of the same
+// name (kept_inputs.c).
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 
-// The value comes from a DequantizeLinear, itself or through nodes that an engine moves it through
-// (kept_inputs.c).
+// True if the value is the result of a DequantizeLinear, directly or through nodes that ONNX
+// Runtime may swap with it (kept_inputs.c).
 bool tsr__value_is_dequantized(const tsr_value *value);
-// A QuantizeLinear reads the value, itself or through such nodes.
+// True if a QuantizeLinear reads the value, directly or through such nodes.
 bool tsr__value_is_quantized(const tsr_value *value);
 
-// The kernel of ONNX Runtime wants at least one element of the factor: with none it refuses, gives
-// something else or ends the process (empty.c).
+// True if the kernel of ONNX Runtime needs at least one element of the factor. Without one it
+// returns an error or a wrong result, or crashes (empty.c).
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
-// Where zeros that stand in for an empty input are no values that the kernel takes: the input, one
-// number, one less than which it takes there. -1: zeros will do.
+// Some kernels reject zeros in place of an empty input. Returns the input, a single number, whose
+// value minus one they accept instead; -1: zeros are accepted.
 int tsr__rule_stand_in(const tsr_node *node, int input);
 
-// Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0
-// 3] along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such
-// reduction, or has no negative ones. *name: the attribute that has them, NULL: input 1 does. axes:
-// RULE_MAX_RANK.
+// Kernels of ONNX Runtime misread negative axes of a reduction whose input has no elements: of [0
+// 3] along -1 they make [0 3]. Returns the number of axes, counted from the front in `axes`
+// (capacity RULE_MAX_RANK); 0: the node is no such reduction, or no axis is negative. *name: the
+// attribute that holds them, or NULL: input 1.
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes);
 
-// The operator that multiplies 8-bit matrices, to test an engine.
+// Returns the operator that multiplies 8-bit matrices, to test an engine.
 const char *tsr__rule_byte_product(void);
 
 // ---- calls (calls.c) ---------------------------------------------------------------------------
 
-// The node calls a function of the model and has no row. *whole: why it cannot be inlined, or NULL.
+// True if the node calls a function of the model and has no row. *whole: why it cannot be inlined,
+// or NULL.
 bool tsr__is_call(const tsr_node *node, const char **whole);
-// A node of that operator, written for version `from` of its domain, means the same in version
-// `to`.
+// True if a node of that operator, written for version `from` of its domain, means the same in
+// version `to`.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
 
-// Arithmetic operations of the node if its factors have those sizes (work.c): multiplication and
-// addition count as two. An estimate: what an operator does with each element is not known here.
+// Returns the number of arithmetic operations if the factors have these sizes (work.c).
+// Multiplication and addition count as two. An estimate: the rule does not know what an operator
+// computes for each element.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes);
-// Operations of a whole node whose rule does not tell them (counts.c: windows, attention, packed
-// weights); 0: it does.
+// Returns the number of operations of an unsharded node if its rule does not give it (counts.c:
+// windows, attention, packed weights); 0: the rule does.
 double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
-// Operations of a part with factors of sizes `local` of a node with `whole`; count: as
-// tsr__node_count has it.
+// Returns the number of operations of a shard with factor sizes `local`, of a node with factor
+// sizes `whole`. count: the result of tsr__node_count.
 double tsr__node_work(const struct rule *rule, double count, const int64_t *whole,
                       const int64_t *local);
-// The kind of work that a node does (kinds.c): the tsr_rate and the tsr_move that devices may have
-// speeds for.
-#define NODE_MOVES_NOTHING (-1) // its result is its input, told another shape
+// The kind of work of a node (kinds.c): the tsr_rate and tsr_move for which devices have speeds.
+#define NODE_MOVES_NOTHING (-1) // the result is the input with another shape
 struct node_kind {
-    int rate; // -1: that of its type
+    int rate; // -1: the rate of its element type
     int move;
-    const char *word; // that sizes of a topology have for it; NULL: that of its rate or move
+    const char *word; // name in the sizes of a topology; NULL: that of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
-// The operator that takes a part out of a value where it is brought into another layout, and its
-// way through memory.
+// The operator that slices a value where it is resharded, and its kind of memory access.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_COPY
-// Whose kernels run a node.
+// The execution provider whose kernels run a node.
 enum kernels { KERNELS_CPU, KERNELS_CUDA };
 // Where a node's first output is stored in memory (kernels.c).
 enum kernel_place {
     PLACE_OWN,        // in separate memory
     PLACE_OVER_INPUT, // over an input of its size without later readers
-    PLACE_OF_INPUT,   // it is the first input, told another shape
+    PLACE_OF_INPUT,   // it is the first input with another shape
 };
 enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
                                   enum kernels kernels);
-// Bytes that the node's kernel for CPUs has besides its inputs and outputs while it runs; sizes
-// that are not known count 0.
+// Returns the bytes that the CPU kernel of the node allocates besides inputs and outputs. Unknown
+// sizes count as 0.
 int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
-// Bytes that the engine has more on CPUs for each byte of a constant at that input, because its
-// kernel wants wider numbers.
+// Returns the extra bytes on CPUs for each byte of a constant at that input, because the kernel
+// converts it to a wider type.
 int tsr__node_widens(const tsr_node *node, size_t input);
-// A node all of whose inputs are constants becomes one itself when the model is loaded.
+// True if the node becomes a constant when the model is loaded, provided all its inputs are
+// constants.
 bool tsr__node_folds(const tsr_node *node);
-// On CPUs the node's first input is copied into the layout of its kernel, or its first output out
-// of that (blocked.c).
+// True if the CPU kernel copies the first input into its blocked layout, or the first output out of
+// it (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
-// On CPUs it reads a value in that layout, where its maker has it so.
+// True if the CPU kernel reads a value that is stored in the blocked layout.
 bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // True if the output is a cache that the node can update in place: an input and an output of the
-// graph with equal sizes (room.c).
+// graph with equal sizes (cache_buffers.c).
 bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes);
-// Of that input no more is read than is written: a dimension of it is only looked into.
+// True if the node reads no more elements of the input than it writes: indices address it.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 
-// The share of an input that the node reads, where a window leaves some of it out (a slice reads
-// what it gives) or tokens use some experts only. sizes: of the factors on this device.
+// Returns the share of an input that the node reads: a Slice reads only what it returns, and tokens
+// may use only some experts. sizes: of the factors on this device.
 double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
                        const int64_t *sizes);
 
-// ---- parts of sums (linear.c) ------------------------------------------------------------------
+// ---- partial sums (linear.c) --------------------------------------------------------------------
 
-// What a node does with an input of which its devices hold parts of a sum.
-enum sum_way {
-    SUM_STOPS,  // nothing: it must be the sum
-    SUM_PASSES, // what it gives are parts of the sum of the results, if no other input is in parts
-    SUM_ADDS,   // the same, whichever inputs are in parts; one that is not counts on one device
+// How a node treats an input of which each device has a partial sum.
+enum sum_mode {
+    SUM_STOPS,  // the input must be the complete sum
+    SUM_PASSES, // the results are partial sums, if no other input is one
+    SUM_ADDS,   // the same for any number of such inputs; one device adds each complete input
 };
-enum sum_way tsr__rule_sum(const tsr_node *node, size_t input);
+enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
-// A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a
-// softmax over a cut axis by a greatest, a difference, a sum ... `reads` and `gives` say which of
-// the old node's values they read and give, so that the caller can hand its shardings on.
+// A node of which a `stat` factor is sharded is replaced by simpler nodes: a softmax over a sharded
+// axis by a maximum, a difference, a sum, and so on. `reads` and `gives` list which values of the
+// old node they read and return, so that the caller can transfer its shardings.
 struct expanded_slot {
     tsr_node *node;
     tsr_value *value;
-    int of; // input, or output, of the old node
+    int of; // index of the input or output of the old node
 };
-// A value that the expansion made, such as the numbers of rows, as one of its nodes reads it: its
-// dimensions are made of factors of the old node, and it is cut as they are.
+// A value that the expansion created, such as row numbers, and the node that reads it. Its
+// dimensions consist of factors of the old node, and it is sharded like them.
 struct expanded_place {
     tsr_node *node;
     tsr_value *value;
@@ -335,17 +340,16 @@ struct expanded {
     struct expanded_place *places;
     size_t n_places;
 };
-// Replaces the node. Its twin in another model (of those shapes) describes it, and `cuts` says into
-// how many parts each factor is split. TSR_UNSUPPORTED: it cannot be replaced with these parts; the
-// node stays, perhaps with unused new nodes beside it.
+// Replaces the node. `twin` is the same node in the model of `shapes`; `cuts`: number of shards per
+// factor. TSR_UNSUPPORTED: it cannot be expanded with these shards. The node then stays, perhaps
+// with unused new nodes.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out) TSR_MUST_USE;
 
-// The last opset up to the given one in which the node's operator (of ai.onnx) changed, 17 at
-// least: all between mean the same. The given one where that is not known (versions.c). plain: what
-// it reads and gives are of types that all these opsets have (tsr__type_plain), so that versions
-// which only brought types do not count.
+// Returns the last opset up to `opset` in which the operator (of ai.onnx) changed, at least 17; if
+// that is unknown, `opset` (versions.c). plain: all inputs and outputs have types that these opsets
+// support (tsr__type_plain), so versions that only added types are skipped.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain);
 bool tsr__type_plain(tsr_dtype type);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_letters.c - shapes of results that follow from the letters of a rule: the inputs say how
-// large each factor is, and the dimensions of the results are read off.
+// shape_letters.c - infers shapes of outputs from the letters of a rule: the inputs give the size
+// of each factor, and the factors give the dimensions of the outputs.
 //
-//   MatMul, [B~ m k],[B~ k n] -> [B* m n], of [2 3 4 5] and [5 6]:  B0 = 2, B1 = 3, m = 4, n = 6:
-//     [2 3 4 6]
-//   Add, all [A~], of [n 1 6] and [4 1]:                            6 is wider than 1, 4 than 1: [n
-//     4 6]
+//   MatMul, [B~ m k],[B~ k n] -> [B* m n], of [2 3 4 5] and [5 6]:
+//     B0 = 2, B1 = 3, m = 4, n = 6: [2 3 4 6]
+//   Add, [A~],[A~] -> [A*], of [n 1 6] and [4 1]:
+//     [n 4 6]
 #include "rules/fit.h"
 
 static bool read_size(const struct fit_dim *dim)
@@ -18,8 +18,8 @@ static bool read_size(const struct fit_dim *dim)
     return true;
 }
 
-// The pattern, laid over the inputs alone, gives the factors their sizes, and the results are read
-// off. `fit` is large and is not cleared: only the fields that are read are set.
+// Matches the pattern with the inputs alone, and sets the outputs. `fit` is large and is not
+// cleared: only the fields that are read are set.
 static void shape_by(struct shape_job *job, const struct pattern *pattern,
                      const struct derivation *derivation)
 {
@@ -49,9 +49,9 @@ static void shape_by(struct shape_job *job, const struct pattern *pattern,
     }
 }
 
-// ---- tensors that are broadcast against each other ----------------------------------------------
+// ---- tensors that broadcast ---------------------------------------------------------------------
 
-// Two sizes of one broadcast dimension; false: they do not fit together.
+// Merges two sizes of one broadcast dimension. False: they do not fit together.
 static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
 {
     if (dim.value == 1 || (at->value >= 0 && at->value != 1 && dim.value < 0))
@@ -60,14 +60,13 @@ static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
         *at = dim;
     else if (at->value >= 0 && dim.value >= 0)
         return at->value == dim.value;
-    else // unknown: which of them is 1 is not known before the run
+    else // which of them is 1 is unknown before the run
         *at = tsr__expr_dim(
             exprs, tsr__expr_broadcast(exprs, tsr__expr_of(exprs, *at), tsr__expr_of(exprs, dim)));
     return true;
 }
 
-// The size of dimension `axis` of a result of that rank, to which every input is aligned from the
-// right.
+// Finds the size of dimension `axis` of a result of that rank. Inputs are aligned from the right.
 static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out)
 {
     *out = dim_of(1);
@@ -80,8 +79,8 @@ static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out
     return true;
 }
 
-// The most common rule of all, in one walk; also what ONNX Runtime does with a slope, whatever its
-// rule says.
+// The most frequent rule, without matching letters. ONNX Runtime also broadcasts the slope of PRelu
+// like this, whatever the rule is.
 void tsr__infer_stretched(struct shape_job *job)
 {
     struct shape first = tsr__job_in(job, 0);

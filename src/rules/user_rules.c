@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// user_rules.c - rows that a user adds for operators of his own, in the words that `tessera rules`
+// user_rules.c - rows that a user adds for custom operators, in the notation that `tessera rules`
 // prints:
 //
 //   OPERATOR DOMAIN SINCE RULE        Twice  my.ops  1  [A*] -> [A*]
 //   OPERATOR DOMAIN SINCE whole: WHY
 //
-// A line each; # begins a comment. They belong to a session and are looked for before the table,
-// which they cannot change. The text is foreign: of the clauses only those are taken that need no
-// recipe.
+// One row per line; # starts a comment. The rows belong to a session and cannot replace rows of the
+// table. The text is not trusted, and only clauses that need no other code are accepted.
 #include "rules/internal.h"
 
 #define MAX_ROWS 1024
@@ -18,7 +17,7 @@ struct user_row {
     struct user_row *next;
 };
 
-// Up to a blank or tab; the rest of the line stays in *line.
+// Takes text up to a blank or tab; the rest of the line stays in *line.
 static struct str first_word(struct str *line)
 {
     size_t at = 0, end;
@@ -40,11 +39,11 @@ static struct str trimmed(struct str text)
     return text;
 }
 
-// Why a rule that is well written cannot be a user's; NULL: it can.
-static const char *beyond_users(const struct pattern *pattern)
+// Returns why a valid rule is not accepted from users; NULL: it is.
+static const char *reserved_clause(const struct pattern *pattern)
 {
     static const char why[] =
-        "only red, rep, blk, gen, drop, shape, once and attr are known for operators of one's own";
+        "only red, rep, blk, gen, drop, shape, once and attr are allowed for custom operators";
     if (pattern->n_windows || pattern->n_lists || pattern->n_trims)
         return why;
     for (int i = 0; i < pattern->n_rewrites; i++) {
@@ -58,24 +57,22 @@ static const char *beyond_users(const struct pattern *pattern)
     return NULL;
 }
 
-// What is wrong with the rule's text; NULL: nothing.
-// Parsed once here to refuse it with its line; when a node is met it is parsed again
-// (tsr__pattern_of).
-static const char *judge_rule(tsr_session *session, struct str text)
+// Returns the error in the text of a rule; NULL: none. Checked here to report it with its line.
+static const char *check_rule(tsr_session *session, struct str text)
 {
     struct arena scratch;
     const char *wrong = NULL;
     tsr__arena_init(&scratch, session);
     const struct pattern *pattern = tsr__pattern_parse(&scratch, text, &wrong);
     if (pattern)
-        wrong = beyond_users(pattern);
+        wrong = reserved_clause(pattern);
     else if (!wrong)
         wrong = "the rule cannot be read";
     tsr__arena_free(&scratch);
     return wrong;
 }
 
-// As in the table: the newest row that is not above the opset.
+// As in the table, the newest row that is not above the opset applies.
 static const struct op_row *find_user(const tsr_session *session, struct str op, struct str domain,
                                       int64_t opset)
 {
@@ -89,9 +86,9 @@ static const struct op_row *find_user(const tsr_session *session, struct str op,
     return found;
 }
 
-// Users cannot add rows for an operator that the table has (read_row), so the order matters only
-// for speed. Opset 0: the model does not import the domain. ONNX Runtime runs such a model, with
-// the newest version of every domain but ai.onnx.
+// Users cannot add rows for an operator of the table (read_row), so the order does not matter.
+// Opset 0: the model does not import the domain. ONNX Runtime runs such a model with the newest
+// version of every domain except ai.onnx.
 const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset)
 {
@@ -107,7 +104,7 @@ const struct op_row *tsr__row_of_node(const tsr_node *node)
                          tsr__node_op_str(node), tsr__node_domain_str(node), tsr__node_opset(node));
 }
 
-// One line into *row, whose texts lie in the arena; NULL, or what is wrong with it.
+// Reads one line into *row, whose texts are in the arena. Returns the error, or NULL.
 static const char *read_row(tsr_session *session, struct arena *arena, struct str line,
                             struct op_row *row)
 {
@@ -120,7 +117,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
         return "expected the first opset, 1 or more, before the rule";
     if (str_is(domain, "ai.onnx"))
         domain = STR("");
-    // Any row of that name, whatever its opset: rules that are proved are not replaced.
+    // Rows of the table are tested; users cannot replace them, whatever their opset.
     if (tsr__row_in_table(op, domain, INT64_MAX))
         return "there is a rule for this operator already";
     row->op = tsr__arena_str(arena, op).p;
@@ -128,7 +125,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
     bool whole = text.n > 6 && memcmp(text.p, "whole:", 6) == 0;
     if (whole)
         text = trimmed((struct str){text.p + 6, text.n - 6});
-    const char *wrong = whole ? NULL : judge_rule(session, text);
+    const char *wrong = whole ? NULL : check_rule(session, text);
     const char *kept = tsr__arena_str(arena, text).p;
     if (whole)
         row->whole = kept;
@@ -137,7 +134,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
     return wrong;
 }
 
-// The first line that is wrong ends the reading.
+// Reports the line; reading stops at the first error.
 static tsr_status wrong_line(tsr_session *session, const char *file, size_t line, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -148,7 +145,7 @@ static tsr_status wrong_line(tsr_session *session, const char *file, size_t line
     return TSR_MALFORMED;
 }
 
-// All lines or none: rows are linked to the session's when the last one was right.
+// Adds all rows or none.
 static tsr_status add_rows(tsr_session *session, const char *file, struct str text)
 {
     struct arena *arena = &session->results[RESULT_USER_RULES];
@@ -187,7 +184,7 @@ tsr_status tsr_rules_add(tsr_session *session, const char *rows)
     return add_rows(session, "", str_of(rows));
 }
 
-// The file's text is not needed any more: rows hold copies.
+// Rows hold copies of the text.
 tsr_status tsr_rules_read(tsr_session *session, const char *path)
 {
     if (!session)

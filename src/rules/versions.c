@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// versions.c - the versions after 17 in which operators of ai.onnx came or changed, as the standard
-// has them up to opset 27. So that a file can say the lowest opset that means the same.
+// versions.c - versions after 17 in which operators of ai.onnx were added or changed, up to opset
+// 27. With them a file can declare the lowest opset that means the same.
 //
-// Acos changed in 22, and only element types came (-22): a node of float32 in a model of opset 24
-// may be written for opset 17. AffineGrid came in 20 and has not changed since: 20.
+// Acos changed in 22, but only to add element types (-22): a node of float32 in a model of opset 24
+// can be written for opset 17. AffineGrid was added in 20 and has not changed since: 20.
 #include "rules/rules.h"
 
 #include <stdlib.h>
 
-#define FROM   17 // nothing is lowered below
+#define FROM   17 // the lowest opset that is declared
 #define NEWEST 27
 #define MOST   6
 
 struct versions {
     const char *op;
-    // Ascending, 0 behind the last; negative: only new element types came. A version that brought
-    // the body by which an engine without a kernel (Relu of int64) makes the operator counts as a
-    // change; so does one that brought the body of an operator in that body (HardSwish is made of
-    // HardSigmoid), or mended it, and one from which on the body no longer holds where a kernel
-    // gives other numbers (Softplus of float16; tests/e2e/lowered.py proves all).
+    // Ascending, 0 after the last; negative: only element types were added. These also count as
+    // changes: a version that added the function body with which an engine without a kernel (Relu
+    // of int64) runs the operator; one that added or fixed the body of an operator in that body
+    // (HardSwish uses HardSigmoid); and one after which the body gives other numbers than a kernel
+    // (Softplus of float16). tests/e2e/lowered.py tests all of them.
     int changed[MOST];
 };
 static const struct versions table[] = {
@@ -47,7 +47,7 @@ static int by_name(const void *key, const void *row)
     return order ? order : (name->n > n) - (name->n < n);
 }
 
-// What came with a new version beside types, and is absent unless it is used.
+// True if the node uses an attribute or input that a new version added besides types.
 static bool uses_more(const tsr_node *node)
 {
     static const char *const names[] = {"saturate", "round_mode", "ceil_mode"};
@@ -57,8 +57,7 @@ static bool uses_more(const tsr_node *node)
     return false;
 }
 
-// Changes stand in ascending order; negative ones only brought element types, which a node of plain
-// types does not have.
+// Negative entries only added element types, which a node of plain types does not use.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
     struct str op = tsr__node_op_str(node);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// window_part.c - which elements of an input a part of a result needs (struct rule_window).
+// window_part.c - finds the elements of an input that a shard of a result needs (struct
+// rule_window).
 //
-// Plain windows: place j of the result needs `reach` elements from j * step + shift on.
+// Plain windows: position j of the result needs `reach` elements from j * step + shift on.
 //
 //   kernel 3, stride 1, pads 1 1 over 10 elements: from 10, to 10, step 1, shift -1, reach 3
-//     part 0 of 2 makes 0..4: it needs -1..5, so elements 0..5, and 1 before them does not exist
-//     part 1 of 2 makes 5..9: it needs 4..10, so elements 4..9, and 1 behind them does not exist
+//     shard 0 of 2 makes 0..4: it needs -1..5, so elements 0..5, and 1 before them does not exist
+//     shard 1 of 2 makes 5..9: it needs 4..10, so elements 4..9, and 1 after them does not exist
 //
-// Spread windows (per > 0), of transposed convolutions: element i stands at place i * per.
+// Windows of transposed convolutions (per > 0): element i is at position i * per.
 //
 //   kernel 3, stride 2, pads 1 1 over 8 elements give 15: from 8, to 15, step 1, shift -1, reach 3,
 //     per 2
-//     part 0 of 2 makes 0..6, which needs places -1..7: elements 0..3 stand there, at 0, 2, 4 and
-//       6. They
-//     reach over 9 places, of which 1 in front and 1 behind must go
+//     shard 0 of 2 makes 0..6 and needs positions -1..7: elements 0..3, which are at 0, 2, 4 and 6.
+//     They contribute to 9 positions, of which 1 at the start and 1 at the end are trimmed.
 #include "rules/internal.h"
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -21,8 +21,8 @@ static int64_t floor_div(int64_t a, int64_t b)
     return a / b - (a % b != 0 && a < 0);
 }
 
-// Elements i whose position i * per is in the window. They reach from (first) - (reach - 1 + shift)
-// on.
+// Finds the elements i whose position i * per is in the window. They contribute to positions from
+// first * per - (reach - 1 + shift) on.
 static struct window_part spread_part(const struct rule_window *window, struct window_part part)
 {
     int64_t low = part.a * window->step + window->shift,
@@ -36,15 +36,15 @@ static struct window_part spread_part(const struct rule_window *window, struct w
     return part;
 }
 
-// Where unit j of n begins, j * size / n, without a product that can overflow.
+// Returns the start of unit j of n, j * size / n, without overflow.
 static int64_t unit_start(int64_t size, int64_t n, int64_t j)
 {
     return size / n * j + size % n * j / n;
 }
 
-// A part is some of n units of the `to` elements, which are as equal as they can be: 10 in 3 are
-// 0..2, 3..5, 6..9. What the window needs beyond either end does not exist, and is counted in
-// `before` and `after`.
+// A shard consists of some of n units of the `to` elements, of nearly equal size: 10 in 3 are 0..2,
+// 3..5, 6..9. Elements that the window needs beyond both ends do not exist; `before` and `after`
+// count them.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
                                     int64_t stop_unit)
 {
@@ -53,7 +53,7 @@ struct window_part tsr__window_part(const struct rule_window *window, int64_t n,
     if (window->per)
         return spread_part(window, part);
     int64_t first = part.a, last = part.b - 1;
-    if (window->step < 1) { // backwards: the last place needs the first elements
+    if (window->step < 1) { // backwards: the last position needs the first elements
         first = part.b - 1;
         last = part.a;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// words.c - a row of the table in words, for people: what each factor allows, what is rewritten in
-// the local node, what an operator without a rule lacks.
+// words.c - describes a row of the table in words: what each factor allows, and what changes in the
+// local node.
 //
 //   B, m and n: can be sharded, equally in every tensor that has it, without communication
 //   k: can be sharded; each device has a partial result, combined by sum
@@ -11,7 +11,7 @@ static const char *const combines[] = {[COMBINE_SUM] = "sum",
                                        [COMBINE_MIN] = "min",
                                        [COMBINE_PROD] = "product"};
 
-// Letters of one kind, "B, m and n"; empty if there are none.
+// Returns the letters in the set: "B, m and n"; empty if there are none.
 static struct str list_letters(struct arena *arena, const struct pattern *pattern, const bool *in)
 {
     struct str text = STR("");
@@ -30,8 +30,9 @@ static struct str list_letters(struct arena *arena, const struct pattern *patter
     return text;
 }
 
-// Adds a line "LETTERS: what", or nothing where no letter has that role.
-static struct str say(struct arena *arena, struct str so_far, struct str letters, const char *what)
+// Adds a line "LETTERS: what", or nothing if there are no letters.
+static struct str add_line(struct arena *arena, struct str so_far, struct str letters,
+                           const char *what)
 {
     if (letters.n)
         return tsr__arena_printf(arena, STR_FMT STR_FMT ": %s\n", STR_ARG(so_far), STR_ARG(letters),
@@ -39,10 +40,10 @@ static struct str say(struct arena *arena, struct str so_far, struct str letters
     return so_far;
 }
 
-// What a letter may do; with ROLE_RED goes how its parts are combined.
-enum role { ROLE_PASS, ROLE_WINDOW, ROLE_MADE, ROLE_STAT, ROLE_WHOLE, ROLE_RED };
+// Roles of letters; ROLE_RED also depends on the combination.
+enum role { ROLE_PASS, ROLE_WINDOW, ROLE_CREATED, ROLE_STAT, ROLE_UNSHARDED, ROLE_RED };
 
-// A part of the result needs a window of a dimension that the letter makes.
+// True if a shard of the result needs a window of a dimension with this letter.
 static bool has_window(const struct pattern *pattern, int letter)
 {
     for (int i = 0; i < pattern->n_inputs; i++)
@@ -53,7 +54,7 @@ static bool has_window(const struct pattern *pattern, int letter)
     return false;
 }
 
-// What a factor does, by where it stands and by its clause: the headings of the text.
+// Returns the role of a letter, which follows from its clause and its position.
 static enum role role_of(const struct pattern *pattern, int i)
 {
     const struct letter *letter = &pattern->letters[i];
@@ -62,13 +63,13 @@ static enum role role_of(const struct pattern *pattern, int i)
     if (letter->kind == FACTOR_STAT)
         return ROLE_STAT;
     if (letter->kind == FACTOR_REP)
-        return ROLE_WHOLE;
+        return ROLE_UNSHARDED;
     if (has_window(pattern, i))
         return ROLE_WINDOW;
-    return letter->in ? ROLE_PASS : ROLE_MADE;
+    return letter->in ? ROLE_PASS : ROLE_CREATED;
 }
 
-// Letters of one role; of reductions those that combine so.
+// Returns the letters of one role; for reductions, those with this combination.
 static struct str group(struct arena *arena, const struct pattern *pattern, enum role role,
                         int combine)
 {
@@ -79,37 +80,34 @@ static struct str group(struct arena *arena, const struct pattern *pattern, enum
     return list_letters(arena, pattern, in);
 }
 
-// One line for each role that any letter has, in the order in which a reader asks: what may be
-// cut for nothing first, what must stay whole last; then the units of letters that have them.
-static struct str say_factors(struct arena *arena, const struct pattern *pattern, struct str text)
+// Adds one line for each role: factors that cost nothing to shard first, then units.
+static struct str describe_factors(struct arena *arena, const struct pattern *pattern,
+                                   struct str text)
 {
-    text = say(arena, text, group(arena, pattern, ROLE_PASS, 0),
-               "may be cut; every tensor that has it is cut alike, nothing is exchanged");
-    text = say(
-        arena, text, group(arena, pattern, ROLE_WINDOW, 0),
-        "may be cut where sizes are known; neighbours exchange what a part needs of the others");
-    text =
-        say(arena, text, group(arena, pattern, ROLE_MADE, 0), "made by the operator; may be cut");
+    text = add_line(arena, text, group(arena, pattern, ROLE_PASS, 0),
+                    "can be sharded, equally in every tensor that has it, without communication");
+    text = add_line(arena, text, group(arena, pattern, ROLE_WINDOW, 0),
+                    "can be sharded if sizes are known; neighbours exchange windows of the input");
+    text = add_line(arena, text, group(arena, pattern, ROLE_CREATED, 0),
+                    "created by the operator; can be sharded");
     for (int c = COMBINE_SUM; c <= COMBINE_PROD; c++) {
         struct str what = tsr__arena_printf(
-            arena, "may be cut; each device has a partial result, which are combined by %s",
-            combines[c]);
-        text = say(arena, text, group(arena, pattern, ROLE_RED, c), what.p ? what.p : "");
+            arena, "can be sharded; each device has a partial result, combined by %s", combines[c]);
+        text = add_line(arena, text, group(arena, pattern, ROLE_RED, c), what.p ? what.p : "");
     }
-    text =
-        say(arena, text, group(arena, pattern, ROLE_STAT, 0),
-            "may be cut; the node is then replaced by simpler ones that exchange what they need");
+    text = add_line(arena, text, group(arena, pattern, ROLE_STAT, 0),
+                    "can be sharded; the node is then replaced by simpler ones");
     for (int i = 0; i < pattern->n_letters; i++)
         if (pattern->letters[i].unit > 1)
-            text = tsr__arena_printf(arena, STR_FMT STR_FMT ": cut only between units of %lld\n",
-                                     STR_ARG(text), STR_ARG(pattern->letters[i].name),
-                                     (long long)pattern->letters[i].unit);
+            text = tsr__arena_printf(
+                arena, STR_FMT STR_FMT ": shards are multiples of %lld elements\n", STR_ARG(text),
+                STR_ARG(pattern->letters[i].name), (long long)pattern->letters[i].unit);
     return text;
 }
 
-// ---- what stays whole --------------------------------------------------------------------------
+// ---- factors that are not sharded ---------------------------------------------------------------
 
-// The word at the front of a list of names, which is taken from it; empty at the end.
+// Takes the next name from the list; empty at the end.
 static struct str next_name(const char **names)
 {
     while (**names == ' ')
@@ -119,7 +117,8 @@ static struct str next_name(const char **names)
     return name;
 }
 
-// A pack matches its members: S for S0 and S1; and a row with "s" means the s0, s1 of a node.
+// A pack matches its members: S matches S0 and S1. So does "s" in a row whose derive function makes
+// s0 and s1.
 static bool names_factor(struct str name, struct str factor)
 {
     if (str_eq(name, factor))
@@ -132,7 +131,7 @@ static bool names_factor(struct str name, struct str factor)
     return true;
 }
 
-// The first reason that names the factor. Where a partition cannot cut a node it quotes this text.
+// The first reason that names the factor. Errors of partition quote this text.
 const char *tsr__row_stays(const struct op_row *row, struct str factor)
 {
     for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
@@ -144,30 +143,30 @@ const char *tsr__row_stays(const struct op_row *row, struct str factor)
     return NULL;
 }
 
-// "f and c: whole on every device: any tree may ask for any feature": a line for each reason, then
-// what has none.
-static struct str say_stays(struct arena *arena, const struct op_row *row,
-                            const struct pattern *pattern, struct str text)
+// Adds a line for each reason, "f and c: not sharded: any tree may read any feature", then one for
+// factors without a reason.
+static struct str describe_unsharded(struct arena *arena, const struct op_row *row,
+                                     const struct pattern *pattern, struct str text)
 {
     bool left[PATTERN_MAX_LETTERS];
     for (int i = 0; i < pattern->n_letters; i++)
-        left[i] = role_of(pattern, i) == ROLE_WHOLE;
+        left[i] = role_of(pattern, i) == ROLE_UNSHARDED;
     for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
         bool in[PATTERN_MAX_LETTERS];
         for (int i = 0; i < pattern->n_letters; i++) {
             in[i] = left[i] && tsr__row_stays(row, pattern->letters[i].name) == stay->why;
             left[i] = left[i] && !in[i];
         }
-        struct str what = tsr__arena_printf(arena, "whole on every device: %s", stay->why);
-        text = say(arena, text, list_letters(arena, pattern, in), what.p ? what.p : "");
-        // Dimensions without a letter have a reason of their own.
+        struct str what = tsr__arena_printf(arena, "not sharded: %s", stay->why);
+        text = add_line(arena, text, list_letters(arena, pattern, in), what.p ? what.p : "");
+        // Dimensions without a letter have their own reason.
         if (strchr(stay->factors, '_'))
-            text = say(arena, text, STR("dimensions _"), what.p ? what.p : "");
+            text = add_line(arena, text, STR("dimensions _"), what.p ? what.p : "");
     }
-    return say(arena, text, list_letters(arena, pattern, left), "whole on every device");
+    return add_line(arena, text, list_letters(arena, pattern, left), "not sharded");
 }
 
-// The reasons as one text: "t: each step needs the one before; w: ...".
+// Returns the reasons as one text: "t: each step needs the one before; w: ...".
 static const char *stays_text(struct arena *arena, const struct op_row *row)
 {
     struct str text = STR("");
@@ -177,9 +176,9 @@ static const char *stays_text(struct arena *arena, const struct op_row *row)
     return text_or_none(text.p);
 }
 
-// One line for each way in which the node of a device differs from the node of the model.
-// Only what rows of the table use; windows and lists are made by derive functions and not shown.
-static struct str say_rewrites(struct arena *arena, const struct pattern *pattern, struct str text)
+// Adds one line for each change in the local node. Windows and lists are not in the table.
+static struct str describe_rewrites(struct arena *arena, const struct pattern *pattern,
+                                    struct str text)
 {
     for (int i = 0; i < pattern->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &pattern->rewrites[i];
@@ -188,65 +187,63 @@ static struct str say_rewrites(struct arena *arena, const struct pattern *patter
                                      STR_ARG(text), rewrite->index);
         else if (rewrite->kind == REWRITE_ADD_ONCE)
             text = tsr__arena_printf(
-                arena, STR_FMT "local node: input %d is added on one device of a reduction only\n",
+                arena, STR_FMT "local node: only one device of a reduction adds input %d\n",
                 STR_ARG(text), rewrite->index);
         else if (rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE)
-            text = tsr__arena_printf(arena,
-                                     STR_FMT "local node: replaced by sizes of the whole tensor\n",
-                                     STR_ARG(text));
+            text = tsr__arena_printf(
+                arena, STR_FMT "local node: replaced by sizes of the full tensor\n", STR_ARG(text));
         else if (rewrite->kind == REWRITE_LOOKUP)
             text = tsr__arena_printf(
                 arena,
                 STR_FMT "local node: elements of input %d that address another "
-                        "part of " STR_FMT " give 0\n",
+                        "shard of " STR_FMT " give 0\n",
                 STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
         else if (rewrite->kind == REWRITE_SCATTER)
             text = tsr__arena_printf(
                 arena,
                 STR_FMT "local node: elements of input %d that address another "
-                        "part of " STR_FMT " change nothing\n",
+                        "shard of " STR_FMT " change nothing\n",
                 STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
         else if (rewrite->kind == REWRITE_RANGE)
             text = tsr__arena_printf(
-                arena, STR_FMT "local node: inputs %d and %d are those of its own " STR_FMT "\n",
+                arena,
+                STR_FMT "local node: inputs %d and %d are those of its shard of " STR_FMT "\n",
                 STR_ARG(text), rewrite->index, rewrite->index + 1,
                 STR_ARG(pattern->letters[rewrite->factor].name));
         else if (rewrite->kind == REWRITE_WORD)
             text = tsr__arena_printf(
                 arena,
-                STR_FMT "local node: attribute %s is the word for its own " STR_FMT " (%s)\n",
+                STR_FMT "local node: attribute %s is the word for its shard of " STR_FMT " (%s)\n",
                 STR_ARG(text), rewrite->name, STR_ARG(pattern->letters[rewrite->factor].name),
                 rewrite->words);
         else if (rewrite->kind == REWRITE_ATTR || rewrite->kind == REWRITE_SHARE)
             text = tsr__arena_printf(
-                arena, STR_FMT "local node: attribute %s is that of its own " STR_FMT "\n",
+                arena, STR_FMT "local node: attribute %s is that of its shard of " STR_FMT "\n",
                 STR_ARG(text), rewrite->name, STR_ARG(pattern->letters[rewrite->factor].name));
     }
     return text;
 }
 
-// What each kind of factor may do, a line each, then what is rewritten; a row that stays whole says
-// why.
+// Describes factors, then changes in the local node, or why the row is not sharded.
 static struct str words_of(struct arena *arena, const struct op_row *row)
 {
     const char *wrong;
     struct str text = STR("");
     if (row->whole)
-        text = tsr__arena_printf(arena, "never cut: %s\n", row->whole);
-    // Parsed anew: the table holds texts.
+        text = tsr__arena_printf(arena, "not sharded: %s\n", row->whole);
     struct pattern *pattern =
         row->rule && !row->whole ? tsr__pattern_parse(arena, str_of(row->rule), &wrong) : NULL;
     if (pattern) {
-        text = say_factors(arena, pattern, text);
-        text = say_stays(arena, row, pattern, text);
-        text = say_rewrites(arena, pattern, text);
+        text = describe_factors(arena, pattern, text);
+        text = describe_unsharded(arena, row, pattern, text);
+        text = describe_rewrites(arena, pattern, text);
     }
     if (row->note)
         text = tsr__arena_printf(arena, STR_FMT "%s\n", STR_ARG(text), row->note);
     return text;
 }
 
-// Texts that are generated from the row belong to the session and are freed by the next call.
+// Generated texts belong to the session; the next call frees them.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
     const struct op_row *row = tsr__row_at(i);

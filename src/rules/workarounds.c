@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// workarounds.c - nodes that ONNX Runtime gets wrong in some graphs, so that partitions and
-// reference runs can work around it. docs/numbers.md describes each case.
+// workarounds.c - finds nodes that ONNX Runtime runs incorrectly in some graphs, so that partitions
+// and reference runs can avoid it. docs/numbers.md describes each case.
 //
-//     y = MoE(x, ...), x read by nothing else:   the engine puts y in the memory of x, which the
+//     y = MoE(x, ...), x read by nothing else:   ONNX Runtime stores y in the memory of x, which
+//                                                the
 //                                                kernel reads afterwards
-//     a, b = Split(x); c, d, e = Split(x):       before operator set 18 the engine computes the
-//                                                second as the first
+//     a, b = Split(x); c, d, e = Split(x):       before opset 18 it computes the second as the
+//                                                first
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
@@ -17,7 +18,7 @@ bool tsr__node_rereads(const tsr_node *node)
     return row && row->rereads;
 }
 
-// A Split into equal parts that says neither sizes nor a number of outputs.
+// True for a Split with neither sizes nor a number of outputs.
 static bool is_plain_split(const tsr_node *node)
 {
     return str_is(tsr__node_op_str(node), "Split") && !tsr__node_domain_str(node).n &&
@@ -25,7 +26,7 @@ static bool is_plain_split(const tsr_node *node)
            !tsr_node_find_attr(node, "num_outputs");
 }
 
-// The next larger number of outputs of a plain Split of the value; 0: none.
+// Finds the next larger output count of a plain Split of the value; 0: none.
 struct next_count {
     size_t above, found;
 };

@@ -261,7 +261,7 @@ void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_c
                         struct map *names);
 // As tsr__rule_sum, but also checks the shapes: a term that is added to a partial sum must not
 // enlarge it.
-enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input);
+enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input);
 // True if every group has one shard of the layout, the same on all members.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout);

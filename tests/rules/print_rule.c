@@ -61,11 +61,11 @@ static void print_list(const struct rule_list *l)
     printf("{\"input\": %d, \"name\": \"%s\", \"values\": [", l->input, l->name ? l->name : "");
     for (int i = 0; i < l->n; i++)
         printf("%s%lld", i ? ", " : "", (long long)l->values[i]);
-    printf("], \"puts\": [");
-    for (int i = 0; i < l->n_puts; i++)
+    printf("], \"patches\": [");
+    for (int i = 0; i < l->n_patches; i++)
         printf("%s{\"at\": %d, \"window\": %d, \"what\": \"%s\", \"value\": %lld, \"factor\": %d}",
-               i ? ", " : "", l->puts[i].at, l->puts[i].window, what[l->puts[i].what],
-               (long long)l->puts[i].value, l->puts[i].factor);
+               i ? ", " : "", l->patches[i].at, l->patches[i].window, what[l->patches[i].what],
+               (long long)l->patches[i].value, l->patches[i].factor);
     printf("]}");
 }
 

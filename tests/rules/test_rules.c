@@ -270,7 +270,7 @@ static void test_builder_checks_patches(void **state)
         tsr__rule_patch(&rule, entry, PATCH_AFTER, 0, 0);
         const struct pattern *built = tsr__rule_built(&rule);
         if (entry == 1)
-            assert_int_equal(built->lists[0].puts[0].at, 1);
+            assert_int_equal(built->lists[0].patches[0].at, 1);
         else
             assert_null(built);
     }

@@ -128,9 +128,9 @@ bool tsr__lists_apply(const struct node_flow *nf)
     if (rounds_up(nf))
         return true;
     for (int i = 0; i < rule->n_lists; i++)
-        for (int k = 0; k < rule->lists[i].n_puts; k++)
-            if (rule->lists[i].puts[k].factor >= 0 &&
-                nf->place.cuts[rule->lists[i].puts[k].factor] > 1)
+        for (int k = 0; k < rule->lists[i].n_patches; k++)
+            if (rule->lists[i].patches[k].factor >= 0 &&
+                nf->place.cuts[rule->lists[i].patches[k].factor] > 1)
                 return true;
     return tsr__needs_windows(nf, -1);
 }
@@ -170,8 +170,8 @@ tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, 
         return TSR_NOMEM;
     if (list->n)
         memcpy(*out, list->values, (size_t)list->n * sizeof(**out));
-    for (int i = 0; i < list->n_puts; i++) {
-        const struct rule_patch *put = &list->puts[i];
+    for (int i = 0; i < list->n_patches; i++) {
+        const struct rule_patch *put = &list->patches[i];
         if (put->what == PATCH_LOCAL_COUNT) {
             (*out)[put->at] = share_of(nf, place, put->factor, (*out)[put->at]);
             continue;

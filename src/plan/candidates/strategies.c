@@ -451,7 +451,7 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
     struct arena scratch;
     if (!strategy->takes)
         return;
-    enum sum_way way = tsr__sum_fits(planner->shapes.model, node, i);
+    enum sum_mode way = tsr__sum_fits(planner->shapes.model, node, i);
     if (way == SUM_STOPS || !is_first_try(strategy, key))
         return;
     tsr__arena_init(&scratch, planner->session);

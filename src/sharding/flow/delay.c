@@ -90,9 +90,9 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
 
 // Example: adding a partial [8,1] to [8,6] gives a partial [8,6], which is larger to reduce than
 // before. So this is rejected.
-enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
+enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
-    enum sum_way way = tsr__rule_sum(node, input);
+    enum sum_mode way = tsr__rule_sum(node, input);
     const tsr_value *y = NULL;
     if (tsr_node_output_count(node) == 1)
         y = tsr_node_output(node, 0);
@@ -119,7 +119,7 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
 // Mul(P, Q) may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1; nor may Mul(P, P). Other
 // partial inputs must have the same groups, and the reader must add them.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
-                       enum sum_way way)
+                       enum sum_mode way)
 {
     for (size_t i = 0; i < tsr_node_input_count(flow->node); i++) {
         const struct node_flow *other = producer(delay, tsr_node_input(flow->node, i));
@@ -146,7 +146,7 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     const struct node_flow *flow = NULL;
     if (at >= 0)
         flow = &delay->flow->nodes[at];
-    enum sum_way way = tsr__sum_fits(delay->flow->shapes, node, input);
+    enum sum_mode way = tsr__sum_fits(delay->flow->shapes, node, input);
     delay->fits = flow && way != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
                   !flow->bodies && flow->outputs[0] &&
                   tsr__layout_equal(flow->inputs[input], delay->from->outputs[0]) &&

@@ -143,18 +143,18 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
     if (!lists)
         return NULL;
     for (int i = 0; i < rule->n_lists; i++) {
-        int n = rule->lists[i].n_puts;
+        int n = rule->lists[i].n_patches;
         struct rule_patch *puts = ARENA_ARRAY(arena, struct rule_patch, 2 * (size_t)n + 1);
         if (!puts)
             return NULL;
         lists[i] = rule->lists[i];
-        lists[i].puts = puts;
+        lists[i].patches = puts;
         for (int k = 0; k < n; k++) {
-            puts[k] = rule->lists[i].puts[k];
+            puts[k] = rule->lists[i].patches[k];
             if (puts[k].factor != factor)
                 continue;
-            puts[lists[i].n_puts] = puts[k];
-            puts[lists[i].n_puts++].factor = g;
+            puts[lists[i].n_patches] = puts[k];
+            puts[lists[i].n_patches++].factor = g;
         }
     }
     return lists;
