@@ -7,7 +7,7 @@ form: how queries, keys and values reach the attention.
     packed    one projection, one input
     separate  three projections
     norm      one projection, a Split, and a norm of each head of queries and keys
-bits 4: weights of the projections in blocks of 4 bits (MatMulNBits). window: layers with an even number have a cache of that
+mlp: layers have a feed-forward block of mlp times the hidden size. bits 4: weights of the projections in blocks of 4 bits (MatMulNBits). window: layers with an even number have a cache of that
 length."""
 import json
 import os
@@ -20,7 +20,8 @@ HIDDEN, HEAD, LAYERS, VOCABULARY, CONTEXT, BLOCK = 64, 16, 2, 256, 256, 32
 
 
 class Builder:
-    def __init__(self, heads, kv_heads, form, bits, window, seed=5):
+    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, seed=5):
+        self.mlp = mlp
         self.heads, self.kv_heads, self.form, self.bits, self.window = heads, kv_heads, form, bits, window
         self.rng = np.random.default_rng(seed)
         self.inits, self.nodes = [], []
@@ -71,6 +72,11 @@ class Builder:
             attributes.update(local_window_size=self.window, sliding_window_cache=1)
         return self.node("GroupQueryAttention", ins, outs, domain="com.microsoft", **attributes)
 
+    def feed_forward(self, x, k):
+        gate, up = (self.project(x, "%s%d" % (which, k), HIDDEN, self.mlp * HIDDEN) for which in ("gate", "up"))
+        open_gate = self.node("Mul", [gate, self.node("Sigmoid", [gate], ["sigmoid%d" % k])], ["silu%d" % k])
+        return self.project(self.node("Mul", [open_gate, up], ["gated%d" % k]), "down%d" % k, self.mlp * HIDDEN, HIDDEN)
+
     def windowed(self, k):
         return self.window and k % 2 == 0
 
@@ -101,6 +107,8 @@ class Builder:
         for k in range(LAYERS):
             x = self.attended(hidden, k, lengths, total)
             hidden = self.node("Add", [hidden, self.project(x, "out%d" % k, self.heads * HEAD, HIDDEN)], ["hidden%d" % k])
+            if self.mlp:
+                hidden = self.node("Add", [hidden, self.feed_forward(hidden, k)], ["added%d" % k])
         self.project(hidden, "logits", HIDDEN, VOCABULARY)
         inputs, outputs = self.ports()
         graph = helper.make_graph(self.nodes, "g", inputs, outputs, self.inits)
@@ -121,9 +129,9 @@ def config(heads, kv_heads, window):
             "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True}}
 
 
-def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0):
+def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0):
     os.makedirs(folder)
-    onnx.save(Builder(heads, kv_heads, form, bits, window).model(), folder + "/model.onnx")
+    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp).model(), folder + "/model.onnx")
     for name, text in (("genai_config.json", json.dumps(config(heads, kv_heads, window))), ("tokenizer_config.json", "{}")):
         with open(folder + "/" + name, "w") as f:
             f.write(text)
