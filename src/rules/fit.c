@@ -176,7 +176,7 @@ static bool fit_tensor(struct fit *fit, enum side side, int i)
     if (rank == FIT_UNKNOWN)
         return tsr__fit_refuse(fit, "the shape of an input is not known");
     if (rank > RULE_MAX_RANK)
-        return tsr__fit_refuse(fit, "a tensor has more dimensions than are followed");
+        return tsr__fit_refuse(fit, "a tensor has more dimensions than are supported");
     return fit_rank(fit, tensor, rank);
 }
 
@@ -258,7 +258,7 @@ static bool make_factors(struct fit *fit)
         fit->base[i] = fit->n_factors;
         for (int k = 0; k < count; k++) {
             if (fit->n_factors == RULE_MAX_FACTORS)
-                return tsr__fit_refuse(fit, "more factors than are followed");
+                return tsr__fit_refuse(fit, "more factors than are supported");
             int factor = fit->n_factors++;
             fit->open[factor] = fit->fixed[factor] = fit->doubtful[factor] = false;
             fit->factors[factor] = (struct rule_factor){.name = factor_name(fit, letter, k).p,
@@ -348,7 +348,7 @@ static bool strict_size(const struct fit_dim *dim)
     struct fit *fit = dim->fit;
     tsr_dim here = tsr__fit_here(dim);
     if (dim->n == 0 && !dim->pattern->any && here.value >= 0 && here.value != 1)
-        return tsr__fit_refuse(fit, "a dimension that should be 1 is not");
+        return tsr__fit_refuse(fit, "a dimension is not 1, as it should be");
     if (dim->pattern->window && here.value >= 0) {
         int64_t *least = &fit->factors[dim->factors[0]].least;
         if (*least == 0 || here.value < *least)

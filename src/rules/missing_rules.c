@@ -55,7 +55,7 @@ void tsr__warn_missing_rules(tsr_model *model)
         struct place at = tsr__place_node(missing.first);
         tsr__diag(
             session, DIAG_rule_missing, &at,
-            "give rules for operators of your own with --rules FILE (`tessera rules` shows rows)",
+            "give rules for custom operators with --rules FILE (`tessera rules` shows the format)",
             "no sharding rule for " STR_FMT "%s: such nodes are replicated on every device",
             STR_ARG(missing.names), missing.n > MAX_NAMED ? ", ..." : "");
     }

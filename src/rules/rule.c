@@ -319,7 +319,7 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
-    static const char uncut[] = "nothing in its bodies can be cut";
+    static const char uncut[] = "no node of its bodies can be sharded";
     if (tsr__control_of(node, &control)) // random nodes in its bodies run on one of its devices
         return whole_rule(arena, uncut);
     if (has_subgraphs(node) || (row && row->bodies))
@@ -327,7 +327,7 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
     const char *why = NULL;
     if (!row && tsr__is_call(node, &why)) {
         if (!why)
-            why = "calls in calls are too deep";
+            why = "function calls are nested too deeply";
         return single_rule(arena, node, why);
     }
     if (!row)
@@ -346,9 +346,10 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 static const char *type_immovable(tsr_dtype type)
 {
     if (type == TSR_UNDEFINED)
-        return "the element type of one of its values is not known; declare it in value_info";
+        return "the element type of one of its values is unknown; declare it in value_info";
     if (type == TSR_FLOAT8E8M0) // ONNX Runtime 1.31 does not pass it to custom operators
-        return "ONNX Runtime gives no float8e8m0 to operators that move values";
+        return "ONNX Runtime does not pass float8e8m0 to custom operators, so the values cannot be "
+               "transferred";
     if (type != TSR_STRING && tsr_dtype_bits(type) < 8)
         return "elements of less than a byte are not moved between devices";
     return NULL;

@@ -275,7 +275,7 @@ void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combin
     to->kind = FACTOR_RED;
     to->combine = combine;
     if (to->out)
-        tsr__rule_fail(rule, "a reduced factor stands in an output");
+        tsr__rule_fail(rule, "a reduced factor is in an output");
 }
 
 // ---- how the local node differs ----------------------------------------------------------------

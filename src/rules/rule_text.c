@@ -116,7 +116,7 @@ static bool parse_dim(struct parser *parser)
     // (B c) would have an unknown number of factors.
     for (int i = 0; dim->n > 1 && i < dim->n; i++)
         if (is_pack(parser, dim, i))
-            return fail(parser, "a pack cannot stand in a product");
+            return fail(parser, "a pack cannot be in a product");
     return true;
 }
 
@@ -190,9 +190,9 @@ static bool parse_letter(struct parser *parser, struct str clause)
                 letter->unit >= 1) ||
                fail(parser, "blk needs a unit: blk f/32");
     if (str_is(clause, "gen"))
-        return !letter->in || fail(parser, "a generated factor stands in an input");
+        return !letter->in || fail(parser, "a generated factor is in an input");
     if (str_is(clause, "drop"))
-        return !letter->out || fail(parser, "a dropped factor stands in an output");
+        return !letter->out || fail(parser, "a dropped factor is in an output");
     letter->kind = str_is(clause, "stat") ? FACTOR_STAT : FACTOR_REP;
     return true;
 }
@@ -310,7 +310,7 @@ static bool parse_range(struct parser *parser)
                  index + 1 < parser->rule->pattern.n_inputs;
     int letter = find_letter(parser);
     if (!known || letter == NO_LETTER)
-        return fail(parser, "range needs an input with another behind it, and a factor");
+        return fail(parser, "range needs an input that another input follows, and a factor");
     tsr__rule_rewrite(
         parser->rule,
         (struct rule_rewrite){.kind = REWRITE_RANGE, .index = (int)index, .factor = letter});

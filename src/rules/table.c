@@ -471,8 +471,8 @@ static const struct op_row rows[] = {
      .stays = STAYS({"s t", BETWEEN})},
     {"Resize", .since = 11, .rule = "[A* s],·?,·?,·? -> [A* t]; rep s t; shape 3",
      .derive = tsr__derive_resize, .shape = tsr__infer_resize,
-     .note = "A: dimensions that keep their size; by a whole number: [s] -> [(s u)], s may be cut: "
-             "nearest as it is, linear and cubic with windows of the input",
+     .note = "A: dimensions that keep their size; scaled by an integer: [s] -> [(s u)], s can be "
+             "sharded; linear and cubic need windows of the input",
      .stays = STAYS({"s t", BETWEEN})},
     {"ReverseSequence", .since = 10, .rule = "[t b C*],[b] -> [t b C*]; rep t",
      .derive = tsr__derive_reverse_sequence, .shape = tsr__infer_like_first,

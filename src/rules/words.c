@@ -183,7 +183,7 @@ static struct str describe_rewrites(struct arena *arena, const struct pattern *p
     for (int i = 0; i < pattern->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &pattern->rewrites[i];
         if (rewrite->kind == REWRITE_SHAPE)
-            text = tsr__arena_printf(arena, STR_FMT "local node: input %d holds local sizes\n",
+            text = tsr__arena_printf(arena, STR_FMT "local node: input %d contains local sizes\n",
                                      STR_ARG(text), rewrite->index);
         else if (rewrite->kind == REWRITE_ADD_ONCE)
             text = tsr__arena_printf(
@@ -202,7 +202,7 @@ static struct str describe_rewrites(struct arena *arena, const struct pattern *p
             text = tsr__arena_printf(
                 arena,
                 STR_FMT "local node: elements of input %d that address another "
-                        "shard of " STR_FMT " change nothing\n",
+                        "shard of " STR_FMT " are ignored\n",
                 STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
         else if (rewrite->kind == REWRITE_RANGE)
             text = tsr__arena_printf(

@@ -97,7 +97,7 @@ def fixed(d):
                                ("statistics likewise", [node("Softmax", ["a"], ["y"], name="r", axis=0)], "r:a={4,1:0,1,0,1}")):
         path = annotate(d, save(d, nodes, x, {"y": [8] if "sum" in what else [8, 8]}, axes if "sum" in what else {}), 2, [shard])
         rc, doc, err = verify(path, feed(d, x, 1))
-        check(what + ": replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == ["a device holds several parts of a sum"], (rc, doc, err))
+        check(what + ": replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == ["a device has several partial sums"], (rc, doc, err))
 
 
 def joined(d):

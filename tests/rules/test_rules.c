@@ -145,14 +145,14 @@ static void test_notation_refuses(void **state)
     static const struct {
         const char *text, *wrong;
     } cases[] = {
-        {"[a] -> [a]; red a:sum", "a reduced factor stands in an output"},
+        {"[a] -> [a]; red a:sum", "a reduced factor is in an output"},
         {"[a b] -> [a]", "a factor that only inputs have needs a clause"},
         {"[a] -> [a b]", "a factor that only outputs have needs gen or rep"},
         {"[a b] -> [a]; red b:sum; rep b", "a factor has two clauses"},
         {"[a b] -> [a]; red b", "red needs one of :sum :max :min :prod"},
         {"[a b] -> [a]; red b:mode", "red needs one of :sum :max :min :prod"},
         {"[a] -> [a]; rep c", "a clause names a factor that no tensor has"},
-        {"[a] -> [a]; gen a", "a generated factor stands in an input"},
+        {"[a] -> [a]; gen a", "a generated factor is in an input"},
         {"[a] -> [a]; shape 1", "shape and once need the number of an input"},
         {"[a] -> [a]; frob a", "unknown clause"},
         {"[a] -> [a]; word side a", "word and share need name=factor"},
@@ -163,7 +163,7 @@ static void test_notation_refuses(void **state)
         {"[a -> [a]", "expected a factor"},
         {"a -> [a]", "expected a tensor: [..] or ·"},
         {"[()] -> []", "empty product"},
-        {"[(A b)] -> [A b]", "a pack cannot stand in a product"},
+        {"[(A b)] -> [A b]", "a pack cannot be in a product"},
         {"[a*] -> [a]", "'*' is for packs (capitals)"},
         {"[a]…,[a] -> [a]", "only the last tensor may repeat"},
         {"[a] -> [a]; blk a", "blk needs a unit: blk f/32"},
@@ -421,7 +421,7 @@ static void test_whole_with_reasons(void **state)
     assert_string_equal(rule_text(b, t), "whole: the rule of this node could not be built");
     perm[1] = 2;
     assert_int_equal(tsr_node_set_ints(t, "perm", perm, 2), TSR_OK);
-    assert_string_equal(rule_text(b, t), "whole: perm names a dimension that is not there");
+    assert_string_equal(rule_text(b, t), "whole: perm has an invalid dimension");
     // Given up in the middle of its text: the reason is not lost in what is added after it.
     tsr_value *in[] = {input(b, "image", "1 4 8 8"), input(b, "kernel", "6 4 3 3"),
                        input(b, "point", ""), input(b, "points", "n")};

@@ -126,7 +126,8 @@ static void test_specs_that_cannot_meet(void **state)
     shard(t, y, x, "{2,1:0,1}");
     shard(t, y, w, "{1,2:0,1}");
     flow(t);
-    assert_string_equal(made(t, y)->replicated, "no device holds the parts that belong together");
+    assert_string_equal(made(t, y)->replicated,
+                        "no device has the shards that the operator combines");
     same(t, made(t, y)->inputs[0], "{1,1:0,1}");
     same(t, made(t, y)->outputs[0], "{1,1:0,1}");
     assert_int_equal(findings(t, "not-cut-here"), 1);
@@ -141,7 +142,7 @@ static void test_explicit_inputs_disagree(void **state)
     shard(t, y, x, "{1,1:0,1}");
     shard(t, y, w, "{2,1:0,1}");
     flow(t);
-    assert_string_equal(made(t, y)->replicated, "the shardings of the node do not agree");
+    assert_string_equal(made(t, y)->replicated, "the shardings of the node contradict each other");
     done(t);
 }
 
@@ -249,7 +250,7 @@ static void test_device_with_two_shards(void **state)
     y = node(t, "MatMul", x, w, "y");
     shard(t, y, x, "{1,4:0,1,0,1}");
     flow(t);
-    assert_string_equal(made(t, y)->replicated, "a device holds several parts of a sum");
+    assert_string_equal(made(t, y)->replicated, "a device has several partial sums");
     done(t);
 }
 
@@ -374,7 +375,7 @@ static void test_explicit_factor_that_must_be_whole(void **state)
     shard(t, y, x, "{1,2:0,1}");
     flow(t);
     assert_string_equal(made(t, y)->replicated,
-                        "a dimension is cut that this operator needs whole");
+                        "a dimension is sharded that this operator needs unsharded");
     done(t);
 }
 

@@ -192,13 +192,13 @@ static void wrong_mesh_strings_are_told(void **state)
         {"SS", "mesh axis 0 is used twice", TSR_INVALID},
         {"SR@2x2", "S without a number needs a mesh of one axis", TSR_INVALID},
         {"({0,1},{})", "the mesh has no axis 1", TSR_INVALID},
-        {"({0},{}", "expected , or ) behind a dimension", TSR_MALFORMED},
+        {"({0},{}", "expected , or ) after a dimension", TSR_MALFORMED},
         {"({0,},{})", "expected the number of a mesh axis", TSR_MALFORMED},
-        {"({0;1},{})", "expected , or } behind an axis", TSR_MALFORMED},
+        {"({0;1},{})", "expected , or } after an axis", TSR_MALFORMED},
         {"S^,R", "expected the number of a mesh axis after ^", TSR_MALFORMED},
         {"SRR", "3 dimensions are written, the value has 2", TSR_INVALID},
-        {"{2,...,...:0,1}", "a sharding may contain ... once at most", TSR_MALFORMED},
-        {"{2,..:0,1}", "expected ... for the dimensions", TSR_MALFORMED},
+        {"{2,...,...:0,1}", "a sharding may contain ... only once", TSR_MALFORMED},
+        {"{2,..:0,1}", "expected ... for the unsharded dimensions", TSR_MALFORMED},
         {"{2,1,...,1:0,1}", "the pattern has 3 entries", TSR_INVALID},
     };
     struct bench *b = *state;

@@ -122,7 +122,7 @@ void tsr__derive_transpose(struct derivation *derivation)
     for (int i = 0; i < rank; i++) {
         int64_t from = n ? perm[i] : rank - 1 - i;
         if (from < 0 || from >= rank) {
-            tsr__derive_none(derivation, "perm names a dimension that is not there");
+            tsr__derive_none(derivation, "perm has an invalid dimension");
             return;
         }
         tsr__rule_dim(&derivation->rule, 'd', (int)from);

@@ -7,7 +7,7 @@
 
 #define DERIVE_MAX_RANK  (RULE_MAX_FACTORS / 4)
 #define DERIVE_NO_SHAPE  "the shape of an input is not known"
-#define DERIVE_NO_AXIS   "the axis is not one of the input's"
+#define DERIVE_NO_AXIS   "the axis is out of range"
 #define DERIVE_NO_MEMBER "an attribute has a value that is not known here"
 
 // Adds an input for a scale or zero point of the full tensor: "[]", or "[_]" if it is a vector.

@@ -15,7 +15,7 @@
 // and 1 head of keys: "attr q_num_heads=h", "attr kv_num_heads=h".
 #include "rules/derive/derive.h"
 
-#define NO_HEADS "the numbers of heads are not known, or do not fit"
+#define NO_HEADS "the numbers of heads are unknown, or do not fit"
 
 // Reads the numbers of heads from attributes: *kv of keys and values, *each of queries per key
 // head.

@@ -225,8 +225,7 @@ static bool start_projected(struct derivation *derivation, const char *input)
     if (!take_heads(derivation))
         return false;
     if (!even_thirds(derivation, heads, 1)) {
-        tsr__derive_none(derivation,
-                         "queries, keys and values have different sizes, or unknown ones");
+        tsr__derive_none(derivation, "queries, keys and values have different or unknown sizes");
         return false;
     }
     tsr__derive_size(derivation, "s", 3);

@@ -55,7 +55,7 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     for (int64_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0) {
-            tsr__derive_none(derivation, "the axis is not one of the input's");
+            tsr__derive_none(derivation, "the axis is out of range");
             return false;
         }
         marked[axis] = true;
@@ -507,7 +507,7 @@ void tsr__derive_flatten(struct derivation *derivation)
         return;
     axis = from_front(axis, rank);
     if (axis < 0 || axis > rank) {
-        tsr__derive_none(derivation, "the axis is not one of the input's");
+        tsr__derive_none(derivation, "the axis is out of range");
         return;
     }
     tsr__rule_input(rule);

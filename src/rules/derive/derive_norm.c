@@ -231,7 +231,7 @@ void tsr__derive_batch_norm(struct derivation *derivation)
     for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
         training = training || tsr_node_output(derivation->node, i);
     if (training)
-        derivation->whole = "training takes the mean and variance of the whole batch";
+        derivation->whole = "training takes the mean and variance of the full batch";
     if (opset < 9 && !tsr__derive_int(derivation, "spatial", 1))
         tsr__derive_none(derivation, "statistics per element of space are not supported");
 }

@@ -163,7 +163,7 @@ static tsr_config *choose(tsr_model *model, const char *name)
                   "name one that the model declares",
                   "the model declares no device configuration '%s'", name);
     } else {
-        const char *hint = "declare one, and say how some value is cut";
+        const char *hint = "declare one with --config, and shard some value";
         if (n)
             hint = "name one of them";
         tsr__diag(tsr_model_session(model), DIAG_config_choice, &at, hint,
@@ -208,7 +208,7 @@ tsr_status tsr_infer(tsr_model *model, const tsr_infer_options *options)
         return st;
     if (given.formalism && given.propagate) {
         tsr__diag(tsr_model_session(model), DIAG_argument_invalid, NULL, "set one of them",
-                  "propagate and formalism exclude each other");
+                  "--propagate and --formalism exclude each other");
         return TSR_INVALID;
     }
     if (given.formalism)

@@ -738,7 +738,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
         struct place at = PLACE_NONE;
         at.configuration = str_of(tsr_config_name(config));
         tsr__diag(session, DIAG_config_too_large, &at, NULL,
-                  "the configuration has %lld devices; 1 to %d can be followed", (long long)devices,
+                  "the configuration has %lld devices; 1 to %d are supported", (long long)devices,
                   SOLVE_MAX_DEVICES);
         return TSR_INVALID;
     }

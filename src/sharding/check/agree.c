@@ -142,13 +142,14 @@ static void report_conflict(const struct agree *agree, const struct given *given
     const char *wanted = NULL;
     if (agree->rule)
         wanted = required_layout(agree, by, given);
-    const char *hint = "shard the inputs so that what belongs together lies on the same devices";
+    const char *hint =
+        "shard the inputs so that shards that the operator combines are on the same devices";
     if (wanted)
-        hint = tsr__arena_printf(agree->arena, "to agree with '" STR_FMT "', shard it as %s",
+        hint = tsr__arena_printf(agree->arena, "to match '" STR_FMT "', shard it as %s",
                                  STR_ARG(tsr__value_str(by->value)), wanted)
                    .p;
     tsr__diag(agree->arena->session, DIAG_spec_disagree, &at, hint,
-              "the sharding of '" STR_FMT "', " STR_FMT ", does not agree with that of '" STR_FMT
+              "the sharding of '" STR_FMT "', " STR_FMT ", does not match that of '" STR_FMT
               "', " STR_FMT ": %s",
               STR_ARG(at.value), STR_ARG(mine), STR_ARG(tsr__value_str(by->value)), STR_ARG(theirs),
               why);

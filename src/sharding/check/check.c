@@ -204,11 +204,11 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
         if (!home)
             tsr__diag(check->session, DIAG_spec_value_unknown, &at,
                       nearest_value(check, node, at.value),
-                      "the sharding is of '" STR_FMT "', which nothing in the model is called",
+                      "the sharding is for '" STR_FMT "', but the model has no tensor of this name",
                       STR_ARG(at.value));
         else
             tsr__diag(check->session, DIAG_shard_value, &at, nearest_value(check, node, at.value),
-                      "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
+                      "'" STR_FMT "' is not an input or output of the node", STR_ARG(at.value));
         return false;
     }
     if (check->of_spec[id] == check->entry_mark)
@@ -295,9 +295,9 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     struct place at = place_entry(node, config);
     const char *unbound = NULL;
     if (!config)
-        unbound = "an annotation of the node is without a configuration";
+        unbound = "an annotation of the node has no configuration";
     else if (!tsr_config_name(config)[0])
-        unbound = "an annotation of the node is for a configuration with an empty name";
+        unbound = "an annotation of the node has a configuration with an empty name";
     if (unbound) {
         tsr__diag(check->session, DIAG_annotation_no_config, &at,
                   "name a configuration of the model, or remove the annotation", "%s", unbound);
@@ -310,7 +310,7 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     else if (state->config != config && !tsr__config_is_declared(config))
         tsr__diag(check->session, DIAG_config_foreign, &at,
                   "make the annotation for the declared configuration",
-                  "the annotation is for a configuration '%s' that is not the one registered under "
+                  "the annotation refers to a configuration '%s' that is not the declared one of "
                   "that name",
                   tsr_config_name(config));
     return state;
@@ -326,7 +326,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
         return;
     if (stage < 0) {
         struct place at = place_entry(node, tsr_node_config_target(nc));
-        tsr__diag(check->session, DIAG_stage_range, &at, "stages are 0, 1, 2 and so on",
+        tsr__diag(check->session, DIAG_stage_range, &at, "use a stage from 0 up",
                   "the pipeline stage of the node is %lld", (long long)stage);
     } else if (state) {
         state->descends |= stage < state->last_stage;
@@ -527,11 +527,10 @@ static bool check_stages(struct check *check)
             return false;
         if (walks++ == STAGE_WALKS_MAX) {
             struct place at = place_model(check, check->states[i].config);
-            tsr__diag(
-                check->session, DIAG_stage_unchecked, &at, "check it with --config",
-                "the order of stages was followed in %d configurations, not in this one and those "
-                "behind it",
-                STAGE_WALKS_MAX);
+            tsr__diag(check->session, DIAG_stage_unchecked, &at, "check it with --config",
+                      "the order of stages was checked in %d configurations, but not in this one "
+                      "and the following ones",
+                      STAGE_WALKS_MAX);
             break;
         }
         walk_stages(check, check->states[i].config, reach);
@@ -616,9 +615,8 @@ static void check_flows(struct check *check)
             continue;
         if (n > left) {
             struct place at = place_model(check, config);
-            tsr__diag(
-                check->session, DIAG_flow_unchecked, &at, NULL,
-                "what moves and what is done twice was not looked for: %zu nodes are too many", n);
+            tsr__diag(check->session, DIAG_flow_unchecked, &at, NULL,
+                      "resharding and duplicate work were not checked: %zu nodes are too many", n);
             return;
         }
         left -= n;

@@ -87,8 +87,8 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
 {
     struct place at = tsr__place_node(call);
     tsr__diag(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), DIAG_functions_grow, &at,
-              "call them less often, or replace calls by their bodies before",
-              "the calls of functions become more than %zu nodes", budget->all);
+              "use fewer calls, or inline the functions before",
+              "inlining the function calls gives more than %zu nodes", budget->all);
     return TSR_INVALID;
 }
 

@@ -44,7 +44,7 @@ static tsr_status refuse(const struct walk *walk, const tsr_node *call,
 {
     struct place at = tsr__place_node(call);
     const tsr_function *last = walk->steps[walk->depth - 1].function;
-    const char *hint = "a function may call only functions that do not call it";
+    const char *hint = "remove the recursion: ONNX does not allow it; use a Loop";
     if (function == last)
         tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at, hint,
                   "function '%s' calls itself", tsr_function_name(function));

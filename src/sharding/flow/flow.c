@@ -205,10 +205,11 @@ static void report_reshard(struct step *step, const tsr_value *value,
     struct place at = place_of(step, value);
     struct str from = tsr__notation_print(&work->scratch, have);
     struct str to = tsr__notation_print(&work->scratch, need);
-    tsr__diag(work->arena->session, DIAG_reshard_implied, &at,
-              "shard the producer's output or this input so that they agree, if that is possible",
-              "the value has the layout " STR_FMT " and is needed as " STR_FMT, STR_ARG(from),
-              STR_ARG(to));
+    tsr__diag(
+        work->arena->session, DIAG_reshard_implied, &at,
+        "use the same sharding for the output of the producer and for this input, if possible",
+        "the value is sharded as " STR_FMT " and is resharded to " STR_FMT, STR_ARG(from),
+        STR_ARG(to));
 }
 
 // ---- a node that runs unsharded
@@ -483,7 +484,7 @@ static bool one_each(const struct step *step, const struct tile_layout *layout)
 static bool place_by_specs(struct step *step, const char *whole)
 {
     static const char apart[] =
-        "without a rule, each of its devices must hold one shard of every tensor";
+        "the operator has no rule, so each device must have exactly one shard of every tensor";
     if (!place_unsharded(step, whole, false))
         return false;
     bool fits = true;
@@ -596,7 +597,7 @@ static bool store_results(struct step *step)
             if (!tsr__shapes_is_list(step->work->flow->shapes, value))
                 nf->wanted[i] = step->out[i];
             else if (!tsr__layout_is_whole(step->out[i]))
-                report_unsharded(step, "a list is not moved between devices");
+                report_unsharded(step, "sequences are not resharded");
         }
         if (!step->work->trial)
             step->work->flow->values[tsr__value_id(value)] = tsr__flow_result(nf, i);
@@ -619,8 +620,8 @@ static void report_repeated_work(const struct step *step)
         return;
     struct place at = place_of(step, NULL);
     tsr__diag(step->work->arena->session, DIAG_work_twice, &at,
-              "cut a further dimension over these devices, or name fewer of them",
-              "%zu devices do the work of %lld: parts are computed more than once",
+              "shard another dimension over these devices, or name fewer devices",
+              "several devices compute the same shard: %zu devices, %lld different shards",
               placement->n_devices, (long long)parts);
 }
 
@@ -657,8 +658,8 @@ static bool inputs_ready(struct step *step)
             return false;
         struct place at = place_of(step, value);
         tsr__diag(step->work->arena->session, DIAG_value_not_ready, &at,
-                  "bring the nodes into an order in which every value is made before it is read",
-                  "an input of the node is not made by any node before it");
+                  "sort the nodes so that every value is computed before it is read",
+                  "no earlier node computes an input of this node");
         return false;
     }
     return true;
@@ -759,12 +760,12 @@ static void report_outside(struct step *step, const tsr_value *value,
 {
     if (!step->stage || step->work->within || within_stage(step, layout) || step->nf->replicated)
         return;
-    step->nf->replicated = "a list that it reads is in another stage and cannot be handed over";
+    step->nf->replicated = "it reads a sequence of another stage that cannot be transferred";
     if (!(step->work->report & REPORT_UNSHARDED))
         return;
     struct place at = place_of(step, value);
     tsr__diag(step->work->arena->session, DIAG_outside_stage, &at,
-              "put the node into the stage that makes the value, or hand tensors over",
+              "put the node into the stage that computes the value, or pass tensors",
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
 
@@ -782,7 +783,7 @@ static void take_lists(struct step *step)
         if (step->in[i] && !tsr__layout_equal(step->in[i], layout)) {
             step->nf->ignores_specs = true;
             if (!tsr__layout_is_whole(step->in[i]))
-                report_unsharded(step, "a list is not moved between devices");
+                report_unsharded(step, "sequences are not resharded");
         }
         if (take_from_elsewhere(step, i, layout))
             continue;
@@ -943,10 +944,10 @@ static bool follow(struct step *step)
     bool ok;
     struct control control;
     if (produces_kept(step) && tsr__node_draws(step->node)) {
-        ok = place_unsharded(step, "a list of random numbers is made on one device", true);
+        ok = place_unsharded(step, "a sequence of random numbers is computed on one device", true);
     } else if (produces_kept(step)) {
-        ok = place_everywhere(
-            step, "a list that it makes is needed in another place, and lists do not move");
+        ok = place_everywhere(step, "a sequence that it computes is needed on other devices, and "
+                                    "sequences are not transferred");
     } else if (whole && tsr__control_of(step->node, &control)) {
         ok = place_unsharded(step, whole, false) && place_bodies(step, whole);
     } else if (rule->open && step->explicit_cut && all_explicit(step)) {
@@ -959,7 +960,7 @@ static bool follow(struct step *step)
         ok = place_better(step, rule);
         if (ok && reads_part_of_kept(step))
             ok = place_everywhere(
-                step, "a list that it reads lies whole everywhere, and lists do not move");
+                step, "a sequence that it reads is replicated, and sequences are not transferred");
     }
     if (ok)
         report_repeated_work(step);

@@ -183,8 +183,8 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
 // ---- initial layouts ----------------------------------------------------------------------------
 
 #define UNEVEN                                                                                     \
-    "what a body carries or gives must lie on all devices that run it, and have the sizes of its " \
-    "sharding in every turn"
+    "values that a body carries or returns must be on all devices that run the body, and "         \
+    "must keep their sharded sizes in every iteration"
 
 // The spec of the input takes precedence over the spec of the result. A state with an explicit
 // layout keeps it (fixed): if the body produces another layout, the value is resharded inside the
@@ -224,7 +224,7 @@ static bool start_slice(struct follow *follow, int i)
     bool good = axis >= 0 && fits(follow, layout, value) && !cuts_axis(layout, axis);
     if (asked && !good)
         record_reason(follow, asked,
-                      axis >= 0 && cuts_axis(asked, axis) ? "the axis of the turns is cut"
+                      axis >= 0 && cuts_axis(asked, axis) ? "the iteration axis is sharded"
                                                           : UNEVEN);
     if (good)
         follow->slices[i] = shifted(follow->work->arena, layout, axis, -1);
@@ -528,11 +528,11 @@ static void report_end(struct follow *follow, const tsr_value *value,
                to = tsr__notation_print(&work->scratch, need);
     const char *often = "";
     if (follow->control->loops)
-        often = ": it moves in every turn";
+        often = "; it is resharded in every iteration";
     tsr__diag(work->arena->session, code, &at,
-              "shard the outputs of both branches as the node's outputs",
-              "the body gives the value as " STR_FMT ", and node '" STR_FMT "' (" STR_FMT
-              ") has it as " STR_FMT "%s",
+              "shard the outputs of both branches like the outputs of the node",
+              "the body returns the value as " STR_FMT ", but node '" STR_FMT "' (" STR_FMT
+              ") needs it as " STR_FMT "%s",
               STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to), often);
 }
 

@@ -42,7 +42,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
         struct place at = PLACE_NONE;
         at.configuration = str_of(tsr_config_name(config));
         tsr__diag(arena->session, DIAG_config_too_large, &at, NULL,
-                  "the configuration has %lld devices; 1 to %d can be followed",
+                  "the configuration has %lld devices; 1 to %d are supported",
                   (long long)work->n_all, SOLVE_MAX_DEVICES);
         return false;
     }

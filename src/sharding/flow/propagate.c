@@ -334,14 +334,15 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
     const struct refusal *refusal = refusal_of(propagate, id_of(value), need);
     bool moves = !tsr__flow_held(*layout_slot(propagate, value), need);
     if (refusal && refusal->in_place == OUTPUT)
-        return "the model's output, or a subgraph, has it whole";
+        return "a model output or a subgraph needs it unsharded";
     if (refusal && refusal->in_place != NOBODY)
-        return tsr__arena_printf(propagate->arena, "node #%zu has it in place", refusal->in_place)
+        return tsr__arena_printf(propagate->arena, "node #%zu uses the current sharding",
+                                 refusal->in_place)
             .p;
     if (refusal && moves)
-        return "the node that makes it cannot give it so without moving what it reads";
+        return "the producer could compute it so only by resharding its inputs";
     if (moves && propagate->work.requests[id_of(value)])
-        return "another node comes first";
+        return "another node has priority";
     return NULL;
 }
 
@@ -367,8 +368,9 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     struct str from = tsr__notation_print(propagate->arena, *layout_slot(propagate, value));
     struct str to = tsr__notation_print(propagate->arena, need);
     tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,
-              "shard the output of the node that makes it explicitly, to decide it yourself",
-              "the node needs the value as " STR_FMT ", but its layout is " STR_FMT ": %s",
+              "shard the output of the producer explicitly to choose",
+              "the node needs the value as " STR_FMT ", but the value is sharded as " STR_FMT
+              ": %s",
               STR_ARG(to), STR_ARG(from), why);
 }
 

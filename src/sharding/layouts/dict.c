@@ -53,11 +53,11 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     int64_t elements = 1, bytes;
     int bits = tsr_dtype_bits(type);
     if (bits <= 0 || bits % 8)
-        return refuse(dict->session, TSR_UNSUPPORTED, "use a type whose elements take whole bytes",
-                      "tensors of this element type cannot be cut by themselves");
+        return refuse(dict->session, TSR_UNSUPPORTED, "use an element type of at least one byte",
+                      "a tensor of elements smaller than a byte cannot be sharded here");
     if (rank < 0 || rank > TILE_MAX_RANK)
-        return refuse(dict->session, TSR_INVALID, "give up to 64 dimensions",
-                      "the shape is not possible");
+        return refuse(dict->session, TSR_INVALID, "use at most 64 dimensions",
+                      "the shape is invalid");
     dict->unit = (size_t)bits / 8;
     dict->rank = rank;
     dict->shape = ARENA_ARRAY(&dict->arena, int64_t, (size_t)rank + 1);
@@ -65,12 +65,12 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
         return TSR_NOMEM;
     for (int i = 0; i < rank; i++) {
         if (shape[i] < 0 || !mul_ok(elements, shape[i], &elements))
-            return refuse(dict->session, TSR_INVALID, "give sizes of 0 or more",
-                          "the shape is not possible");
+            return refuse(dict->session, TSR_INVALID, "use sizes of 0 or more",
+                          "the shape is invalid");
         dict->shape[i] = shape[i];
     }
     if (!mul_ok(elements, (int64_t)dict->unit, &bytes))
-        return refuse(dict->session, TSR_INVALID, "give smaller sizes", "the tensor is too large");
+        return refuse(dict->session, TSR_INVALID, "use smaller sizes", "the tensor is too large");
     dict->bytes = (size_t)bytes;
     return TSR_OK;
 }
@@ -205,7 +205,7 @@ tsr_status tsr_pieces_at(const tsr_pieces *dict, size_t i, tsr_piece *out)
         return st;
     if (i >= dict->n) {
         tsr__diag(dict->session, DIAG_argument_invalid, NULL, "",
-                  "index %zu is out of range: there are %zu pieces", i, dict->n);
+                  "index %zu is out of range: there are %zu tiles", i, dict->n);
         return TSR_INVALID;
     }
     tsr_piece piece = tsr_pieces_value(dict, i);

@@ -286,8 +286,8 @@ static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
     for (size_t i = 0; i < n; i++) {
         total += named_devices(spec, index, &devices[i], &members);
         if (total > most) {
-            ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
-                  "the sharding gives its shards more than %zu owners", most);
+            ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "use fewer or smaller device groups",
+                  "the device groups of the sharding have more than %zu members in all", most);
             return SIZE_MAX;
         }
     }
@@ -344,7 +344,7 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
     const char *how = "is listed more than once";
     if (cut)
         how = "holds more than one shard";
-    REMARK(sc, spec, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
+    REMARK(sc, spec, device_twice, DIAG_NO_AXIS, "name each device once, unless this is intended",
            "device %lld %s", (long long)twice, how);
 }
 
@@ -384,8 +384,8 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
     if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
         return;
     if (rank == 0) {
-        ERROR(sc, spec, shard_axis, axis, "a scalar is whole on its devices: list no axis",
-              "axis %lld of a scalar", (long long)axis);
+        ERROR(sc, spec, shard_axis, axis, "a scalar cannot be sharded: list no axis",
+              "axis %lld of a scalar is sharded", (long long)axis);
         return;
     }
     int nearest = rank - 1;
@@ -393,7 +393,7 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
         nearest = -rank;
     ERROR(sc, spec, shard_axis, axis,
           HINT(sc, "axes are %d to %d; did you mean %d?", -rank, rank - 1, nearest),
-          "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
+          "axis %lld is out of range for a tensor of rank %d", (long long)axis, rank);
 }
 
 // Checks for repeated axes and for axes that are out of order. If the rank is unknown, axes counted
@@ -423,16 +423,16 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
     bool found = false;
     if (repeated(from_front, front, &twice) || repeated(from_back, back, &twice)) {
         ERROR(sc, spec, shard_axis_twice, twice, "list the axis once, with one number of shards",
-              "axis %lld is cut more than once", (long long)twice);
+              "axis %lld is sharded more than once", (long long)twice);
         found = true;
     }
     if (!found && rank < 0 && front && back)
-        REMARK(sc, spec, spec_axis_maybe_twice, from_back[0], "declare the tensor's shape",
-               "axes %lld and %lld may be the same: the rank of the tensor is not known",
+        REMARK(sc, spec, spec_axis_maybe_twice, from_back[0], "declare the shape of the tensor",
+               "axes %lld and %lld may be the same: the rank of the tensor is unknown",
                (long long)from_front[0], (long long)from_back[0]);
     if (!found && !ordered)
         REMARK(sc, spec, spec_axis_order, DIAG_NO_AXIS,
-               "list the axes in order, with the devices to match",
+               "list the axes in order, and the devices accordingly",
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
 
@@ -463,17 +463,17 @@ static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t 
     bool other = stated.value >= 0 && real.value >= 0 && stated.value != real.value;
     if (other && !repeats_declaration(spec, axis, stated.value))
         ERROR(sc, spec, spec_size, axis,
-              HINT(sc, "did you mean %lld? The size may also be left out", (long long)real.value),
-              "axis %lld is stated to have %lld elements, the tensor has %lld there",
+              HINT(sc, "did you mean %lld? The size may also be omitted", (long long)real.value),
+              "axis %lld has %lld elements in the sharding, but %lld in the tensor",
               (long long)axis, (long long)stated.value, (long long)real.value);
     else if (named && real.value >= 0)
-        REMARK(sc, spec, spec_symbol, axis, "leave the size out",
-               "axis %lld is stated to have '%s' elements, the tensor has %lld there",
-               (long long)axis, stated.symbol, (long long)real.value);
+        REMARK(sc, spec, spec_symbol, axis, "omit the size",
+               "axis %lld has size '%s' in the sharding, but %lld in the tensor", (long long)axis,
+               stated.symbol, (long long)real.value);
     else if (named && real.symbol && real.symbol[0] && !same_symbol(stated.symbol, real.symbol))
         REMARK(sc, spec, spec_symbol, axis, HINT(sc, "did you mean '%s'?", real.symbol),
-               "axis %lld is stated to have '%s' elements, the tensor has '%s' there",
-               (long long)axis, stated.symbol, real.symbol);
+               "axis %lld has size '%s' in the sharding, but '%s' in the tensor", (long long)axis,
+               stated.symbol, real.symbol);
 }
 
 // Checks the sizes of several factors. A size is known or unknown (0). Adjacent unsharded factors
@@ -487,7 +487,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
     int open = 0;
     if (count > TILE_MAX_FACTORS) {
         ERROR(sc, spec, spec_factors, axis, HINT(sc, "at most %d are supported", TILE_MAX_FACTORS),
-              "axis %lld is made of %zu factors", (long long)axis, count);
+              "axis %lld has %zu factors", (long long)axis, count);
         return false;
     }
     for (size_t k = 0; k < count; k++) {
@@ -518,7 +518,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
         return true;
     ERROR(sc, spec, spec_factors, axis,
           HINT(sc, "the product of the factors must be %lld", (long long)real.value),
-          "the factors of axis %lld do not make its %lld elements", (long long)axis,
+          "the product of the factors of axis %lld is not its size %lld", (long long)axis,
           (long long)real.value);
     return false;
 }
@@ -538,18 +538,18 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
             elements = real.value;
         if (shards < 1) {
             ERROR(sc, spec, shard_count, axis,
-                  "leave the axis out to keep it whole, or give 2 or more",
-                  "axis %lld is cut into %lld shards", (long long)axis, (long long)shards);
+                  "omit the axis to leave it unsharded, or use 2 or more",
+                  "axis %lld has %lld shards", (long long)axis, (long long)shards);
             fine = false;
         } else if (shards > 1 && elements >= 0 && shards > elements) {
             const char *what = "a factor of axis";
             if (count == 1)
                 what = "axis";
-            const char *hint = "keep this axis whole";
+            const char *hint = "do not shard this axis";
             if (elements > 1)
-                hint = HINT(sc, "cut it into %lld or fewer", (long long)elements);
+                hint = HINT(sc, "use %lld shards or fewer", (long long)elements);
             ERROR(sc, spec, shard_size, axis, hint,
-                  "%s %lld has %lld elements and is cut into %lld shards", what, (long long)axis,
+                  "%s %lld has %lld elements, too few for %lld shards", what, (long long)axis,
                   (long long)elements, (long long)shards);
             fine = false;
         }
@@ -569,7 +569,7 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
         real = shape->dims[axis];
     examine_axis(sc, spec, raw, shape->rank);
     if (count == 0) {
-        ERROR(sc, spec, spec_dim_empty, raw, "say in how many shards, or leave the axis out",
+        ERROR(sc, spec, spec_dim_empty, raw, "give the number of shards, or omit the axis",
               "axis %lld is listed without a number of shards", (long long)raw);
         *product = -1;
         return;
@@ -607,24 +607,24 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t 
         return;
     if (product == 0 || product > TILE_MAX_SHARDS)
         ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "check the numbers of shards",
-              "the cuts make more than %d shards", TILE_MAX_SHARDS);
+              "the sharding has more than %d shards", TILE_MAX_SHARDS);
     else if (n == 0 && product == 1)
         REMARK(sc, spec, spec_empty, DIAG_NO_AXIS, "complete it, or remove it",
-               "the sharding neither cuts nor places the tensor");
+               "the sharding neither shards the tensor nor names a device");
     else if (n == 0 && sc->devices >= 0 && product > sc->devices)
         ERROR(sc, spec, spec_owners, DIAG_NO_AXIS,
-              "cut less, or name the devices that hold several shards",
-              "the tensor is cut into %lld shards, but configuration '%s' has %lld device%s",
+              "use fewer shards, or list the devices that have several shards",
+              "the tensor has %lld shards, but configuration '%s' has %lld device%s",
               (long long)product, sc->config, (long long)sc->devices, plural(sc->devices));
     else if (n == 0)
         REMARK(sc, spec, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
                "the sharding names no devices; 0 to %lld are assumed", (long long)product - 1);
     else if ((uint64_t)product != n)
         ERROR(sc, spec, spec_owners, DIAG_NO_AXIS,
-              HINT(sc, "list %lld device%s or groups, or cut into %zu", (long long)product,
+              HINT(sc, "list %lld device%s or groups, or use %zu shards", (long long)product,
                    plural(product), n),
-              "the tensor is cut into %lld shards, but the device list has %zu entr%s",
-              (long long)product, n, n == 1 ? "y" : "ies");
+              "the tensor has %lld shards, but the device list has %zu entr%s", (long long)product,
+              n, n == 1 ? "y" : "ies");
 }
 
 // Checks the axes first, because they give the number of shards, then the devices, then whether the

@@ -218,13 +218,13 @@ static bool split(struct solve *solve, int factor, int64_t inner)
             low = 1;
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
         solve->rule->factors[factor].unit != 1)
-        return fail(solve, "a factor cannot be cut inside");
+        return fail(solve, "a factor that cannot be split is sharded in part");
     // Unequal shares stay in the outer factor. For shares of 3 units and 1 unit, its size must be a
     // multiple of 4.
     int64_t units = tsr__units_of(cuts, solve->shares[factor]);
     if (cuts > 1 && (size % units || outer % units)) {
         if (solve->shares[factor] || size % cuts || cuts % outer)
-            return fail(solve, "two cuts of one dimension do not have the same bounds");
+            return fail(solve, "two shardings of one dimension have different bounds");
         low = cuts / outer;
     }
     const struct rule *rule = tsr__rule_refine(solve->keep, solve->rule, factor, inner);
@@ -269,13 +269,12 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
         int64_t above = below * size_of(solve, dim->factors[k]);
         if (above > at) {
             if (at % below || above % at)
-                return fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+                return fail(solve, "shard bounds do not match the factors of the dimension");
             return split(solve, dim->factors[k], at / below);
         }
         below = above;
     }
-    return below == at ||
-           fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+    return below == at || fail(solve, "shard bounds do not match the factors of the dimension");
 }
 
 // Returns the factor of the dimension whose outer border is `at`, ignoring factors of size 1.
@@ -305,7 +304,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
         if (factor >= 0)
             size = size_of(solve, factor);
         if (n == MAX_TARGETS || size < 2 || (size % cuts && cuts % size)) {
-            fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+            fail(solve, "shard bounds do not match the factors of the dimension");
             return 0;
         }
         int64_t here = size; // shards of this factor; the inner factors get the rest
@@ -340,7 +339,7 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
                          int k, struct target *target)
 {
     if (!same_factor_sizes(solve, dim, l)) {
-        fail(solve, "the sizes that would prove this cut are not known");
+        fail(solve, "the shard bounds cannot be checked because sizes are unknown");
         return 0;
     }
     target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares};
@@ -354,7 +353,7 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
 {
     int factor = factor_below(solve, out, i, axis, at);
     if (factor < 0 || size_of(solve, factor) % tsr__units_of(cut->cuts, cut->shares)) {
-        fail(solve, "unequal parts do not fall on the bounds of the dimension's factors");
+        fail(solve, "bounds of unequal shards do not match the factors of the dimension");
         return 0;
     }
     target[0] = (struct target){factor, cut->cuts, 1, cut->shares};
@@ -369,8 +368,8 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
     int64_t sizes[TILE_MAX_FACTORS], below = 1, product = 1, cuts = l->factors[k].cuts;
     if (dim->n == 0) {
-        fail(solve, size == 1 ? "a dimension of size 1 is cut"
-                              : "the operator's rule keeps a dimension whole that is cut");
+        fail(solve, size == 1 ? "a dimension of size 1 is sharded"
+                              : "a dimension is sharded that the operator's rule does not shard");
         return 0;
     }
     // the layout fits the size, and the sizes of all factors of the rule are known
@@ -384,7 +383,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         below *= sizes[j];
     int64_t above = below * sizes[k];
     if (product != size && dim->window)
-        fail(solve, "a window of a dimension is needed, which is cut in one piece only");
+        fail(solve, "a dimension that needs windows may only be sharded in contiguous shards");
     if (product != size || !border(solve, out, i, axis, above))
         return 0;
     tile_shares shares = l->factors[k].shares;
@@ -396,7 +395,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         return 0;
     int factor = factor_below(solve, out, i, axis, above);
     if (factor < 0 || size_of(solve, factor) != sizes[k]) {
-        fail(solve, "an uneven cut does not fall on the bounds of the dimension's factors");
+        fail(solve, "bounds of unequal shards do not match the factors of the dimension");
         return 0;
     }
     target[0] = (struct target){factor, cuts, 1, shares};
@@ -433,7 +432,7 @@ static const char *why_whole(const struct rule_factor *factor)
 {
     if (factor->why)
         return factor->why;
-    return "a dimension is cut that this operator needs whole";
+    return "a dimension is sharded that this operator needs unsharded";
 }
 
 // Statistics (the axis of a softmax) are sharded only on request, because the node is then replaced
@@ -448,15 +447,15 @@ static bool may_cut(struct solve *solve, const struct target *target)
     bool settled = (solve->pinned[target->factor] && !composed) || solve->cuts[target->factor] > 1;
     if (settled && (solve->cuts[target->factor] != target->cuts ||
                     solve->shares[target->factor] != target->shares))
-        return fail(solve, "the shardings of the node do not agree");
+        return fail(solve, "the shardings of the node contradict each other");
     int64_t units = tsr__units_of(target->cuts, target->shares);
     if ((factor->size.value >= 0 && units > factor->size.value) ||
         (factor->least && units > factor->least))
         return fail(solve, "a dimension has fewer elements than shards");
     if (!combines(solve, target->factor))
-        return fail(solve, "two reductions of different kinds are cut");
+        return fail(solve, "two reductions of different kinds are sharded");
     return unit_fits(factor, target) ||
-           fail(solve, "a cut falls inside a unit that must stay together");
+           fail(solve, "a shard bound is inside a unit that must not be split");
 }
 
 // Assigns parts of a factor to rows. `shards` has the shard of each row. The first layout that
@@ -623,7 +622,7 @@ static bool pin(struct solve *solve, bool out, int i)
             bool composes = !solve->strict && solve->rule->factors[factor].kind != FACTOR_RED;
             bool cut_before = solve->cuts[factor] > 1 && !solve->seen[factor];
             if (cut_before && !composes)
-                return fail(solve, "the shardings of the node do not agree");
+                return fail(solve, "the shardings of the node contradict each other");
             solve->shared[factor] = composes && !solve->seen[factor] &&
                                     (solve->shared[factor] || !solve->pinned[factor]);
             solve->pinned[factor] = true;
@@ -641,15 +640,14 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
     int64_t *shards = join_shards(solve, layout);
     if (!shards)
-        return fail(solve,
-                    solve->arena->failed ? "out of memory" : "a device owns too many shards");
+        return fail(solve, solve->arena->failed ? "out of memory" : "a device has too many shards");
     memset(solve->seen, 0, sizeof(solve->seen));
     solve->arriving = each_loop;
     solve->pinning = to_pin;
     if (!tsr__solve_covers(solve))
         return false;
     if ((tensor->host || tensor->rank != layout->rank) && layout->n_shards > 1)
-        return each_loop || fail(solve, "a value that steers the node is cut");
+        return each_loop || fail(solve, "an input that controls the node is sharded");
     for (int loop = 0; loop < layout->n_loops; loop++) {
         struct solve attempt = tsr__solve_copy(solve);
         if (solve->arena->failed)
@@ -661,7 +659,7 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
     }
     drop_repeats(solve);
     if (!one_part_of_sums(solve))
-        return fail(solve, "a device holds several parts of a sum");
+        return fail(solve, "a device has several partial sums");
     return !to_pin || tensor->host || pin(solve, out, i);
 }
 
@@ -680,7 +678,7 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
                 cut += solve->cuts[dim->factors[k]] > 1;
             }
             if (cut && ((open > 1 && dim->n > 1) || dim->n > TILE_MAX_FACTORS))
-                return fail(solve, "a cut would need sizes that are not known");
+                return fail(solve, "the sharding needs sizes that are unknown");
         }
     return true;
 }
@@ -738,7 +736,7 @@ bool tsr__solve_covers(struct solve *solve)
         return fail(solve, "no device holds all inputs");
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
         if (!mul_ok(cells, solve->cuts[factor], &cells) || cells > n_on)
-            return fail(solve, "no device holds the parts that belong together");
+            return fail(solve, "no device has the shards that the operator combines");
     int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
     if (!count)
         return fail(solve, "out of memory");
@@ -747,11 +745,11 @@ bool tsr__solve_covers(struct solve *solve)
             count[cell_of(solve, &solve->coords[row * solve->cap], true)]++;
     for (int64_t c = 0; c < cells; c++)
         if (!count[c])
-            return fail(solve, "no device holds the parts that belong together");
+            return fail(solve, "no device has the shards that the operator combines");
     bool executed =
         solve->mode == SOLVE_ONE_PART || (solve->mode == SOLVE_PARTS && !solve->pinning);
     if (executed && tsr__solve_devices(solve) == n_on && !sums_are_even(solve, count))
-        return fail(solve, "parts of a sum are on unequal numbers of devices");
+        return fail(solve, "partial sums are on unequal numbers of devices");
     return all_writable(solve);
 }
 
@@ -849,9 +847,9 @@ bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struc
     if (!tsr__placement_has_turns(&placement))
         return true;
     if (needs_windows(solve))
-        return fail(solve, "a device holds several shards, and the operator needs windows of them");
+        return fail(solve, "a device has several shards, and the operator needs windows of them");
     if (rounds_up(node))
-        return fail(solve, "a device holds several shards, and the operator rounds sizes up");
+        return fail(solve, "a device has several shards, and the operator rounds sizes up");
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         const tsr_value *value = tsr_node_output(node, i);
         if (!value)
@@ -860,7 +858,7 @@ bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struc
             tsr__placement_project(solve->arena, &placement, &placement.rule->outputs[i]);
         if (!layout || tsr__shapes_is_list(shapes, value) || !is_joinable(layout) ||
             layout->first[layout->n_shards] != (int64_t)placement.n_devices)
-            return fail(solve, "a device holds several shards, whose results cannot be joined");
+            return fail(solve, "a device has several shards, whose results cannot be concatenated");
     }
     return true;
 }

@@ -61,12 +61,11 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
         at.value = tsr__value_str(tsr_spec_value(spec));
     at.configuration = str_of(sc->config);
     if (known)
-        tsr__diag(sc->session, DIAG_spec_large, &at,
-                  "keep the tensor whole by giving it no sharding",
+        tsr__diag(sc->session, DIAG_spec_large, &at, "remove the sharding of the tensor",
                   "the tensor has more than %d dimensions", TILE_MAX_RANK);
     else
-        tsr__diag(sc->session, DIAG_spec_rank_unknown, &at, "declare the tensor's shape",
-                  "axes are counted from both ends, and the rank of the tensor is not known");
+        tsr__diag(sc->session, DIAG_spec_rank_unknown, &at, "declare the shape of the tensor",
+                  "axes are counted from both ends, but the rank of the tensor is unknown");
     return -1;
 }
 
@@ -372,8 +371,8 @@ static bool owners_fit(tsr_session *session, struct arena *arena, const struct p
         const int64_t *owners;
         size_t n = tsr__layout_owners(layout, k, &owners);
         if (n == 0) {
-            tsr__diag(session, DIAG_sharding_left_out, at, "name a device for each part",
-                      "part %lld has no device: -1 leaves it out, and a model needs every part",
+            tsr__diag(session, DIAG_sharding_left_out, at, "name a device for each shard",
+                      "shard %lld has no device: -1 leaves it out, but a model needs every shard",
                       (long long)k);
             return false;
         }
@@ -468,7 +467,7 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
     }
     if (!tsr__node_has(node, value)) {
         tsr__diag(session, DIAG_shard_value, &at, hint,
-                  "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
+                  "'" STR_FMT "' is not an input or output of the node", STR_ARG(at.value));
         return TSR_INVALID;
     }
     struct arena arena;

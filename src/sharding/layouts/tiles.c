@@ -74,8 +74,8 @@ static tsr_status add_all(struct boxes *boxes, struct arena *scratch,
             continue;
         if (boxes->arena->failed || scratch->failed)
             return TSR_NOMEM;
-        tsr__diag(scratch->session, DIAG_tiles_many, NULL, "ask for a smaller shape",
-                  "the sharding makes more than %d boxes", TILES_MAX);
+        tsr__diag(scratch->session, DIAG_tiles_many, NULL, "use a smaller shape",
+                  "the sharding has more than %d tiles", TILES_MAX);
         return TSR_INVALID;
     }
     return TSR_OK;
@@ -88,7 +88,7 @@ static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
         fits = shape[axis] >= 0;
     if (!fits)
         tsr__diag(session, DIAG_sharding_misfit, NULL,
-                  "give up to 64 dimensions of 0 or more elements", "the shape is not possible");
+                  "use at most 64 dimensions of 0 or more elements", "the shape is invalid");
     return fits;
 }
 
@@ -100,8 +100,9 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
         most = int64_max(most, layout->owners[i]);
     if (devices <= 0 || most < devices)
         return true;
-    tsr__diag(session, DIAG_shard_device, NULL, "name devices below their number",
-              "the sharding names device %lld of %lld", (long long)most, (long long)devices);
+    tsr__diag(session, DIAG_shard_device, NULL, "use smaller device numbers",
+              "the sharding names device %lld, but there are %lld devices", (long long)most,
+              (long long)devices);
     return false;
 }
 

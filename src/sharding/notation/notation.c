@@ -29,9 +29,9 @@ static bool check_parts(struct parser *parser, size_t at, int64_t cuts)
 {
     if (cuts < 1)
         return tsr__parser_fail(parser, TSR_INVALID, at,
-                                "a dimension is cut in 1 part or more, not in 0");
+                                "the number of shards of a dimension must be 1 or more, not 0");
     return cuts <= TILE_MAX_SHARDS ||
-           PARSER_INVALID(parser, at, "%lld parts are more than the %d that are supported",
+           PARSER_INVALID(parser, at, "%lld shards are not supported; the limit is %d",
                           (long long)cuts, TILE_MAX_SHARDS);
 }
 
@@ -43,21 +43,20 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
     tsr__parser_peek(parser);
     size_t start = parser->at;
     bool open = tsr__parser_accept(parser, '?');
-    if (!open && !tsr__parser_number(parser, "expected a number of parts", &tile_factor->size))
+    if (!open && !tsr__parser_number(parser, "expected a number of shards", &tile_factor->size))
         return false;
     *bare = !open;
     if (tsr__parser_accept(parser, '/')) {
         *bare = false;
         tsr__parser_peek(parser);
         size_t at = parser->at;
-        if (!tsr__parser_number(parser, "expected the number of parts after /",
+        if (!tsr__parser_number(parser, "expected the number of shards after /",
                                 &tile_factor->cuts) ||
             !check_parts(parser, at, tile_factor->cuts))
             return false;
     }
     if (!*bare && !open && tile_factor->size < tile_factor->cuts)
-        return PARSER_INVALID(parser, start,
-                              "a factor of %lld elements cannot be cut in %lld parts",
+        return PARSER_INVALID(parser, start, "a factor of %lld elements cannot have %lld shards",
                               (long long)tile_factor->size, (long long)tile_factor->cuts);
     return true;
 }
@@ -83,7 +82,8 @@ static bool entry(struct parser *parser)
             return false;
         bool several = n > 0 || tsr__parser_peek(parser) == '*';
         if (f[n].size == 0 && bare && several)
-            return tsr__parser_fail(parser, TSR_INVALID, at, "a factor has 1 element or more");
+            return tsr__parser_fail(parser, TSR_INVALID, at,
+                                    "a factor must have 1 element or more");
         if (f[n].size == 0 && !bare && ++open > 1)
             return tsr__parser_fail(parser, TSR_INVALID, at,
                                     "a dimension may contain one ? at most");
@@ -118,7 +118,7 @@ static bool owner(struct parser *parser, int64_t shard)
         if (!tsr__parser_device(parser, &d))
             return false;
         if (d < 0)
-            return tsr__parser_fail(parser, TSR_MALFORMED, at, "-1 does not belong in a group");
+            return tsr__parser_fail(parser, TSR_MALFORMED, at, "-1 is not allowed in a group");
         if (!tsr__parser_own(parser, shard, d))
             return false;
     } while (tsr__parser_accept(parser, ','));
@@ -158,7 +158,7 @@ static bool owners(struct parser *parser, int64_t shards)
         size_t at = parser->at;
         if (shards > 1 && n == shards)
             return PARSER_INVALID(parser, at,
-                                  "the pattern has %lld tiles, and here begins one more owner",
+                                  "the pattern has %lld tiles, but more owners are listed here",
                                   (long long)shards);
         int64_t tile = 0;
         if (shards > 1)
@@ -183,7 +183,7 @@ static bool tiling(struct parser *parser)
     int64_t shards = volume(parser);
     if (shards < 0)
         return PARSER_INVALID(parser, 0,
-                              "the pattern has more than the %d tiles that are supported",
+                              "the pattern has more than %d tiles, which is not supported",
                               TILE_MAX_SHARDS);
     if (tsr__parser_peek(parser) != ':' && tsr__parser_peek(parser) != '}')
         return tsr__parser_malformed(parser, "expected , or : or }");
@@ -251,10 +251,10 @@ static bool fit_size(struct parser *parser, int axis)
         return true;
     if (dim->n == 1 && (dim->factors[0].size == 0 || dim->factors[0].size == size))
         return PARSER_INVALID(parser, parser->dim_at[axis],
-                              "dimension %d has %lld elements, too few for %lld parts", axis,
+                              "dimension %d has %lld elements, too few for %lld shards", axis,
                               (long long)size, (long long)dim->factors[0].cuts);
     return PARSER_INVALID(parser, parser->dim_at[axis],
-                          "the factors do not make the %lld elements of dimension %d",
+                          "the product of the factors is not %lld, the size of dimension %d",
                           (long long)size, axis);
 }
 
@@ -293,7 +293,7 @@ tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct
     if (!fine)
         return parser.status;
     if (tsr__parser_peek(&parser) != '\0' || parser.at < text.n) {
-        tsr__parser_malformed(&parser, "the sharding ended before this");
+        tsr__parser_malformed(&parser, "unexpected text after the sharding");
         return parser.status;
     }
     if (!fit_rank(&parser, braces) || !layout(&parser, &out->layout))

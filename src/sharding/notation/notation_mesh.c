@@ -80,7 +80,7 @@ static bool set_of_axes(struct parser *parser, struct mesh *mesh)
     } while (tsr__parser_accept(parser, ','));
     sort_axes(parser, mesh);
     return tsr__parser_accept(parser, '}') ||
-           tsr__parser_malformed(parser, "expected , or } behind an axis");
+           tsr__parser_malformed(parser, "expected , or } after an axis");
 }
 
 // Reads the text after an S: digits, ^ and a digit or a set, or nothing.
@@ -118,7 +118,7 @@ static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parenthese
     bool set = parentheses && c == '{';
     if (c != 'S' && c != 'R' && !set)
         return tsr__parser_malformed(parser,
-                                     "expected R (whole) or S with the numbers of mesh axes");
+                                     "expected R (replicated) or S with the numbers of mesh axes");
     if (parser->n_dims == TILE_MAX_RANK)
         return PARSER_INVALID(parser, parser->at, "at most %d dimensions are supported",
                               TILE_MAX_RANK);
@@ -144,7 +144,7 @@ static bool mesh_entries(struct parser *parser, struct mesh *mesh)
     } while (more);
     if (!parentheses || tsr__parser_accept(parser, ')'))
         return true;
-    return tsr__parser_malformed(parser, "expected , or ) behind a dimension");
+    return tsr__parser_malformed(parser, "expected , or ) after a dimension");
 }
 
 // Reads the sizes after @, or uses those that the caller passed. Each product is checked, so
@@ -170,10 +170,11 @@ static bool mesh_shape(struct parser *parser, struct mesh *mesh)
         if (mesh->shape.n == MAX_MESH)
             return PARSER_INVALID(parser, at, "a mesh has at most %d axes", MAX_MESH);
         if (size < 1)
-            return tsr__parser_fail(parser, TSR_INVALID, at, "a mesh axis has 1 device or more");
+            return tsr__parser_fail(parser, TSR_INVALID, at,
+                                    "a mesh axis must have 1 device or more");
         if (size > TILE_MAX_SHARDS / mesh->positions)
             return PARSER_INVALID(parser, at,
-                                  "the mesh has more than the %d devices that are supported",
+                                  "the mesh has more than %d devices, which is not supported",
                                   TILE_MAX_SHARDS);
         mesh->positions *= size;
         mesh->shape.sizes[mesh->shape.n++] = size;
@@ -186,7 +187,7 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 {
     if (mesh->unnumbered && mesh->shape.n != 1)
         return PARSER_INVALID(parser, mesh->unnumbered_at,
-                              "S without a number needs a mesh of one axis, and this one has %d",
+                              "S without a number needs a mesh of one axis, but this one has %d",
                               mesh->shape.n);
     for (int axis = 0; axis < parser->n_dims; axis++) {
         int64_t cuts = 1;
@@ -244,7 +245,7 @@ static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
     }
     if (listed && tsr__parser_peek(parser) == ',')
         return PARSER_INVALID(parser, parser->at,
-                              "the mesh has %lld positions, and here begins one more device",
+                              "the mesh has %lld positions, but more devices are listed here",
                               (long long)mesh->positions);
     return true;
 }

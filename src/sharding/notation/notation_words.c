@@ -89,9 +89,9 @@ bool tsr__parser_dots(struct parser *parser, bool *found)
     if (!*found)
         return true;
     if (parser->text.n - parser->at < 3 || memcmp(parser->text.p + parser->at, "...", 3) != 0)
-        return tsr__parser_malformed(parser, "expected ... for the dimensions that are whole");
+        return tsr__parser_malformed(parser, "expected ... for the unsharded dimensions");
     if (parser->dots >= 0)
-        return tsr__parser_malformed(parser, "a sharding may contain ... once at most");
+        return tsr__parser_malformed(parser, "a sharding may contain ... only once");
     parser->dots = parser->n_dims;
     parser->at += 3;
     return true;

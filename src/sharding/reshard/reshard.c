@@ -500,8 +500,8 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
 static tsr_status refuse(struct arena *arena, tsr_status status, bool pending)
 {
     if (status == TSR_UNSUPPORTED)
-        tsr__diag(arena->session, DIAG_tiles_many, NULL, "ask for a smaller shape, or fewer tiles",
-                  "there are too many tiles, or too many bytes, to plan the way between them");
+        tsr__diag(arena->session, DIAG_tiles_many, NULL, "use a smaller shape, or fewer tiles",
+                  "there are too many tiles or bytes to plan the resharding");
     else if (status == TSR_INVALID && pending)
         tsr__diag(arena->session, DIAG_reshard_source, NULL,
                   "give every tile of the source an owner, and members of a group the same tiles",

@@ -30,11 +30,11 @@ static tsr_status take_ask(struct ask *ask, tsr_dtype type)
     for (int axis = 0; fits && axis < ask->rank; axis++)
         fits = ask->shape[axis] >= 0;
     if (!fits)
-        return misfit(ask->session, TSR_INVALID, "give up to 64 dimensions of 0 or more elements",
-                      "the shape is not possible");
+        return misfit(ask->session, TSR_INVALID, "use at most 64 dimensions of 0 or more elements",
+                      "the shape is invalid");
     if (bits <= 0 || bits % 8)
-        return misfit(ask->session, TSR_UNSUPPORTED, "use a type whose elements take whole bytes",
-                      "tensors of this element type cannot be moved in pieces");
+        return misfit(ask->session, TSR_UNSUPPORTED, "use an element type of at least one byte",
+                      "a tensor of elements smaller than a byte cannot be resharded");
     ask->unit = (size_t)bits / 8;
     return TSR_OK;
 }
@@ -72,8 +72,7 @@ static tsr_status pending_groups(const struct ask *ask, const char *text,
     while (which < TSR_COUNT(names) && strcmp(text, names[which]) != 0)
         which++;
     if (which == TSR_COUNT(names))
-        return misfit(ask->session, TSR_INVALID, "say sum, max, min or prod",
-                      "values are not combined that way");
+        return misfit(ask->session, TSR_INVALID, "use sum, max, min or prod", "unknown reduction");
     *out = (struct partial){.combine = (enum combine)which, .groups = groups};
     for (int64_t k = 0; k < layout->n_shards; k++) {
         size_t n = (size_t)(layout->first[k + 1] - layout->first[k]);
