@@ -30,8 +30,8 @@ static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *vi
 {
     int64_t at = axis < 0 ? axis + view->rank : axis;
     if (at < 0 || at >= view->rank)
-        return tsr__kernel_error(kernel, "axis %lld of a tensor of rank %d", (long long)axis,
-                                 view->rank);
+        return tsr__kernel_error(kernel, "axis %lld is out of range for a tensor of rank %d",
+                                 (long long)axis, view->rank);
     *out = (struct along){.axis = (int)at,
                           .outer = 1,
                           .inner = tsr__elem_bytes(view->type),
@@ -75,7 +75,8 @@ static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
         return tsr__kernel_error(kernel, "attribute '%s' is missing or not an integer", name);
     }
     if (*out < least || *out > most)
-        return tsr__kernel_error(kernel, "attribute '%s' is %lld", name, (long long)*out);
+        return tsr__kernel_error(kernel, "attribute '%s' has the invalid value %lld", name,
+                                 (long long)*out);
     kernel->call.detail = tsr__hash64(out, sizeof *out, kernel->call.detail);
     return NULL;
 }
@@ -292,7 +293,8 @@ static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOT
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS] || notes[i][NOTE_LENGTH] < 0 ||
             !add_ok(total, notes[i][NOTE_LENGTH], &total))
-            return refuse(kernel, why, (int)kernel->call.group[i], "has a shard of another shape");
+            return refuse(kernel, why, (int)kernel->call.group[i],
+                          "has a shard of a different shape");
     // others: bytes per element of the concatenated axis.
     state->dims[state->concat.axis] = total;
     for (int axis = 0; axis < state->view->rank; axis++)
@@ -368,7 +370,7 @@ static OrtStatus *all_to_all(struct all_to_all_call *state)
     TRY(look_along(kernel, state->view, kernel->split_axis, &state->split));
     TRY(look_along(kernel, state->view, kernel->axis, &state->concat));
     if (state->split.axis == state->concat.axis)
-        return tsr__kernel_error(kernel, "both axes are %d", state->split.axis);
+        return tsr__kernel_error(kernel, "both axes are %d, but must differ", state->split.axis);
     memcpy(state->dims, state->view->dims, (size_t)state->view->rank * sizeof *state->dims);
     struct tile_interval own = part_of(kernel, &state->split, kernel->self);
     state->dims[state->split.axis] = own.stop - own.start;
@@ -406,7 +408,8 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
 static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
     if (view->rank > NOTED_RANK)
-        return tsr__kernel_error(kernel, "a tensor of rank %d, at most %d", view->rank, NOTED_RANK);
+        return tsr__kernel_error(kernel, "the tensor has rank %d; the limit is %d", view->rank,
+                                 NOTED_RANK);
     notes[0] = view->rank;
     memcpy(notes + 1, view->dims, (size_t)view->rank * sizeof *view->dims);
     return NULL;
@@ -517,16 +520,17 @@ OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
     TRY(read_member(kernel, info, ATTRIBUTE_FROM, &kernel->root));
     TRY(read_member(kernel, info, ATTRIBUTE_TO, &kernel->to));
     if (kernel->call.n_group != 2 || kernel->root == kernel->to)
-        return tsr__kernel_error(kernel, "a message goes from one rank to another");
+        return tsr__kernel_error(kernel,
+                                 "a message needs two different ranks: a sender and a receiver");
     return NULL;
 }
 
 // The file of another rank.
 static OrtStatus *wrong_side(struct kernel *kernel)
 {
-    return tsr__kernel_error(kernel, "goes from rank %lld to rank %lld, and this is rank %d",
-                             (long long)kernel->root, (long long)kernel->to,
-                             kernel->ops->endpoint->rank);
+    return tsr__kernel_error(
+        kernel, "the message goes from rank %lld to rank %lld, but this is rank %d",
+        (long long)kernel->root, (long long)kernel->to, kernel->ops->endpoint->rank);
 }
 
 // When it returns, x is not read any more, or only on the GPU's stream: the engine may free it.

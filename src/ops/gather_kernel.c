@@ -45,7 +45,7 @@ OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *in
 {
     TRY(tsr__kernel_int(kernel, info, tsr__attribute_name(ATTRIBUTE_AXIS), &kernel->axis));
     if (kernel->axis < -OPS_MAX_RANK || kernel->axis >= OPS_MAX_RANK)
-        return tsr__kernel_error(kernel, "axis %lld", (long long)kernel->axis);
+        return tsr__kernel_error(kernel, "axis %lld is out of range", (long long)kernel->axis);
     kernel->call.detail = tsr__hash64(&kernel->axis, sizeof kernel->axis, 0);
     return NULL;
 }
@@ -92,7 +92,8 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         int rank = (int)gather->kernel->call.group[i];
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard of another shape");
+            return tsr__gather_refuse(gather->kernel, why, rank,
+                                      "has a shard of a different shape");
         if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
             !bytes_of(gather, notes[i][NOTE_LENGTH], &gather->recv[i].bytes))
             return tsr__gather_refuse(gather->kernel, why, rank, "has a shard that is too large");
@@ -147,7 +148,8 @@ static OrtStatus *gather_shape(struct gather *gather)
     if (axis < 0)
         axis += view->rank;
     if (axis < 0 || axis >= view->rank)
-        return tsr__kernel_error(gather->kernel, "axis %lld of a tensor of rank %d",
+        return tsr__kernel_error(gather->kernel,
+                                 "axis %lld is out of range for a tensor of rank %d",
                                  (long long)gather->kernel->axis, view->rank);
     gather->axis = (int)axis;
     gather->outer = 1;

@@ -97,14 +97,15 @@ static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeI
     TRY(kernel->api->GetTensorElementType(info, &type));
     TRY(kernel->api->GetDimensionsCount(info, &rank));
     if (rank > OPS_MAX_RANK)
-        return tsr__kernel_error(kernel, "a tensor of rank %zu, at most %d", rank, OPS_MAX_RANK);
+        return tsr__kernel_error(kernel, "the tensor has rank %zu; the limit is %d", rank,
+                                 OPS_MAX_RANK);
     TRY(kernel->api->GetDimensions(info, view->dims, rank));
     view->type = (tsr_dtype)type;
     view->rank = (int)rank;
     view->elements = 1;
     for (size_t d = 0; d < rank; d++)
         if (view->dims[d] < 0 || !mul_ok(view->elements, view->dims[d], &view->elements))
-            return tsr__kernel_error(kernel, "an invalid shape");
+            return tsr__kernel_error(kernel, "a tensor has an invalid shape");
     return NULL;
 }
 
@@ -152,7 +153,8 @@ OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
     int64_t one = 1;
     TRY(tsr__kernel_input(kernel, context, op_inputs(kernel->op->kind) - 1, TSR_INT64, &token));
     if (token.elements != 1)
-        return tsr__kernel_error(kernel, "the token has %lld elements", (long long)token.elements);
+        return tsr__kernel_error(kernel, "the token has %lld elements; it must have none",
+                                 (long long)token.elements);
     TRY(tsr__kernel_output(kernel, context, 1, &one, 1, &out));
     if (out != token.data && kernel->side != SIDE_CUDA) // on a GPU the token is never read
         memcpy(out, token.data, sizeof(int64_t));

@@ -63,20 +63,23 @@ static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_
 {
     const struct endpoint *endpoint = kernel->ops->endpoint;
     if (n > (size_t)endpoint->size)
-        return tsr__kernel_error(kernel, "a group of %zu in a job of %d ranks", n, endpoint->size);
+        return tsr__kernel_error(kernel, "the group has %zu members, but the job has only %d ranks",
+                                 n, endpoint->size);
     kernel->self = -1;
     for (size_t i = 0; i < n; i++) {
         if (group[i] < 0 || group[i] >= endpoint->size)
-            return tsr__kernel_error(kernel, "group names rank %lld, the job has %d ranks",
+            return tsr__kernel_error(kernel,
+                                     "the group contains rank %lld, but the job has %d ranks",
                                      (long long)group[i], endpoint->size);
         if (i && group[i] <= group[i - 1])
-            return tsr__kernel_error(kernel, "the group is not ascending");
+            return tsr__kernel_error(kernel, "the ranks of the group are not in ascending order");
         if (group[i] == endpoint->rank)
             kernel->self = (int)i;
     }
     if (kernel->self < 0)
         return tsr__kernel_error(
-            kernel, "rank %d is not in the group: is this another rank's file?", endpoint->rank);
+            kernel, "rank %d is not in the group; this may be the file of another rank",
+            endpoint->rank);
     return NULL;
 }
 
@@ -96,10 +99,11 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
         return tsr__kernel_error(kernel, "element type %lld cannot be transferred",
                                  (long long)type);
     if (kernel->op->only && kernel->op->only != (tsr_dtype)type)
-        return tsr__kernel_error(kernel, "is for %s only", tsr_dtype_name(kernel->op->only));
+        return tsr__kernel_error(kernel, "only %s elements are supported",
+                                 tsr_dtype_name(kernel->op->only));
     if (texts && on_device(kernel))
         return tsr__kernel_error(
-            kernel, "strings cannot be transferred between GPUs: put the rank on the CPU");
+            kernel, "strings cannot be transferred between GPUs: run the rank on the CPU");
     TRY(tsr__kernel_ints(kernel, info, "group", &group, &n));
     TRY(check_group(kernel, group, n));
     kernel->call.id = id;
@@ -386,7 +390,7 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
     struct kernel *k = kernel;
     // Two threads that run one session would mix the calls of two runs.
     if (atomic_flag_test_and_set(&k->ops->busy))
-        return tsr__kernel_error(k, "two runs of one rank at a time");
+        return tsr__kernel_error(k, "two runs of one rank at the same time");
     uint64_t start = k->ops->traced ? now_ns() : 0;
     OrtStatus *st = compute(k, context);
     if (start)
@@ -508,7 +512,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     ops->list = list;
     tsr__arena_init(&ops->events_arena, session);
     tsr__arena_init(&ops->groups_arena, session);
-    snprintf(ops->why, sizeof ops->why, "%s", why ? why : "no transport");
+    snprintf(ops->why, sizeof ops->why, "%s", why ? why : "the transport is not open");
     OrtStatus *st = add_all(ops, minor, options);
     if (st)
         tsr__ops_free(ops);

@@ -92,7 +92,7 @@ static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, 
     if (kernel->arena.failed)
         return tsr__kernel_error(kernel, "out of memory");
     if (!*out)
-        return tsr__kernel_error(kernel, "attribute '%s' is not a layout", name);
+        return tsr__kernel_error(kernel, "attribute '%s' is not a valid layout", name);
     kernel->call.detail = tsr__hash64(v, n * sizeof *v, kernel->call.detail);
     return check_layout(kernel, name, *out, out == &kernel->reshard->source);
 }
@@ -106,7 +106,7 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     TRY(read_layout(kernel, info, tsr__attribute_name(ATTRIBUTE_SOURCE), &kernel->reshard->source));
     TRY(read_layout(kernel, info, tsr__attribute_name(ATTRIBUTE_TARGET), &kernel->reshard->target));
     if (kernel->reshard->source->rank != kernel->reshard->target->rank)
-        return tsr__kernel_error(kernel, "source and target differ in rank");
+        return tsr__kernel_error(kernel, "source and target layouts differ in rank");
     return NULL;
 }
 
@@ -319,13 +319,14 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
     const int64_t *v = shape->data;
     int64_t n = 1;
     if (shape->rank != 1 || shape->dims[0] != reshard->source->rank)
-        return tsr__kernel_error(kernel, "shape has %lld entries, the layouts have rank %d",
+        return tsr__kernel_error(kernel,
+                                 "input 'shape' has %lld entries, but the layouts have rank %d",
                                  (long long)shape->elements, reshard->source->rank);
     for (int axis = 0; axis < reshard->source->rank; axis++)
         if (v[axis] < 0 || !mul_ok(n, v[axis], &n))
-            return tsr__kernel_error(kernel, "an invalid shape");
+            return tsr__kernel_error(kernel, "a tensor has an invalid shape");
     if (!mul_ok(n, (int64_t)unit_of(kernel), &n))
-        return tsr__kernel_error(kernel, "a tensor that is too large");
+        return tsr__kernel_error(kernel, "a tensor is too large");
     // bytes 0: a scalar.
     *out = reshard->moves;
     size_t bytes = (size_t)reshard->source->rank * sizeof *v;
@@ -357,9 +358,9 @@ static OrtStatus *check_input(struct kernel *kernel, const struct moves *moves,
     if (!moves->have && view->elements == 0)
         return NULL;
     if (!moves->have)
-        return tsr__kernel_error(kernel,
-                                 "rank %d has no shard of the source but passes %lld elements",
-                                 kernel->ops->endpoint->rank, (long long)view->elements);
+        return tsr__kernel_error(
+            kernel, "rank %d has no shard of the source, but its input has %lld elements",
+            kernel->ops->endpoint->rank, (long long)view->elements);
     if (is_piece(view, moves->have))
         return NULL;
     return tsr__kernel_error(kernel, "the input is not this rank's piece of the source");

@@ -95,7 +95,8 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         int rank = (int)gather->kernel->call.group[i];
         int64_t bytes;
         if (notes[i][NOTE_RANK] != mine[NOTE_RANK] || notes[i][NOTE_OTHERS] != mine[NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard of another shape");
+            return tsr__gather_refuse(gather->kernel, why, rank,
+                                      "has a shard of a different shape");
         if (notes[i][NOTE_LENGTH] < 0 || notes[i][NOTE_BYTES] < 0 ||
             !mul_ok(notes[i][NOTE_LENGTH], gather->outer * gather->inner, &gather->count[i]) ||
             !mul_ok(gather->count[i], (int64_t)sizeof(int64_t), &bytes) ||
@@ -181,7 +182,7 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
     TRY(tsr__texts_read(kernel, context, arena, &x, &texts));
     int64_t axis = kernel->axis < 0 ? kernel->axis + x.rank : kernel->axis, others[OPS_MAX_RANK];
     if (axis < 0 || axis >= x.rank)
-        return tsr__kernel_error(kernel, "axis %lld of a tensor of rank %d",
+        return tsr__kernel_error(kernel, "axis %lld is out of range for a tensor of rank %d",
                                  (long long)kernel->axis, x.rank);
     size_t n = (size_t)kernel->call.n_group, bytes = 0;
     struct text_gather gather = {.kernel = kernel, .arena = arena, .outer = 1, .inner = 1};
@@ -278,8 +279,8 @@ static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *
 {
     size_t bytes = 0;
     if (view->rank > NOTED_RANK)
-        return tsr__kernel_error(spread->kernel, "a tensor of rank %d, at most %d", view->rank,
-                                 NOTED_RANK);
+        return tsr__kernel_error(spread->kernel, "the tensor has rank %d; the limit is %d",
+                                 view->rank, NOTED_RANK);
     char *message = message_of(spread->arena, texts, view->elements, &bytes);
     if (!message)
         return tsr__kernel_error(spread->kernel, "out of memory");

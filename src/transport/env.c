@@ -94,9 +94,8 @@ static void meet_by_hand(const struct comm_options *options, struct meeting *mee
     meeting->rank = options->rank;
     meeting->ranks = options->ranks;
     meeting->join_s = options->timeout_s > 0 ? options->timeout_s : JOIN_HAND_S;
-    meeting->hint =
-        "start every rank from 0 to N-1 once, each with the same number of ranks and on this "
-        "host, and no other job of the same name";
+    meeting->hint = "start each rank from 0 to N-1 once, all with the same number of ranks and on "
+                    "this host; no other job may use the same name";
     set_address(meeting, "hand", options->meet ? options->meet : "", 2);
 }
 
@@ -108,9 +107,9 @@ static void meet_as_launched(struct meeting *meeting)
     tsr_launcher(&meeting->rank, &meeting->ranks, NULL);
     meeting->join_s = JOIN_S;
     if (slurm)
-        meeting->hint = "was every task of the step started, on this host?";
+        meeting->hint = "check that every task of the job step was started, and on this host";
     else
-        meeting->hint = "was every rank started, with the same MASTER_PORT?";
+        meeting->hint = "check that every rank was started with the same MASTER_PORT";
     if (slurm)
         set_address(meeting, word_of("SLURM_JOB_ID"), word_of("SLURM_STEP_ID"), true);
     else
@@ -200,11 +199,13 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     while (absent < ranks - 1 && met[absent])
         absent++;
     if (!open && errno == EADDRINUSE)
-        snprintf(text, sizeof text, "the ranks cannot meet: another rank 0 waits there");
+        snprintf(text, sizeof text,
+                 "the ranks cannot connect: another rank 0 is waiting at this name");
     else if (!open)
-        snprintf(text, sizeof text, "the ranks cannot meet: %s", strerror(errno));
+        snprintf(text, sizeof text, "the ranks cannot connect: %s", strerror(errno));
     else
-        snprintf(text, sizeof text, "rank %d did not come within %.0f s", absent, meeting->join_s);
+        snprintf(text, sizeof text, "rank %d did not connect within %.0f s", absent,
+                 meeting->join_s);
     if (l >= 0)
         close(l);
     tsr__free(session, met, (size_t)ranks);
@@ -264,10 +265,11 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
         nanosleep(&nap, NULL);
     }
     if (answer == OTHER_COUNT)
-        snprintf(text, sizeof text, "rank 0 was not started as one of %d ranks, but rank %d was",
-                 meeting->ranks, meeting->rank);
+        snprintf(text, sizeof text,
+                 "rank %d expects %d ranks, but rank 0 was started with another number",
+                 meeting->rank, meeting->ranks);
     else if (answer == PLACE_TAKEN)
-        snprintf(text, sizeof text, "there is another rank %d", meeting->rank);
+        snprintf(text, sizeof text, "another process is already rank %d", meeting->rank);
     else
         snprintf(text, sizeof text, "rank 0 cannot be reached");
     return refuse(session, DIAG_rank_failed, meeting->hint, text);
@@ -291,7 +293,7 @@ static tsr_status count_cores(tsr_session *session, const struct meeting *meetin
     atomic_fetch_add(&head->counted, 1);
     while (atomic_load(&head->counted) < job->n) {
         if (atomic_load(&head->failed) || tsr__now_s() >= until)
-            return refuse(session, DIAG_rank_failed, meeting->hint, "not all ranks came");
+            return refuse(session, DIAG_rank_failed, meeting->hint, "not all ranks connected");
         nanosleep(&nap, NULL);
     }
     int all = 0;
@@ -314,7 +316,7 @@ static tsr_status open_memory(tsr_session *session, const struct comm_options *o
             return st;
         st = hand_out(session, meeting, tsr__shm_fd(*out));
         if (st != TSR_OK)
-            tsr__shm_fail(*out, st, 0, "not all ranks came");
+            tsr__shm_fail(*out, st, 0, "not all ranks connected");
         return st;
     }
     tsr_status st = fetch(session, meeting, &fd);
@@ -344,10 +346,10 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
     else
         meet_as_launched(&meeting);
     if (!tsr__env_one_host(options))
-        return refuse(session, DIAG_transport_absent,
-                      "--transport ucx; or start it with mpirun, or srun --mpi=pmix (or pmi2), "
-                      "which have a network",
-                      "these ranks are on several hosts and were started without a way to talk");
+        return refuse(
+            session, DIAG_transport_absent,
+            "use --transport ucx, or start the ranks with mpirun or srun --mpi=pmix (or pmi2)",
+            "these ranks are on several hosts, but no network transport was chosen");
     tsr_status st = open_memory(session, options, &meeting, &job);
     if (st != TSR_OK)
         goto free_job;

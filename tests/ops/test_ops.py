@@ -233,7 +233,7 @@ def collectives_that_cannot_be(d):
              *[("ReduceScatter", dict(reduce="sum", axis=0, unit=1, shares=s), "shares") for s in ([1], [0, 0], [2, -1], [1, 1, 1], [2 ** 63 - 1, 1])],
              ("Reduce", dict(reduce="sum", root=7), "root"), ("Reduce", dict(reduce="sum"), "root"), ("Broadcast", dict(root=-1), "root"),
              ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"),
-             ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"), ("Send", {"from": 0, "to": 0}, "one rank to another"),
+             ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"), ("Send", {"from": 0, "to": 0}, "two different ranks"),
              ("Send", {"from": 0}, "to"), ("Recv", {"from": 0, "to": 3}, "to"), ("Recv", {"from": 0, "to": 1}, "this is rank")]
     for k, (op, attributes, words) in enumerate(cases):
         ranks = pieces(2, [mine] * 2, lambda r: [comm(op, "mine", "y", 0, range(2), F, name="suspect", **attributes)], lambda r: [value("y")])
@@ -413,10 +413,10 @@ def ranks_that_disagree(d):
         assert r.status == "PEER" and "rank 1" in r.text, (name, str(r))
     ranks = pieces(3, [np.ones(4, "f4")] * 3, lambda r: two(1, 0) if r == 1 else two(0, 1), lambda r: [value("y")])
     r = run(partition(d + "/order", ranks), {})
-    assert r.status == "PEER" and "another id" in r.text, str(r)
+    assert r.status == "PEER" and "different ids" in r.text, str(r)
     ranks = pieces(2, [np.ones((2, 3), "f4"), np.ones((2, 4), "f4")], lambda r: [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], lambda r: [value("y")])
     r = run(partition(d + "/shapes", ranks), {})
-    assert r.status == "PEER" and "another shape" in r.text, str(r)
+    assert r.status == "PEER" and "different shape" in r.text, str(r)
 
 
 main()

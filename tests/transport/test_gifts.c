@@ -182,7 +182,7 @@ static void test_too_many(void **state)
         world_open(&w, 2, kinds[k], 5);
         world_run(&w, actors, act_many, NULL);
         assert_int_equal(actors[1].status, TSR_BUG);
-        assert_non_null(strstr(actors[1].why.text, "leaves more than rank 0 is to take"));
+        assert_non_null(strstr(actors[1].why.text, "returns more data than rank 0 accepts"));
         world_close(&w);
     }
 }

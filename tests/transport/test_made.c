@@ -219,8 +219,9 @@ static void act_wrong(struct actor *a)
 
 static void test_wrong(void **state)
 {
-    static const char *const words[] = {"other attributes", "other attributes", "other attributes",
-                                        "sends 8 bytes, rank 1 expects 4", "cannot be reduced"};
+    static const char *const words[] = {"different attributes", "different attributes",
+                                        "different attributes", "sends 8 bytes, rank 1 expects 4",
+                                        "cannot be reduced"};
     for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {
         struct world w;
         struct actor actors[MAX_WORLD];

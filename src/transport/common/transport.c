@@ -89,29 +89,28 @@ static bool difference(const struct comm_header *a, const struct comm_header *b,
                        size_t n)
 {
     if (a->plan != b->plan)
-        snprintf(out, n, "another plan (%016llx against %016llx)", (unsigned long long)a->plan,
+        snprintf(out, n, "different plans (%016llx and %016llx)", (unsigned long long)a->plan,
                  (unsigned long long)b->plan);
     else if (a->kind != b->kind)
-        snprintf(out, n, "another operator (%s against %s)", kind_name(a->kind),
-                 kind_name(b->kind));
+        snprintf(out, n, "different operators (%s and %s)", kind_name(a->kind), kind_name(b->kind));
     else if (a->id != b->id)
-        snprintf(out, n, "another id (%lld against %lld)", (long long)a->id, (long long)b->id);
+        snprintf(out, n, "different ids (%lld and %lld)", (long long)a->id, (long long)b->id);
     else if (a->run != b->run)
-        snprintf(out, n, "another run (%llu against %llu)", (unsigned long long)a->run,
+        snprintf(out, n, "different runs (%llu and %llu)", (unsigned long long)a->run,
                  (unsigned long long)b->run);
     else if (a->group != b->group)
-        snprintf(out, n, "another group");
+        snprintf(out, n, "different groups");
     else if (a->type != b->type)
-        snprintf(out, n, "another element type (%s against %s)", tsr_dtype_name((tsr_dtype)a->type),
+        snprintf(out, n, "different element types (%s and %s)", tsr_dtype_name((tsr_dtype)a->type),
                  tsr_dtype_name((tsr_dtype)b->type));
     else if (a->reduce != b->reduce)
-        snprintf(out, n, "another reduction (%s against %s)", reduce_name(a->reduce),
+        snprintf(out, n, "different reductions (%s and %s)", reduce_name(a->reduce),
                  reduce_name(b->reduce));
     else if (a->count != b->count)
-        snprintf(out, n, "another number of elements (%lld against %lld)", (long long)a->count,
+        snprintf(out, n, "different numbers of elements (%lld and %lld)", (long long)a->count,
                  (long long)b->count);
     else if (a->detail != b->detail)
-        snprintf(out, n, "other attributes");
+        snprintf(out, n, "different attributes");
     else
         return false;
     return true;
@@ -129,10 +128,10 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                struct comm_trouble *why)
 {
     if (theirs->magic != HEADER_MAGIC)
-        return tsr__trouble(why, TSR_PEER, their_rank,
-                            "rank %d does not speak this protocol: another version of Tessera, or "
-                            "another kind of processor",
-                            their_rank);
+        return tsr__trouble(
+            why, TSR_PEER, their_rank,
+            "rank %d uses another protocol: another version of Tessera, or another byte order",
+            their_rank);
     char what[128], a[128], b[128];
     if (!difference(mine, theirs, what, sizeof what))
         return TSR_OK;
@@ -157,7 +156,7 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
     if (st != TSR_OK)
         return st;
     describe(mine, my_rank, a, sizeof a); // it has gone on meanwhile, or never came to the mailbox
-    return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, rank %d is not", a,
+    return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, but rank %d is not", a,
                         their_rank);
 }
 

@@ -178,10 +178,11 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     tsr_status st = TSR_OK;
     // The READY event follows the work that produces the data.
     if (on_device(call)) {
-        st = tsr__device_code(call, tsr__seat_enter(device->seat), "its context");
+        st = tsr__device_code(call, tsr__seat_enter(device->seat), "creating a context");
         if (st == TSR_OK)
-            st = tsr__device_code(
-                call, tsr__seat_record(device->seat, EVENT_READY, call->call->stream), "an event");
+            st = tsr__device_code(call,
+                                  tsr__seat_record(device->seat, EVENT_READY, call->call->stream),
+                                  "creating an event");
     }
     const struct device_group *group = group_of(device, call->call);
     // Before the cards: after them others may already have a kernel on this GPU that waits for this

@@ -14,7 +14,7 @@ tsr_status tsr__device_code(const struct device_call *call, int code, const char
     if (code == 2 && call->device->seat &&
         tsr__seat_free_memory(call->device->seat, &available, &all) == 0)
         return tsr__trouble(call->why, TSR_PEER, rank,
-                            "%s '%s' (id %lld): GPU %d of rank %d has no memory left for %s: %lld "
+                            "%s '%s' (id %lld): GPU %d of rank %d is out of memory for %s: %lld "
                             "MiB of %lld MiB are free",
                             call->call->op, call->call->node, (long long)call->call->id,
                             call->device->options.card, rank, doing, (long long)(available >> 20),

@@ -130,7 +130,7 @@ tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, 
         code = tsr__seat_pinned(call->device->seat, IN_FLIGHT * CHUNK_BYTES, call->call->stream,
                                 &pinned);
     if (code != 0)
-        return tsr__device_code(call, code, "memory of the host");
+        return tsr__device_code(call, code, "host memory");
     return reduce_chunks(call, &s, in, out, pinned);
 }
 
@@ -250,7 +250,7 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
         int code =
             tsr__seat_pinned(device->seat, (2 * n + 1) * CHUNK_BYTES, call->call->stream, &pinned);
         if (code != 0)
-            return tsr__device_code(call, code, "memory of the host");
+            return tsr__device_code(call, code, "host memory");
     }
     round.pinned = pinned;
     for (uint64_t number = 0; number * CHUNK_BYTES < most; number++) {

@@ -21,7 +21,7 @@ tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call
 {
     struct device_call k = {device_of(endpoint), call, why, 0};
     return tsr__device_code(&k, tsr__seat_scratch(k.device->seat, block, bytes, call->stream, out),
-                            "what it sends");
+                            "the data to send");
 }
 
 tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,

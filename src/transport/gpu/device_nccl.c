@@ -196,10 +196,10 @@ static tsr_status join_in_time(const struct device_call *call, const struct nccl
         tsr__nccl_join_abandon(joining);
         if (aborted)
             return tsr__trouble(call->why, TSR_PEER, rank,
-                                "NCCL on rank %d, joining: another rank has failed", rank);
+                                "NCCL on rank %d, connecting: another rank has failed", rank);
         return tsr__trouble(call->why, TSR_PEER, rank,
-                            "NCCL on rank %d, joining: not all of %d ranks came within %.0f s; "
-                            "--gpu-way own or host do without NCCL",
+                            "NCCL on rank %d, connecting: not all of %d ranks connected within "
+                            "%.0f s; --gpu-way own or host do not use NCCL",
                             rank, group->n, join_s);
     }
     return nccl_code(call, tsr__nccl_join_take(joining, comm), "joining");
@@ -243,7 +243,7 @@ tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group,
         k.self++;
     struct nccl_id id = {{0}};
     if (k.self == 0) {
-        tsr_status st = nccl_code(&k, tsr__nccl_id(device->gpu, &id), "its name");
+        tsr_status st = nccl_code(&k, tsr__nccl_id(device->gpu, &id), "creating the unique id");
         if (st != TSR_OK)
             return st;
     }
@@ -289,7 +289,7 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                             tsr__seat_scratch(call->device->seat, 1,
                                               bytes * (size_t)comm_call->n_group, comm_call->stream,
                                               &scratch),
-                            "adding up");
+                            "reducing");
 }
 
 // ---- sums in group order ------------------------------------------------------------------------
@@ -308,7 +308,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
         tsr__device_code(call,
                          tsr__seat_scratch(device->seat, 1, mine.bytes * (size_t)comm_call->n_group,
                                            comm_call->stream, &scratch),
-                         "adding up");
+                         "reducing");
     if (st != TSR_OK)
         return st;
     struct gpu_fold fold =
@@ -324,7 +324,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
     st = exchange_parts(call, comm, parts, "exchanging slices");
     if (st == TSR_OK && fold.count)
         st = tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
-                              "adding up");
+                              "reducing");
     if (st != TSR_OK)
         return st;
     for (int i = 0; i < comm_call->n_group; i++) {
@@ -332,7 +332,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
         parts[i] = (struct nccl_part){(const char *)out + mine.at, (char *)out + theirs.at,
                                       mine.bytes, theirs.bytes};
     }
-    return exchange_parts(call, comm, parts, "bringing slices together");
+    return exchange_parts(call, comm, parts, "gathering slices");
 }
 
 // The order of NCCL's additions is not specified. Where results must be the same bits each time, or
@@ -382,7 +382,7 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
         tsr__device_code(call,
                          tsr__seat_scratch(device->seat, 1, bytes * (size_t)comm_call->n_group,
                                            comm_call->stream, &scratch),
-                         "adding up");
+                         "reducing");
     if (st != TSR_OK)
         return st;
     struct gpu_fold fold =
@@ -398,7 +398,7 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
     if (st != TSR_OK || bytes == 0)
         return st;
     return tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
-                            "adding up");
+                            "reducing");
 }
 
 // Sizes are compared before anything moves: a member that sends other than what is expected is

@@ -110,7 +110,7 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
         fold.out[i] = (char *)to + skip;
     }
     return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
-                            "adding up");
+                            "reducing");
 }
 
 // On one GPU the first member folds everything; on several each folds its slice, so that every link
@@ -172,7 +172,7 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
     if (st != TSR_OK)
         return st;
     return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
-                            "adding up");
+                            "reducing");
 }
 
 // Waits on the stream only for the member whose part it copies.

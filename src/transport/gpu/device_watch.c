@@ -43,8 +43,8 @@ static void give_up(struct device *device, const char *node, double limit_s)
     char text[GIVEN_UP_BYTES];
     int rank = device->endpoint.rank;
     snprintf(text, sizeof text,
-             "NCCL on rank %d: '%.64s' did not end within %.0f s; --gpu-way own or host do without "
-             "NCCL, --timeout gives it more",
+             "NCCL on rank %d: '%.64s' did not end within %.0f s; --gpu-way own or host do not use "
+             "NCCL, --timeout sets a longer limit",
              rank, node, limit_s);
     tell_here(device, text);
     device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);

@@ -88,8 +88,7 @@ bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *ou
     snprintf(port, sizeof port, "%d", place->port);
     int failed = getaddrinfo(place->host, port, &want, &found);
     if (failed) {
-        snprintf(why, n, "the host of rank 0, '%s', is not known: %s", place->host,
-                 gai_strerror(failed));
+        snprintf(why, n, "unknown host '%s' of rank 0: %s", place->host, gai_strerror(failed));
         return false;
     }
     out->n = 0;
@@ -104,7 +103,8 @@ bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *ou
     }
     freeaddrinfo(found);
     if (!allowed)
-        snprintf(why, n, "without a secret all ranks must be on this host, and '%s' is another",
+        snprintf(why, n,
+                 "without a secret all ranks must be on this host, but '%s' is another host",
                  place->host);
     return allowed;
 }
@@ -330,10 +330,10 @@ bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *wh
             is_loopback(plain(&own)))
             continue;
         if (!interface_with(plain(&own), name)) {
-            snprintf(why, why_n,
-                     "no network interface of this host has the address over which "
-                     "rank %d was met",
-                     i);
+            snprintf(
+                why, why_n,
+                "no network interface of this host has the address of the connection to rank %d",
+                i);
             return false;
         }
         if (!lists(out, name) && length + strlen(name) + 2 < n)

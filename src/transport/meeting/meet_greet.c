@@ -227,10 +227,10 @@ static int first_absent(const struct meet *meet)
 
 static bool say_absent(const struct meet *meet, const struct meet_place *place, char *why, size_t n)
 {
-    size_t length = (size_t)snprintf(why, n, "rank %d did not come within %.0f s",
+    size_t length = (size_t)snprintf(why, n, "rank %d did not connect within %.0f s",
                                      first_absent(meet), place->join_s);
     if (meet->refused && length < n)
-        snprintf(why + length, n - length, "; %d connections had another secret", meet->refused);
+        snprintf(why + length, n - length, "; %d connections used another secret", meet->refused);
     return false;
 }
 
@@ -240,7 +240,7 @@ bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
     struct reception reception = {.meet = meet, .place = place, .absent = meet->ranks - 1};
     reception.n_listeners = tsr__meet_listen(place, found, reception.listeners);
     if (reception.n_listeners == 0) {
-        snprintf(why, n, "rank 0 cannot listen at %s port %d: %s", place->host, place->port,
+        snprintf(why, n, "rank 0 cannot listen on %s port %d: %s", place->host, place->port,
                  strerror(errno));
         return false;
     }

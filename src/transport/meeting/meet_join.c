@@ -119,17 +119,17 @@ static void say_verdict(const struct meet *meet, enum meet_verdict verdict, char
 {
     switch (verdict) {
     case MEET_OTHER_SECRET:
-        snprintf(why, n, "rank 0 and rank %d do not have the same secret", meet->rank);
+        snprintf(why, n, "rank 0 and rank %d have different secrets", meet->rank);
         break;
     case MEET_OTHER_COUNT:
-        snprintf(why, n, "rank 0 was not started as one of %d ranks, but rank %d was", meet->ranks,
-                 meet->rank);
+        snprintf(why, n, "rank %d expects %d ranks, but rank 0 was started with another number",
+                 meet->rank, meet->ranks);
         break;
     case MEET_PLACE_TAKEN:
-        snprintf(why, n, "there is another rank %d", meet->rank);
+        snprintf(why, n, "another process is already rank %d", meet->rank);
         break;
     case MEET_OTHER_VERSION:
-        snprintf(why, n, "rank 0 is of another version of Tessera than rank %d", meet->rank);
+        snprintf(why, n, "rank 0 and rank %d run different versions of Tessera", meet->rank);
         break;
     case MEET_WELCOME:
         break;

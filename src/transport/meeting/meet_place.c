@@ -85,7 +85,7 @@ static bool first_of(const char *hosts, struct meet_place *out, const char **why
 {
     size_t length = strcspn(hosts, ",");
     const char *colon = memchr(hosts, ':', length), *close = memchr(hosts, ']', length);
-    *why = "the list of hosts has no first host";
+    *why = "the list of hosts is empty or starts with a comma";
     if (*hosts == '[' && close)
         return copy(out->host, sizeof out->host, hosts + 1, (size_t)(close - hosts) - 1);
     if (!colon)
@@ -104,7 +104,7 @@ static bool place_by_hand(const struct comm_options *options, struct meet_place 
     out->rank = options->rank;
     out->ranks = options->ranks;
     out->join_s = options->timeout_s > 0 ? options->timeout_s : JOIN_HAND_S;
-    out->hint = "start every rank from 0 to N-1 once, each with the same hosts, port and secret";
+    out->hint = "start each rank from 0 to N-1 once, all with the same hosts, port and secret";
     if (!options->hosts) {
         const char *name = options->meet ? options->meet : "";
         snprintf(out->host, sizeof out->host, "127.0.0.1");
@@ -185,15 +185,15 @@ static bool launched_port(struct meet_place *out)
 static bool place_by_launcher(struct meet_place *out, const char **why)
 {
     out->join_s = JOIN_S;
-    out->hint = "was every rank started, with the same MASTER_ADDR, MASTER_PORT and secret?";
-    *why = "the rank of this process is unknown: no RANK and WORLD_SIZE of a launcher, and no "
-           "--rank";
+    out->hint =
+        "check that every rank was started with the same MASTER_ADDR, MASTER_PORT and secret";
+    *why = "the rank of this process is unknown: set RANK and WORLD_SIZE, or use --rank";
     if (!tsr_launcher(&out->rank, &out->ranks, NULL))
         return false;
-    *why = "the launcher does not say where rank 0 is (MASTER_ADDR)";
+    *why = "the address of rank 0 is unknown: MASTER_ADDR is not set";
     if (!launched_host(out))
         return false;
-    *why = "MASTER_PORT is no port";
+    *why = "MASTER_PORT is not a valid port";
     return launched_port(out);
 }
 

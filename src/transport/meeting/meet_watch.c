@@ -113,14 +113,14 @@ static bool receive_card(struct meet *meet, int from, int about, struct link_car
 
 static bool lost(const struct meet *meet, int rank, char *why, size_t n)
 {
-    snprintf(why, n, "rank %d went away while the ranks met; rank %d waits for it", rank,
-             meet->rank);
+    snprintf(why, n, "rank %d disconnected before all ranks were connected; rank %d waits for it",
+             rank, meet->rank);
     return false;
 }
 
 static bool refused(const struct meet *meet, int rank, char *why, size_t n)
 {
-    snprintf(why, n, "rank %d finds no way to rank %d", meet->rank, rank);
+    snprintf(why, n, "rank %d cannot connect to rank %d", meet->rank, rank);
     return false;
 }
 

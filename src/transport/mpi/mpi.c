@@ -57,14 +57,16 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
             "the plug-in for this MPI cannot be loaded", why);
     struct link *link = open_link(handle, why, sizeof why);
     if (!link)
-        return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
-                      "MPI does not start", why);
+        return refuse(session, DIAG_mpi_failed,
+                      "check that mpirun belongs to the MPI of the plug-in", "MPI does not start",
+                      why);
     tsr_launcher(&rank, &ranks, NULL);
     if (link->rank != rank || link->size != ranks) {
-        snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d",
+        snprintf(why, sizeof why, "%s reports rank %d of %d, the launcher rank %d of %d",
                  link->library, link->rank, link->size, rank, ranks);
-        return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
-                      "the launcher is not of this MPI", why);
+        return refuse(session, DIAG_mpi_failed,
+                      "check that mpirun belongs to the MPI of the plug-in",
+                      "the launcher belongs to another MPI", why);
     }
     // Jobs are numbered, so that heartbeats of an earlier job on the same link are ignored.
     tsr_status st = tsr__net_open(session, link, NULL, ++link->jobs, options, out);

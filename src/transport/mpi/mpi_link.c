@@ -276,7 +276,7 @@ static bool start_mpi(char *error, size_t n)
     MPI_Initialized(&running);
     MPI_Finalized(&gone);
     if (gone) {
-        snprintf(error, n, "MPI has ended in this process");
+        snprintf(error, n, "MPI was already finalized in this process");
         return false;
     }
     if (running) {
@@ -385,7 +385,7 @@ struct link *tsr_link_open(char *error, size_t n)
     }
     if (!in_time(join_job, START_S, never)) {
         state.failed = true;
-        snprintf(error, n, "it waits for a rank since %d s: one is absent or stopped", START_S);
+        snprintf(error, n, "it has waited %d s for a rank that is missing or stopped", START_S);
         return NULL;
     }
     if (!state.joined) {

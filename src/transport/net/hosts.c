@@ -305,7 +305,7 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
         return TSR_NOMEM;
     tsr_status st = find_host(hosts, options, &why);
     if (st != TSR_OK && why.text[0])
-        tsr__diag(session, DIAG_rank_failed, NULL, "see what that rank says", "%s", why.text);
+        tsr__diag(session, DIAG_rank_failed, NULL, "see the messages of that rank", "%s", why.text);
     if (st != TSR_OK || !hosts->shm) {
         hosts_free(hosts);
         return st;
@@ -327,7 +327,7 @@ tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *opti
     tsr_status st = tsr__hosts_open(session, net, options, out);
     if (st == TSR_OK)
         return st;
-    tsr__comm_fail(net, st, "joining the ranks of a host failed");
+    tsr__comm_fail(net, st, "the ranks of a host could not be connected");
     tsr__comm_close(net);
     *out = NULL;
     return st;

@@ -300,11 +300,11 @@ static tsr_status judge_silence(struct net *net, const struct comm_call *call, i
                             "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
                             net->endpoint.rank, call->op, call->node, (long long)call->id);
     if (silent_s > net->timeout_s)
-        return tsr__trouble(
-            why, TSR_PEER, peer,
-            "rank %d gives no sign of life for %.0f s (stopped, or out of reach); rank %d waits "
-            "for it at %s '%s' (id %lld)",
-            peer, silent_s, net->endpoint.rank, call->op, call->node, (long long)call->id);
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "rank %d has sent no heartbeat for %.0f s (stopped or unreachable); "
+                            "rank %d waits for it at %s '%s' (id %lld)",
+                            peer, silent_s, net->endpoint.rank, call->op, call->node,
+                            (long long)call->id);
     return TSR_OK;
 }
 
@@ -324,12 +324,11 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
         net->ring_since_s = now;
     net->ring = ring;
     if (ring && now - net->ring_since_s > RING_S)
-        return tsr__trouble(
-            why, TSR_PEER, peer,
-            "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for rank "
-            "%d, which is at %s '%s' (id %lld)",
-            net->endpoint.rank, call->op, call->node, (long long)call->id, peer, beat->op,
-            beat->node, (long long)beat->id);
+        return tsr__trouble(why, TSR_PEER, peer,
+                            "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) "
+                            "for rank %d, which is at %s '%s' (id %lld)",
+                            net->endpoint.rank, call->op, call->node, (long long)call->id, peer,
+                            beat->op, beat->node, (long long)beat->id);
     if (net->has_thread)
         return judge_silence(net, call, peer, now - net->peers[peer].seen_s, why);
     return TSR_OK;

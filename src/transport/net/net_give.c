@@ -138,13 +138,13 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     struct net *net = (struct net *)endpoint;
     if (net->given - net->settled == COMM_GIFTS) {
         close(fd);
-        tsr__trouble(why, TSR_BUG, endpoint->rank, "rank %d leaves more than rank 0 is to take",
+        tsr__trouble(why, TSR_BUG, endpoint->rank, "rank %d returns more data than rank 0 accepts",
                      endpoint->rank);
         return fail(net, why);
     }
     struct net_gift *gift = gift_new(net, fd, bytes, call->run);
     if (!gift) {
-        tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d has no memory for what it gives",
+        tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d has no memory for its results",
                      endpoint->rank);
         return fail(net, why);
     }
@@ -233,7 +233,8 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
     *fd =
         head.run == call->run && head.bytes <= INT64_MAX ? make_file((size_t)head.bytes, &map) : -1;
     if (*fd < 0) {
-        tsr__trouble(why, TSR_PEER, from, "what rank %d gives of run %llu cannot be taken", from,
+        tsr__trouble(why, TSR_PEER, from,
+                     "rank 0 cannot receive the results of rank %d for run %llu", from,
                      (unsigned long long)call->run);
         return fail(net, why);
     }

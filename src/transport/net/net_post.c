@@ -265,7 +265,7 @@ static tsr_status post_frame(struct net *net, const struct comm_call *call, int 
 
 tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why)
 {
-    return tsr__trouble(why, TSR_PEER, peer, "%s '%s' (id %lld): a frame of rank %d is damaged",
+    return tsr__trouble(why, TSR_PEER, peer, "%s '%s' (id %lld): a message from rank %d is corrupt",
                         call->op, call->node, (long long)call->id, peer);
 }
 

@@ -21,7 +21,7 @@ tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call
     if (me->given - me->settled == COMM_GIFTS) {
         close(fd);
         return tsr__trouble(why, TSR_BUG, endpoint->rank,
-                            "rank %d leaves more than rank 0 is to take", endpoint->rank);
+                            "rank %d returns more data than rank 0 accepts", endpoint->rank);
     }
     struct shm_gift *gift = &me->slot->gifts[me->given % COMM_GIFTS];
     gift->fd = fd;
@@ -67,9 +67,10 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     *fd = tsr__fault(me->session, FAULT_RECEIVE) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     bool whole = *fd >= 0 && fstat(*fd, &stat) == 0 && (uint64_t)stat.st_size >= gift.bytes;
     if (!whole || gift.run != call->run) {
-        tsr__trouble(why, TSR_PEER, from, "what rank %d gives of run %llu cannot be taken: %s",
-                     from, (unsigned long long)call->run,
-                     whole ? "it is of another run" : strerror(errno));
+        tsr__trouble(why, TSR_PEER, from,
+                     "rank 0 cannot receive the results of rank %d for run %llu: %s", from,
+                     (unsigned long long)call->run,
+                     whole ? "they belong to another run" : strerror(errno));
         if (*fd >= 0)
             close(*fd);
         return tsr__shm_give_up(me, why);

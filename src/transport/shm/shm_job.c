@@ -54,8 +54,8 @@ static struct shm_layout layout_of(int ranks)
 static tsr_status no_segment(tsr_session *session, const char *what)
 {
     struct place at = PLACE_NONE;
-    tsr__diag(session, DIAG_shm_failed, &at, "more memory, or fewer ranks",
-              "the memory that the ranks share cannot be made: %s: %s", what, strerror(errno));
+    tsr__diag(session, DIAG_shm_failed, &at, "free memory, or use fewer ranks",
+              "cannot create the shared memory of the ranks: %s: %s", what, strerror(errno));
     return TSR_PEER;
 }
 
@@ -204,7 +204,7 @@ tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why)
         nanosleep(&nap, NULL);
     }
     if (atomic_load(&head->failed) != 2)
-        return tsr__trouble(why, TSR_PEER, -1, "a rank died while it told why it failed");
+        return tsr__trouble(why, TSR_PEER, -1, "a rank died while it reported an error");
     *why = head->trouble;
     why->text[sizeof why->text - 1] = 0;
     if (why->status == TSR_OK || why->status > TSR_CANCELLED)
@@ -256,10 +256,10 @@ bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
     if (!last && !atomic_load(&shm_head(job)->failed))
         return false;
     if (at_what(shm_slot(job, rank), at, sizeof at))
-        snprintf(text, sizeof text, "rank %d %s; no rank waits for it yet, its last call was %s",
+        snprintf(text, sizeof text, "rank %d %s; no rank waits for it yet; its last call was %s",
                  rank, what, at);
     else
-        snprintf(text, sizeof text, "rank %d %s before the ranks met", rank, what);
+        snprintf(text, sizeof text, "rank %d %s before the ranks were connected", rank, what);
     tsr__shm_fail(job, TSR_PEER, rank, text);
     return true;
 }

@@ -106,7 +106,7 @@ static tsr_status judge_silence(struct shm *me, const struct comm_call *call, in
     if (shm_peer->silent_s <= me->job->timeout_s)
         return TSR_OK;
     return tsr__trouble(why, TSR_PEER, peer,
-                        "rank %d gives no sign of life for %.0f s (stopped?); rank %d waits for it "
+                        "rank %d has sent no heartbeat for %.0f s (stopped?); rank %d waits for it "
                         "at %s '%s' (id %lld)",
                         peer, shm_peer->silent_s, me->endpoint.rank, call->op, call->node,
                         (long long)call->id);
@@ -132,7 +132,7 @@ tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
     const struct comm_header *header = &slot->entries[atomic_load(&slot->showing) & 1].header;
     if (me->rings >= RING_LOOKS)
         return tsr__trouble(why, TSR_PEER, peer,
-                            "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) "
+                            "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) "
                             "for rank %d, which is at %.15s '%.47s' (id %lld)",
                             me->endpoint.rank, call->op, call->node, (long long)call->id, peer,
                             header->op, header->node, (long long)header->id);

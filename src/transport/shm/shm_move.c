@@ -37,7 +37,7 @@ static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 static tsr_status refuse_offset(const struct comm_call *call, int peer, struct comm_trouble *why)
 {
     return tsr__trouble(why, TSR_PEER, peer,
-                        "%s '%s' (id %lld): rank %d names memory outside of the shared segment",
+                        "%s '%s' (id %lld): rank %d refers to memory outside of the shared segment",
                         call->op, call->node, (long long)call->id, peer);
 }
 

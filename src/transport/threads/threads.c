@@ -151,7 +151,7 @@ static tsr_status look(struct slot *me, const struct slot *peer, const struct co
     if (*rings < 50) // stable over many checks: not a snapshot of moving ranks
         return TSR_OK;
     return tsr__trouble(why, TSR_PEER, rank,
-                        "the ranks wait for each other in a ring: rank %d at %s '%s' (id %lld) for "
+                        "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) for "
                         "rank %d, which is at %.15s '%.47s' (id %lld)",
                         me->endpoint.rank, call->op, call->node, (long long)call->id, rank,
                         peer->header.op, peer->header.node, (long long)peer->header.id);

@@ -164,9 +164,10 @@ static struct link *wire(void *handle, struct joining *joining, char *why, size_
 static const char *hint_of(const struct meet_place *place)
 {
     if (!place->secret || !*place->secret)
-        return "between hosts all ranks need one secret: TESSERA_SECRET, or --secret-file";
-    return "check the name of rank 0's host, and --interface: `ip address` lists what this host "
-           "has";
+        return "ranks on different hosts need a common secret: set TESSERA_SECRET or use "
+               "--secret-file";
+    return "check the host name of rank 0 and --interface; `ip address` lists the interfaces of "
+           "this host";
 }
 
 // The ranks meet. A host that may not be contacted is a usage error; a rank that does not come is a
@@ -186,10 +187,10 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     if (st == TSR_NOMEM)
         return st;
     if (st == TSR_USAGE)
-        return refuse(session, DIAG_transport_absent, hint_of(&place), "the ranks cannot meet",
+        return refuse(session, DIAG_transport_absent, hint_of(&place), "the ranks cannot connect",
                       why);
     if (st != TSR_OK)
-        return refuse(session, DIAG_rank_failed, place.hint, "the ranks do not meet", why);
+        return refuse(session, DIAG_rank_failed, place.hint, "the ranks did not connect", why);
     joining->meeting.rank = place.rank;
     joining->meeting.size = place.ranks;
     joining->meeting.swap = swap_for_plugin;
@@ -218,8 +219,8 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
         tsr__meet_free(joining.meet);
         return refuse(
             session, DIAG_ucx_failed,
-            "UCX_TLS and UCX_NET_DEVICES choose what it uses; UCX_LOG_LEVEL=info tells more",
-            "the ranks have met, but cannot talk", why);
+            "set UCX_TLS and UCX_NET_DEVICES to choose a network; UCX_LOG_LEVEL=info prints more",
+            "the ranks found each other, but UCX cannot connect them", why);
     }
     st = tsr__net_open(session, link, joining.meet, 1, options, out);
     if (st != TSR_OK)

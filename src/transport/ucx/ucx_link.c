@@ -346,18 +346,18 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
                                   .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK)
-        return fail(error, n, "UCX's settings cannot be read", status);
+        return fail(error, n, "the UCX settings cannot be read", status);
     restrict_devices(config, meeting->interfaces);
     suit_tcp(config);
     status = ucp_init(&params, config, &ucx->context);
     ucp_config_release(config);
     if (status != UCS_OK)
-        return fail(error, n, "UCX does not start", status);
+        return fail(error, n, "UCX cannot start", status);
     struct listeners before;
     tsr__listeners_find(&before);
     status = ucp_worker_create(ucx->context, &worker, &ucx->worker);
     if (status != UCS_OK)
-        return fail(error, n, "UCX has no network to use", status);
+        return fail(error, n, "UCX found no usable network", status);
     find_ports(ucx, &before);
     return true;
 }
@@ -397,7 +397,7 @@ static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size
     ucp_address_t *address;
     ucs_status_t status = ucp_worker_get_address(ucx->worker, &address, &bytes);
     if (status != UCS_OK)
-        return fail(error, n, "UCX has no address", status);
+        return fail(error, n, "UCX returned no address", status);
     bool fits = bytes < sizeof mine->data;
     if (fits) {
         mine->bytes = bytes + 1;
@@ -405,7 +405,7 @@ static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size
         mine->data[bytes] = ucx->link.host_ranks > ucx->link.host_cores;
         ucx->crowded = mine->data[bytes];
     } else {
-        snprintf(error, n, "UCX's address has %zu bytes, and %zu fit", bytes,
+        snprintf(error, n, "the UCX address has %zu bytes; the limit is %zu", bytes,
                  sizeof mine->data - 1);
     }
     ucp_worker_release_address(ucx->worker, address);
@@ -423,7 +423,7 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     bool wired = fill_card(ucx, mine, error, n);
     if (wired) {
         // Used if connect_to refuses; a failed meeting overwrites it.
-        snprintf(error, n, "UCX finds no way to a rank");
+        snprintf(error, n, "UCX cannot connect to a rank");
         wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
         ucx->link.crowded = ucx->crowded == meeting->size;
     }
