@@ -104,7 +104,7 @@ class PartitionSession:
 
         def work() -> Dict[str, Any]:
             if self._under_way:
-                raise TesseraError("runs are under way: wait for them first")
+                raise TesseraError("runs are in progress: wait for them first")
             self._start(inputs)
             return self._finish(places)
 
@@ -123,7 +123,7 @@ class PartitionSession:
 
         def work() -> List[Any]:
             if not self._under_way:
-                raise TesseraError("no run is under way: call start first")
+                raise TesseraError("no run is in progress: call start first")
             try:
                 names, places = self._check_outputs(output_names, out)
             except BaseException:

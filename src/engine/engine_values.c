@@ -393,7 +393,7 @@ tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, 
                             tsr__gpu_holds(engine, v));
     if (code == 0)
         return TSR_OK;
-    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied on the GPU");
+    *failed = engine->api->CreateStatus(ORT_FAIL, "the tensor could not be copied to the GPU");
     return TSR_ENGINE;
 }
 
@@ -412,6 +412,6 @@ tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat,
         tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &tensor);
     if (st != TSR_OK || tsr__gpu_fetch(seat, tensor->data, data, tensor->bytes) == 0)
         return st;
-    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied from the GPU");
+    *failed = engine->api->CreateStatus(ORT_FAIL, "the tensor could not be copied from the GPU");
     return TSR_ENGINE;
 }

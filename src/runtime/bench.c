@@ -59,7 +59,8 @@ static tsr_status failed(const struct bench *bench, const struct comm_trouble *w
 {
     struct place at = PLACE_NONE;
     at.rank = why->rank;
-    tsr__diag(bench->session, DIAG_rank_failed, &at, "see what that rank says", "%s", why->text);
+    tsr__diag(bench->session, DIAG_rank_failed, &at, "see the messages of that rank", "%s",
+              why->text);
     if (why->status == TSR_OK)
         return TSR_PEER;
     return why->status;

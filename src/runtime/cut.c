@@ -44,8 +44,9 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
     int64_t dims[RUN_MAX_RANK];
     struct tensor *to;
     if (!has_pieces(port->kept, tensor) || tensor->rank > RUN_MAX_RANK)
-        return refuse(pieces->session, port->name, "give the shape that the model has",
-                      "is no tensor that can be cut as the partition wants it");
+        return refuse(pieces->session, port->name,
+                      "give a tensor of the shape that the model declares",
+                      "not a tensor that can be sharded as the partition requires");
     struct tile_piece *all = whole_piece(arena, tensor);
     struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
     if (arena->failed)
@@ -53,9 +54,9 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
     // Memory was had, so NULL means that the layout does not fit this shape.
     if (!all || !piece)
         return refuse(pieces->session, port->name,
-                      "give it more elements (--shape, where inputs are random), or partition the "
-                      "model for fewer devices",
-                      "a dimension has fewer elements than it has shards");
+                      "use a larger shape (--shape for random inputs), or partition the model for "
+                      "fewer devices",
+                      "a dimension has fewer elements than shards");
     for (int axis = 0; axis < tensor->rank; axis++)
         dims[axis] = piece->dims[axis].size;
     tsr_status st =
@@ -146,7 +147,7 @@ static tsr_status differ(tsr_session *session, const char *name)
     struct place at = PLACE_NONE;
     at.value = str_of(name);
     tsr__diag(session, DIAG_pieces_differ, &at, "partition the model again",
-              "the pieces that ranks give of this output do not fit together");
+              "the shards of this output that the ranks returned do not fit together");
     return TSR_MALFORMED;
 }
 

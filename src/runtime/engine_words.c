@@ -53,19 +53,20 @@ static bool no_memory(const char *text)
 // may take of it. The text lives in the rank's arena; the finding copies it.
 static const char *memory_hint(struct rank *rank)
 {
-    static const char usual[] = "more memory for that rank, or more ranks";
+    static const char usual[] = "give that rank more memory, or use more ranks";
     int64_t available = 0, all = 0;
     if (!rank->seat || tsr__seat_enter(rank->seat) != 0 ||
         tsr__seat_free_memory(rank->seat, &available, &all) != 0)
         return usual;
     double gib = (double)((int64_t)1 << 30);
     long long limit_mib = (long long)(rank->memory_limit >> 20);
-    struct str text = tsr__arena_printf(
-        &rank->arena,
-        "%.*s has %.1f GiB free of %.1f GiB, and this rank may take %lld MiB of it; `tessera plan "
-        "--memory %lldMiB` cuts the model so that no rank needs more, or says how much it needs",
-        STR_ARG(tsr__device_mapped(rank->device, rank->options)), (double)available / gib,
-        (double)all / gib, limit_mib, limit_mib);
+    struct str text =
+        tsr__arena_printf(&rank->arena,
+                          "%.*s has %.1f GiB free of %.1f GiB, and this rank may use %lld MiB of "
+                          "it; `tessera plan --memory %lldMiB` shards the model within that limit, "
+                          "or reports the memory that is needed",
+                          STR_ARG(tsr__device_mapped(rank->device, rank->options)),
+                          (double)available / gib, (double)all / gib, limit_mib, limit_mib);
     if (!text.p)
         return usual;
     return text.p;
@@ -115,14 +116,14 @@ static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t know
 {
     struct place at = tsr__rank_place(rank);
     const char *because = ", because of ", *why = tsr_model_metadata(model, "ai.tessera.opset");
-    const char *hint = "a newer ONNX Runtime, or let `tessera partition` write the model for the "
-                       "lowest operator set that means the same";
+    const char *hint = "use a newer ONNX Runtime, or let `tessera partition` write the model for "
+                       "the lowest equivalent operator set";
     if (tsr_model_metadata(model, "ai.tessera.plan")) // it was partitioned
-        hint = "a newer ONNX Runtime, or a model exported for an older operator set";
+        hint = "use a newer ONNX Runtime, or a model exported for an older operator set";
     if (!why)
         because = why = "";
     tsr__diag(rank->session, DIAG_engine_opset, &at, hint,
-              "ONNX Runtime %s knows operator set %lld of ai.onnx at most, and this file needs "
+              "ONNX Runtime %s supports operator set %lld of ai.onnx at most, but this file needs "
               "%lld%s%s",
               rank->engine->version, (long long)known, (long long)own_opset(model), because, why);
 }
@@ -169,18 +170,18 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
     const char *words = rank->engine->api->GetErrorMessage(status);
     bool cut = rank->endpoint && strcmp(rank->provider, "CPU") != 0;
     if (cut && strstr(words, "Input names mismatch"))
-        return "the provider has dropped an input of one of its nodes; another sharding, or "
-               "--map-device NAME=CPU, goes around it";
+        return "the execution provider removed an input of one of its nodes; use another sharding, "
+               "or --map-device NAME=CPU";
     if (cut && strstr(words, "tensor(string)"))
-        return "texts cannot travel between GPUs: put their rank on the CPU, with --map-device "
-               "NAME=CPU";
+        return "strings cannot be transferred between GPUs: run their rank on the CPU with "
+               "--map-device NAME=CPU";
     if (cut && strstr(words, "not acyclic"))
-        return "the provider has put nodes on both sides of a communication together; another "
-               "sharding, or --map-device NAME=CPU, goes around it";
+        return "the execution provider fused nodes before and after a communication; use another "
+               "sharding, or --map-device NAME=CPU";
     if (strstr(words, "external tensors"))
-        return "ONNX Runtime wants small constants inside the model file, as a partition has them: "
-               "save it with onnx.save(..., save_as_external_data=True, size_threshold=1024)";
-    return "a newer ONNX Runtime may know the operator, type or version; custom operators are "
+        return "ONNX Runtime needs small constants inside of the model file: save the model with "
+               "onnx.save(..., save_as_external_data=True, size_threshold=1024)";
+    return "a newer ONNX Runtime may support the operator, type or version; custom operators are "
            "given with --ort-ops";
 }
 
@@ -233,7 +234,7 @@ static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
     if (!at.op.n)
         return tsr__engine_says(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     tsr__diag(rank->session, DIAG_engine_failed, &at,
-              "give inputs whose sizes and values fit this node, or mend the model",
+              "give inputs whose shapes and values fit this node, or correct the model",
               "ONNX Runtime failed: %s", message);
     rank->engine->api->ReleaseStatus(status);
     return TSR_INVALID;

@@ -55,7 +55,7 @@ tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options)
         session, DIAG_transport_absent, NULL,
         "run them as threads (--transport threads), or start them from a process that "
         "has not used a GPU itself",
-        "ranks cannot be children of a process that has used a GPU");
+        "ranks cannot be child processes of a process that has used a GPU");
 }
 
 // ---- a place -----------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ static tsr_status no_place(struct rank *rank, const struct comm_trouble *why)
     // A whole model has no endpoint, and so no rank in the finding.
     at.rank = rank->endpoint ? rank->endpoint->rank : -1;
     tsr__diag(rank->session, DIAG_provider_absent, &at,
-              "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU lets the CPU "
-              "stand in",
+              "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU uses the CPU "
+              "instead",
               "%s", why->text);
     return TSR_ENGINE;
 }

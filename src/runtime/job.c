@@ -116,7 +116,7 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
     if (job->process != getpid())
         return opened_before_fork(job);
     if (job->runs_started - job->runs_collected == RUN_SLOTS)
-        return wrong_order(job, "too many runs are under way");
+        return wrong_order(job, "too many runs are in progress");
     return remember(job, job->kind->start(job, inputs, form));
 }
 
@@ -130,7 +130,7 @@ static tsr_status nothing_under_way(tsr_job *job)
     tsr_status st = job->kind->verdict(job);
     if (st != TSR_OK)
         return st;
-    return wrong_order(job, "no run is under way");
+    return wrong_order(job, "no run is in progress");
 }
 
 // Places on a GPU for outputs can be filled by a rank of this process that has the whole output.
@@ -202,14 +202,15 @@ tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *out
 tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present)
 {
     if (job->runs_started)
-        return wrong_order(job, "states are named before the first run");
+        return wrong_order(job, "states must be set before the first run");
     tsr_status st = remember(job, job->kind->add_state(job, past, present));
     if (st != TSR_INVALID)
         return st;
     struct place at = PLACE_NONE;
     at.value = str_of(past);
-    tsr__diag(job->session, DIAG_input_unknown, &at, "an input, then the output that follows it",
-              "no rank has this input together with the output '%s'", present);
+    tsr__diag(job->session, DIAG_input_unknown, &at,
+              "name an input, then the output that becomes that input in the next run",
+              "no rank has both this input and the output '%s'", present);
     return TSR_INVALID;
 }
 
@@ -227,6 +228,7 @@ tsr_status tsr_job_trace(tsr_job *job)
 {
     if (!job->profiles)
         return tsr__run_refuse(job->session, DIAG_run_order, NULL,
-                               "open the job with the option trace", "this job is not traced");
+                               "open the job with the option `trace`",
+                               "this job was opened without tracing");
     return remember(job, job->kind->trace(job));
 }

@@ -34,7 +34,8 @@ static tsr_status give_up(struct children *children)
     children->child_set = NULL;
     // No child has an error to tell, but one of them did not answer.
     if (st == TSR_OK) {
-        tsr__diag(children->session, DIAG_rank_failed, NULL, NULL, "the ranks ended by themselves");
+        tsr__diag(children->session, DIAG_rank_failed, NULL, NULL,
+                  "the ranks exited without an error message");
         st = TSR_PEER;
     }
     return children->failed = st;
@@ -325,8 +326,8 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
     memset(children->results, 0, (size_t)ranks * sizeof *children->results);
     if (make_sockets(children))
         return TSR_OK;
-    tsr__diag(session, DIAG_rank_start, NULL, "a higher limit of open files",
-              "the ranks' processes cannot be talked to: %s", strerror(errno));
+    tsr__diag(session, DIAG_rank_start, NULL, "raise the limit of open files (ulimit -n)",
+              "cannot open a channel to the processes of the ranks: %s", strerror(errno));
     return children->failed = TSR_PEER;
 }
 

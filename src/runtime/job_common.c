@@ -63,7 +63,7 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     }
     if (endpoint->size != manifest->n_ranks) {
         char text[128];
-        snprintf(text, sizeof text, "a partition for %lld ranks started with %d",
+        snprintf(text, sizeof text, "the partition has %lld ranks, but %d were started",
                  (long long)manifest->n_ranks, endpoint->size);
         return tsr__run_refuse(job->session, DIAG_ranks_differ, folder,
                                "start as many ranks as the partition has", text);
@@ -105,11 +105,10 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
         struct place at = PLACE_NONE;
         at.value = str_of(inputs->at[i]->name);
         if (!has_input(&job->bundle.manifest, inputs->at[i]->name))
-            tsr__diag(
-                job->session, DIAG_input_unknown, &at,
-                near_input(&job->bundle.manifest, inputs->at[i]->name, hint, sizeof hint),
-                "no input of the cut model has this name: it is another model's, or a weight, "
-                "whose value was fixed when the model was cut");
+            tsr__diag(job->session, DIAG_input_unknown, &at,
+                      near_input(&job->bundle.manifest, inputs->at[i]->name, hint, sizeof hint),
+                      "the partition has no input of this name: the tensor is for another model, "
+                      "or is a weight whose value was fixed when the model was partitioned");
     }
 }
 

@@ -166,7 +166,7 @@ static tsr_status start_threads(tsr_job *job)
     // need nothing, because the job has failed for all.
     if (!created) {
         struct endpoint *endpoint = tsr__threads_endpoint(job->thread_transport, job->n_threads);
-        tsr__comm_fail(endpoint, TSR_PEER, "a rank's thread could not be started");
+        tsr__comm_fail(endpoint, TSR_PEER, "the thread of a rank could not be started");
         tsr__comm_close(endpoint);
     }
     wait_for(job, 0);
@@ -241,8 +241,8 @@ static void note_unshared_packing(const tsr_job *job)
             continue;
         struct place at = tsr__rank_place(rank);
         tsr__diag(job->session, DIAG_packed_unshared, &at, NULL,
-                  "a kernel of this model cannot share its packed weights: "
-                  "each rank packs its own copy");
+                  "a kernel of this model cannot share packed weights between ranks, so each rank "
+                  "has its own copy");
         return;
     }
 }

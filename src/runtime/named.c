@@ -126,22 +126,24 @@ static tsr_status check_type_and_shape(tsr_session *session, const struct manife
     if (tensor->rank < 0 || !port->type || !type)
         return TSR_OK;
     if (strcmp(port->type, type) != 0) {
-        snprintf(text, sizeof text, "is %s, the model wants %.64s", type, port->type);
-        return refuse_port(session, DIAG_input_mismatch, port->name, "convert it first", text);
+        snprintf(text, sizeof text, "is %s, the model expects %.64s", type, port->type);
+        return refuse_port(session, DIAG_input_mismatch, port->name, "convert the tensor first",
+                           text);
     }
     if (port->rank <= 0)
         return TSR_OK; // no shape declared looks like rank 0
     bool fits = tensor->rank == port->rank;
-    snprintf(text, sizeof text, "has %d dimensions, the model wants %d", tensor->rank, port->rank);
+    snprintf(text, sizeof text, "has %d dimensions, the model expects %d", tensor->rank,
+             port->rank);
     for (int d = 0; fits && d < port->rank; d++) {
         fits = port->dims[d].value < 0 || port->dims[d].value == tensor->dims[d];
-        snprintf(text, sizeof text, "dimension %d is %lld, the model wants %lld", d,
+        snprintf(text, sizeof text, "dimension %d is %lld, the model expects %lld", d,
                  (long long)tensor->dims[d], (long long)port->dims[d].value);
     }
     if (fits)
         return TSR_OK;
     return refuse_port(session, DIAG_input_mismatch, port->name,
-                       "give the shape that the model has", text);
+                       "give a tensor of the shape that the model declares", text);
 }
 
 // Inputs that no rank reads need not be given.
@@ -160,7 +162,8 @@ tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *sessi
         int64_t at = tsr_tensors_find(inputs, port->name);
         if (at < 0 && is_needed(manifest, port->name, needed))
             return refuse_port(session, DIAG_input_missing, port->name,
-                               "name it in the set of inputs", "no tensor is given for this input");
+                               "add a tensor of this name to the inputs",
+                               "no tensor was given for this input");
         if (at < 0)
             continue;
         tsr_status st = check_type_and_shape(session, port, inputs->at[at]);

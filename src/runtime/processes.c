@@ -21,7 +21,7 @@ tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
         most = RANKS_HERE;
     if (most < 0 || manifest->n_ranks <= most)
         return TSR_OK;
-    snprintf(text, sizeof text, "the partition has %lld ranks, and this host starts at most %lld",
+    snprintf(text, sizeof text, "the partition has %lld ranks; this host starts at most %lld",
              (long long)manifest->n_ranks, (long long)most);
     snprintf(remedy, sizeof remedy,
              "if you trust the folder, run it with --ranks %lld, or on several hosts",

@@ -186,8 +186,8 @@ static tsr_status absent(struct rank *rank, struct str name, const char *list, c
     // CUDA, say.
     tsr__diag(
         rank->session, DIAG_provider_absent, &at,
-        "let another device stand in: --map-device NAME=CPU, or use an ONNX Runtime that has it",
-        "the device is " STR_FMT "; ONNX Runtime %s has %s%s%s", STR_ARG(name),
+        "use another device with --map-device NAME=CPU, or an ONNX Runtime with this provider",
+        "no execution provider for device " STR_FMT "; ONNX Runtime %s has %s%s%s", STR_ARG(name),
         rank->engine->version, list, *why ? ": " : "", why);
     return TSR_ENGINE;
 }

@@ -38,7 +38,7 @@ static tsr_status refuse_input(struct rank *rank, tsr_session *session, size_t i
 // Formats type and form for messages: "a sequence of float".
 static const char *kind_text(char *out, size_t cap, const struct wanted *kind)
 {
-    const char *optional = "", *sequence = "", *type = "what is not a tensor";
+    const char *optional = "", *sequence = "", *type = "not a tensor";
     if (kind->optional)
         optional = "an optional ";
     if (kind->sequence)
@@ -60,8 +60,8 @@ static bool kind_fits(const struct wanted *given, const struct wanted *wanted)
 
 static tsr_status refuse_shape(struct rank *rank, tsr_session *session, size_t i, const char *text)
 {
-    return refuse_input(rank, session, i, DIAG_input_mismatch, "give the shape that the model has",
-                        text);
+    return refuse_input(rank, session, i, DIAG_input_mismatch,
+                        "give a tensor of the shape that the model declares", text);
 }
 
 // Dimensions that the model leaves open (-1) accept any size. named.c checks that dimensions with
@@ -74,7 +74,7 @@ static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
     if (wanted->rank == 0)
         return TSR_OK; // no shape declared looks like rank 0
     if (wanted->rank != (size_t)tensor->rank) {
-        snprintf(text, sizeof text, "has %d dimensions, the model wants %zu", tensor->rank,
+        snprintf(text, sizeof text, "has %d dimensions, the model expects %zu", tensor->rank,
                  wanted->rank);
         return refuse_shape(rank, session, i, text);
     }
@@ -83,7 +83,7 @@ static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
     for (size_t d = 0; d < wanted->rank; d++) {
         if (wanted->dims[d] < 0 || wanted->dims[d] == tensor->dims[d])
             continue;
-        snprintf(text, sizeof text, "dimension %zu is %lld, the model wants %lld", d,
+        snprintf(text, sizeof text, "dimension %zu is %lld, the model expects %lld", d,
                  (long long)tensor->dims[d], (long long)wanted->dims[d]);
         return refuse_shape(rank, session, i, text);
     }
@@ -98,10 +98,11 @@ static tsr_status check_input(struct rank *rank, tsr_session *session, size_t i,
                            .optional = tensor->rank < 0 && !tensor->sequence,
                            .type = (int)tensor->type};
     if (!kind_fits(&given, &rank->wanted[i])) {
-        snprintf(text, sizeof text, "is %s, the model wants %s",
+        snprintf(text, sizeof text, "is %s, the model expects %s",
                  kind_text(have, sizeof have, &given),
                  kind_text(want, sizeof want, &rank->wanted[i]));
-        return refuse_input(rank, session, i, DIAG_input_mismatch, "convert it first", text);
+        return refuse_input(rank, session, i, DIAG_input_mismatch, "convert the tensor first",
+                            text);
     }
     if (given.optional || given.sequence)
         return TSR_OK;
@@ -119,11 +120,11 @@ static bool is_state(const struct rank *rank, size_t input)
 
 static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t i)
 {
-    const char *hint = "name it in the set of inputs";
+    const char *hint = "add a tensor of this name to the inputs";
     if (is_state(rank, i))
-        hint = "the first run has to be given its state";
+        hint = "this input is a state: give its tensor in the first run";
     return refuse_input(rank, session, i, DIAG_input_missing, hint,
-                        "no tensor is given for this input");
+                        "no tensor was given for this input");
 }
 
 // States are one buffer each (tsr_run_options). On a GPU the binding says where outputs are; there
@@ -149,7 +150,8 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
     if (rank->on_gpu)
         info = rank->on_gpu;
     if (tsr__seat_enter(rank->seat) != 0 || tsr__seat_wait(rank->seat, NULL) != 0)
-        return rank->engine->api->CreateStatus(ORT_FAIL, "the GPU's default stream has failed");
+        return rank->engine->api->CreateStatus(ORT_FAIL,
+                                               "the default stream of the GPU has failed");
     return tsr__engine_device_value(rank->engine, info, tensor, out);
 }
 
@@ -180,8 +182,9 @@ static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
     }
     if (*out)
         return TSR_OK;
-    (void)refuse_input(rank, session, i, DIAG_tensor_kind, "run this model elsewhere",
-                       "ONNX Runtime cannot be given an optional without a value");
+    (void)refuse_input(rank, session, i, DIAG_tensor_kind,
+                       "give the optional input a value, or remove the input from the model",
+                       "ONNX Runtime does not accept an optional input without a value");
     return TSR_ENGINE;
 }
 
@@ -261,8 +264,8 @@ static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
     rank->failed_by_peer = true;
     at.rank = why->rank;
     tsr__diag(rank->session, DIAG_rank_failed, &at,
-              "see what that rank says; a partition runs with all of its ranks or not at all", "%s",
-              why->text);
+              "see the messages of that rank; a partition runs with all of its ranks or not at all",
+              "%s", why->text);
     if (why->status == TSR_OK)
         return TSR_PEER;
     return why->status;
@@ -474,16 +477,17 @@ static tsr_status fill_place(struct rank *rank, OrtValue *value, const struct te
     struct place at = tsr__rank_place(rank);
     at.value = str_of(place->name);
     if (!rank->seat || rank->card != place->device - 1) {
-        tsr__diag(
-            session, DIAG_tensor_kind, &at, "give a tensor on the GPU of the rank that makes it",
-            "the place of this output lies on GPU %d, where its rank is not", place->device - 1);
+        tsr__diag(session, DIAG_tensor_kind, &at,
+                  "give a tensor on the GPU of the rank that computes this output",
+                  "the tensor for this output is on GPU %d, but the rank that computes it is not",
+                  place->device - 1);
         return TSR_UNSUPPORTED;
     }
     tsr_status st = tsr__engine_fill(rank->engine, rank->seat, value, place, failed);
     if (st == TSR_INVALID)
-        tsr__diag(session, DIAG_tensor_kind, &at, "give a tensor of the output's type and sizes",
-                  "the place of this output, on GPU %d, has another type or other sizes",
-                  place->device - 1);
+        tsr__diag(
+            session, DIAG_tensor_kind, &at, "give a tensor of the type and shape of the output",
+            "the tensor for this output, on GPU %d, has another type or shape", place->device - 1);
     return st;
 }
 
@@ -511,8 +515,9 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
                   engine->api->GetErrorMessage(failed));
         engine->api->ReleaseStatus(failed);
     } else if (st == TSR_ENGINE && !place) {
-        tsr__diag(session, DIAG_tensor_kind, &at, TSR_NO_TENSOR_HINT,
-                  "this output is no tensor of at most 64 dimensions and no sequence of tensors");
+        tsr__diag(
+            session, DIAG_tensor_kind, &at, TSR_NO_TENSOR_HINT,
+            "this output is neither a tensor of at most 64 dimensions nor a sequence of tensors");
         st = TSR_UNSUPPORTED;
     }
     return st;

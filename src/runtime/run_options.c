@@ -31,7 +31,7 @@ static tsr_status check_place(tsr_session *session, const tsr_run_options *optio
     if (!tsr_launcher(&rank, &ranks, &family) || (rank == options->rank && ranks == options->ranks))
         return TSR_OK;
     tsr__diag(session, DIAG_run_options, NULL,
-              "leave the option out, or start it without the launcher",
+              "omit the option, or start the command without the launcher",
               "the options request rank %d of %d, but the launcher (%s) set rank %d of %d",
               options->rank, options->ranks, family, rank, ranks);
     return TSR_USAGE;
@@ -58,27 +58,28 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     if (st != TSR_OK)
         return st;
     if (out->in_flight < 0 || out->in_flight > RUN_SLOTS) {
-        tsr__diag(session, DIAG_run_options, NULL, "1 to 16 runs may be under way at a time",
-                  "options of the run are out of range");
+        tsr__diag(session, DIAG_run_options, NULL, "use 1 to 16 concurrent runs",
+                  "the number of concurrent runs is out of range");
         return TSR_USAGE;
     }
     if (out->optimize < 0 || out->optimize > 4 || out->threads < 0 || out->timeout_s < 0) {
-        tsr__diag(session, DIAG_run_options, NULL,
-                  "levels are 0 to 3; threads and seconds are not negative",
-                  "options of the run are out of range");
+        tsr__diag(
+            session, DIAG_run_options, NULL,
+            "optimization levels are 0 to 3; numbers of threads and seconds must not be negative",
+            "an option of the run is out of range");
         return TSR_USAGE;
     }
     tsr_status place = check_place(session, out);
     if (place != TSR_OK)
         return place;
     if (out->port < 0 || out->port > 65535) {
-        tsr__diag(session, DIAG_run_options, NULL, "1 to 65535; 0: the default", "%d is no port",
-                  out->port);
+        tsr__diag(session, DIAG_run_options, NULL, "use 1 to 65535, or 0 for the default",
+                  "%d is not a valid port", out->port);
         return TSR_USAGE;
     }
     if ((unsigned)out->gpu_transport >= WAY_COUNT) {
-        tsr__diag(session, DIAG_run_options, NULL, "auto, own, nccl or host",
-                  "there is no GPU transport %d", (int)out->gpu_transport);
+        tsr__diag(session, DIAG_run_options, NULL, "use auto, own, nccl or host",
+                  "unknown GPU transport %d", (int)out->gpu_transport);
         return TSR_USAGE;
     }
     return TSR_OK;

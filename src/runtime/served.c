@@ -137,11 +137,11 @@ static tsr_status start_program(struct served *served, const struct served_start
     tsr_session *session = served->session;
     if (!find_program(program, sizeof program))
         return cannot_start(session,
-                            "put it beside Tessera's library, where it was installed from; or "
+                            "copy it from the installation to the folder of Tessera's library, or "
                             "use threads instead of shm",
-                            "it is not beside the library");
+                            "it is not in the folder of Tessera's library");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-        return cannot_start(session, "a higher limit of open files", strerror(errno));
+        return cannot_start(session, "raise the limit of open files (ulimit -n)", strerror(errno));
     served->socket = ends[0];
     int theirs = ends[1];
     if (theirs == SERVED_SOCKET) {
@@ -149,13 +149,13 @@ static tsr_status start_program(struct served *served, const struct served_start
         close(ends[1]);
     }
     if (theirs < 0)
-        return cannot_start(session, "a higher limit of open files", strerror(errno));
+        return cannot_start(session, "raise the limit of open files (ulimit -n)", strerror(errno));
     int error = spawn_program(program, start, theirs, &served->pid);
     close(theirs);
     if (error == 0)
         return TSR_OK;
     served->pid = 0;
-    return cannot_start(session, "a higher limit of processes", strerror(error));
+    return cannot_start(session, "raise the limit of processes (ulimit -u)", strerror(error));
 }
 
 // ---- waiting -----------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ static void look(struct served *served)
     if (WIFSIGNALED(status))
         snprintf(served->how, sizeof served->how, "was killed by signal %d", WTERMSIG(status));
     else
-        snprintf(served->how, sizeof served->how, "ended by itself");
+        snprintf(served->how, sizeof served->how, "exited");
 }
 
 static tsr_status gone(struct served *served, const char *how)
 {
-    tsr__diag(served->session, DIAG_rank_failed, NULL, "the next run starts them anew",
-              "the process that has the ranks %s", how);
+    tsr__diag(served->session, DIAG_rank_failed, NULL, "the next run starts the process again",
+              "the process that runs the ranks %s", how);
     return TSR_PEER;
 }
 
@@ -210,7 +210,7 @@ static tsr_status next_note(struct served *served, struct note *note, int *fd)
     while (poll(&wait, 1, LOOK_MS) <= 0) {
         look(served);
         if (served->stopped_s > 0 && tsr__now_s() - served->stopped_s > COMM_STOPPED_S)
-            return gone(served, "gives no sign of life (stopped?)");
+            return gone(served, "does not respond (stopped?)");
     }
     if (tsr__note_receive(served->socket, note, fd))
         return TSR_OK;
@@ -232,7 +232,7 @@ static tsr_status take_answer(struct served *served, tsr_tensors *to)
     if (note.status == TSR_OK && !to && fd < 0)
         return TSR_OK;
     if (!tsr__message_open(fd, &message))
-        return gone(served, "gave an answer that cannot be read");
+        return gone(served, "sent an answer that cannot be read");
     if (note.status != TSR_OK) {
         (void)tsr__message_findings(&message, served->session, true);
         st = (tsr_status)note.status;

@@ -142,7 +142,7 @@ static tsr_status cannot_start(struct child_set *child_set, int rank)
     struct place at = PLACE_NONE;
     at.rank = rank;
     tsr__diag(child_set->session, DIAG_rank_start, &at,
-              "fewer ranks, or a higher limit of processes",
+              "use fewer ranks, or raise the limit of processes (ulimit -u)",
               "the process of rank %d could not be started: %s", rank, strerror(errno));
     tsr__shm_lost(child_set->job, rank, "could not be started", true);
     return TSR_PEER;
@@ -181,9 +181,9 @@ static void take_end(struct child *child, int status, double now)
         snprintf(child->how, sizeof child->how, "was killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     else if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
-        snprintf(child->how, sizeof child->how, "could not hand over its results");
+        snprintf(child->how, sizeof child->how, "could not return its results");
     else
-        snprintf(child->how, sizeof child->how, "ended by itself");
+        snprintf(child->how, sizeof child->how, "exited");
 }
 
 // How long a child has given no sign, in this process's own time.
@@ -204,7 +204,7 @@ static void hear(struct child_set *child_set, int rank, double step)
     if (child->silent_s <= limit + 1 ||
         child_set->failed_s > 0) // those who wait for it tell it better
         return;
-    snprintf(how, sizeof how, "gives no sign of life for %.0f s (stopped?)", child->silent_s);
+    snprintf(how, sizeof how, "has sent no heartbeat for %.0f s (stopped?)", child->silent_s);
     tsr__shm_lost(child_set->job, rank, how, true);
 }
 
@@ -315,8 +315,8 @@ static tsr_status verdict(struct child_set *child_set)
     struct place at = PLACE_NONE;
     at.rank = why.rank;
     tsr__diag(child_set->session, DIAG_rank_failed, &at,
-              "see what that rank says; a partition runs with all of its ranks or not at all", "%s",
-              why.text);
+              "see the messages of that rank; a partition runs with all of its ranks or not at all",
+              "%s", why.text);
     return why.status == TSR_NOMEM ? TSR_PEER : why.status;
 }
 
@@ -349,7 +349,7 @@ static tsr_status take(struct child_set *child_set)
             return st;
         struct place at = PLACE_NONE;
         at.rank = i;
-        tsr__diag(child_set->session, DIAG_rank_failed, &at, NULL, "rank %d handed over no results",
+        tsr__diag(child_set->session, DIAG_rank_failed, &at, NULL, "rank %d returned no results",
                   i);
         return TSR_PEER;
     }

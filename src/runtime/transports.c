@@ -32,18 +32,18 @@ static const struct transport_row {
     {.name = "shm",
      .starts_ranks = true,
      .need = A_STARTER,
-     .absent = "the transport shm starts processes, which this call does not",
-     .remedy = "tsr_run, tsr_bench and tsr_job_open start processes"},
+     .absent = "the transport shm starts processes, but this call does not support that",
+     .remedy = "use tsr_run, tsr_bench or tsr_job_open"},
     {.name = "mpi",
      .messages_only = true,
      .need = AN_MPI_LAUNCHER,
      .absent = "the transport mpi needs an MPI launcher",
-     .remedy = "mpirun -n N tessera run FOLDER"},
+     .remedy = "start it with mpirun -n N tessera run FOLDER"},
     {.name = "ucx",
      .ucx = true,
      .need = A_STARTER,
-     .absent = "the transport ucx needs to know which rank this process is",
-     .remedy = "torchrun, srun or tessera launch tell it; or give --hosts a,b --rank K"},
+     .absent = "the transport ucx needs the rank of this process",
+     .remedy = "start it with torchrun, srun or tessera launch, or give --hosts a,b --rank K"},
 };
 static const struct transport_row whatever_fits = {.name = NULL};
 
@@ -142,9 +142,8 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
         return TSR_OK;
     }
     if (!row)
-        return tsr__run_refuse(session, DIAG_transport_absent, NULL,
-                               "transports are: threads, shm, mpi, ucx",
-                               "this transport does not exist here");
+        return tsr__run_refuse(session, DIAG_transport_absent, NULL, "use threads, shm, mpi or ucx",
+                               "unknown transport");
     enum starter starter = starter_of(options, &family);
     if (!has_need(row->need, starter))
         return tsr__run_refuse(session, DIAG_transport_absent, NULL, row->remedy, row->absent);
@@ -209,14 +208,14 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
                              .group = group,
                              .n_group = endpoint->size,
                              .op = "partition",
-                             .node = "rank 0 cuts the model"};
+                             .node = "rank 0 partitions the model"};
     tsr_status st = tsr__comm_broadcast(endpoint, &call, 0, text, bytes, &why);
     tsr__arena_free(&arena);
     if (st == TSR_OK)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    tsr__diag(session, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
+    tsr__diag(session, DIAG_rank_failed, &at, "see the messages of that rank", "%s", why.text);
     if (why.status == TSR_OK)
         return TSR_PEER;
     return why.status;

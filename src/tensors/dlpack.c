@@ -82,8 +82,8 @@ static tsr_status refuse(tsr_tensors *tensors, const char *name, const char *wha
 {
     struct place at = PLACE_NONE;
     at.value = str_of(name);
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give it as a contiguous array of the host",
-              "a tensor of another library cannot be taken: %s", what);
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give a contiguous array in host memory",
+              "the DLPack tensor cannot be used: %s", what);
     return TSR_UNSUPPORTED;
 }
 
@@ -105,11 +105,11 @@ tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void 
     bool on_gpu = tensor->device_type == DL_CUDA;
     tsr_dtype type = type_of(&tensor->type);
     if (!on_gpu && tensor->device_type != DL_CPU && tensor->device_type != DL_CUDA_HOST)
-        return refuse(tensors, name, "it is neither on the host nor on a GPU of CUDA's");
+        return refuse(tensors, name, "it is neither in host memory nor on a CUDA GPU");
     if (on_gpu && (tensor->device_id < 0 || tensor->device_id >= TENSOR_MAX_CARD))
-        return refuse(tensors, name, "there is no such GPU");
+        return refuse(tensors, name, "its GPU number is invalid");
     if (type == TSR_UNDEFINED)
-        return refuse(tensors, name, "its elements are of no type that is known here");
+        return refuse(tensors, name, "its element type is not supported");
     if (tensor->ndim < 0 || tensor->ndim > RUN_MAX_RANK || !contiguous(tensor))
         return refuse(tensors, name, "it is not contiguous");
     struct foreign foreign = {
@@ -149,7 +149,7 @@ tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **ou
         struct place at = PLACE_NONE;
         at.value = str_of(tensor->name);
         tsr__diag(tensors->session, DIAG_tensor_kind, &at, NULL,
-                  "DLPack has no tensors of elements of %s", tsr_dtype_name(tensor->type));
+                  "DLPack does not support elements of type %s", tsr_dtype_name(tensor->type));
         return TSR_UNSUPPORTED;
     }
     size_t head =

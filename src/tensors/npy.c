@@ -245,7 +245,7 @@ static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)i * npy->unit;
         if (!read_text(npy, data + at, chars + at, &texts[i])) {
-            st = bad_file(tensors, file, name, "a text holds what is no character");
+            st = bad_file(tensors, file, name, "a string contains an invalid character");
             goto free_arena;
         }
     }
@@ -260,28 +260,28 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
     struct npy h = {0};
     struct str head, data;
     if (!split(bytes, &head, &data))
-        return bad_file(tensors, file, name, "this is not an .npy file");
+        return bad_file(tensors, file, name, "not an .npy file");
     bool known = read_descr(head, &h);
     if (!known && h.object)
-        return bad_file(tensors, file, name,
-                        "an array of Python objects is not read; make texts plain with "
-                        "array.astype('U')");
+        return bad_file(
+            tensors, file, name,
+            "arrays of Python objects are not supported; convert strings with array.astype('U')");
     if (!known)
         return bad_file(tensors, file, name,
-                        "elements of this type are not read: plain numbers, booleans and texts "
-                        "only");
+                        "the element type is not supported; use numbers, booleans or strings");
     if (!read_order(head, &h) || !read_shape(head, &h))
-        return bad_file(tensors, file, name, "the head of the .npy file is damaged");
+        return bad_file(tensors, file, name, "the header of the .npy file is corrupt");
     size_t unit = h.unit, bytes_needed = unit;
     int64_t n = 1;
     for (int axis = 0; axis < h.rank; axis++) // before anything is allocated on the file's word
         if (!mul_ok(n, h.dims[axis], &n) ||
             __builtin_mul_overflow(bytes_needed, (size_t)h.dims[axis], &bytes_needed))
-            return bad_file(tensors, file, name, "a shape that no tensor has");
+            return bad_file(tensors, file, name, "the shape is too large");
     if (unit == 0 && n > MAX_TEXT)
-        return bad_file(tensors, file, name, "a shape that no tensor has");
+        return bad_file(tensors, file, name, "the shape is too large");
     if (data.n < bytes_needed)
-        return bad_file(tensors, file, name, "the file is shorter than its shape says");
+        return bad_file(tensors, file, name,
+                        "the file is truncated: it is shorter than its shape requires");
     if (h.type == TSR_STRING)
         return read_texts(tensors, name, file, &h, data.p, n);
     struct tensor *x;

@@ -190,9 +190,10 @@ static tsr_status read_member(tsr_tensors *tensors, const char *file, const stru
     if (member->method == 0 && member->size == member->packed)
         return crc_of(0, bytes.p, bytes.n) == member->crc
                    ? tsr__npy_read(tensors, name, file, bytes)
-                   : damaged(tensors->session, file, name, "the checksum of a member is wrong");
+                   : damaged(tensors->session, file, name, "the checksum of an entry is wrong");
     if (member->method == 0 || member->size / MAX_RATIO > member->packed)
-        return damaged(tensors->session, file, name, "sizes in the archive contradict each other");
+        return damaged(tensors->session, file, name,
+                       "the sizes in the archive contradict each other");
     char *buffer = tsr__alloc(tensors->session, (size_t)member->size + 1);
     if (!buffer)
         return TSR_NOMEM;
@@ -201,7 +202,8 @@ static tsr_status read_member(tsr_tensors *tensors, const char *file, const stru
         crc_of(0, buffer, (size_t)member->size) == member->crc)
         st = tsr__npy_read(tensors, name, file, (struct str){buffer, (size_t)member->size});
     else
-        st = damaged(tensors->session, file, name, "a member of the archive cannot be unpacked");
+        st =
+            damaged(tensors->session, file, name, "an entry of the archive cannot be decompressed");
     tsr__free(tensors->session, buffer, (size_t)member->size + 1);
     return st;
 }
@@ -219,7 +221,7 @@ static tsr_status read_directory(struct directory *directory, struct arena *aren
 {
     uint64_t at = 0, n = 0;
     if (!find_directory(directory->archive, &at, &n) || n > MAX_MEMBERS)
-        return damaged(directory->session, directory->file, STR(""), "this is not an .npz file");
+        return damaged(directory->session, directory->file, STR(""), "not an .npz file");
     directory->members = ARENA_ARRAY(arena, struct member, (size_t)n + 1);
     if (!directory->members)
         return TSR_NOMEM;
@@ -227,12 +229,12 @@ static tsr_status read_directory(struct directory *directory, struct arena *aren
         struct member *member = &directory->members[directory->n++];
         if (!read_entry(directory->archive, &at, member))
             return damaged(directory->session, directory->file, STR(""),
-                           "the directory of the archive is damaged");
+                           "the directory of the archive is corrupt");
         if (!find_bytes(directory->archive, member) ||
             (member->method != 0 && member->method != 8) || member->flags & 1)
             return damaged(directory->session, directory->file, tensor_name(member),
-                           "a member of the archive is damaged, encrypted or packed in an "
-                           "unknown way");
+                           "an entry of the archive is corrupt, encrypted or compressed with an "
+                           "unknown method");
     }
     return TSR_OK;
 }
@@ -275,7 +277,7 @@ static tsr_status refuse_overlapping(const struct directory *directory, struct a
         const struct str *before = &order[i - 1]->bytes;
         if (directory->archive.p + order[i]->at < before->p + before->n)
             return damaged(directory->session, directory->file, tensor_name(order[i]),
-                           "members of the archive overlap");
+                           "entries of the archive overlap");
     }
     return TSR_OK;
 }
@@ -438,7 +440,8 @@ static void note_raw(const tsr_tensors *tensors, const struct tensor *x)
     struct place at = PLACE_NONE;
     at.value = str_of(x->name);
     if (x->type != TSR_STRING && !tsr__npy_has(x->type))
-        tsr__diag(tensors->session, DIAG_tensor_raw, &at, NULL, "%s is written as raw bits",
+        tsr__diag(tensors->session, DIAG_tensor_raw, &at, NULL,
+                  "numpy has no type %s; its bits are written as unsigned integers",
                   tsr_dtype_name(x->type));
 }
 

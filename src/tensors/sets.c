@@ -17,7 +17,7 @@ static tsr_status bad_set(tsr_session *session, const char *set, struct str valu
     at.file = str_of(set);
     at.value = value;
     tsr__diag(session, DIAG_tensor_set, &at,
-              "a set is FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
+              "use FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
               "random[:SEED][,name:1x3x224x224,...][,batch=2,...][,*=64]",
               "%s", what);
     return TSR_INVALID;
@@ -25,7 +25,7 @@ static tsr_status bad_set(tsr_session *session, const char *set, struct str valu
 
 static tsr_status absent_set(tsr_session *session, const char *set)
 {
-    (void)bad_set(session, set, STR(""), "there is no such set of tensors");
+    (void)bad_set(session, set, STR(""), "no such file or folder of tensors");
     return TSR_IO;
 }
 
@@ -79,8 +79,9 @@ static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct 
     struct str name = str_of(slash ? slash + 1 : file);
     name.n -= 4; // ".npy"
     if (ports->n > 1)
-        return bad_set(tensors->session, file, STR(""),
-                       "one .npy for a model with several; give an .npz");
+        return bad_set(
+            tensors->session, file, STR(""),
+            "an .npy file has one tensor, but the model needs several; use an .npz file");
     if (ports->n == 1)
         name = str_of(tsr_value_name(ports->at[0]));
     struct mapped map;
@@ -148,7 +149,7 @@ static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *na
         return st;
     struct place at = PLACE_NONE; // what was found so far speaks of bytes, not of the file
     at.file = str_of(file);
-    tsr__diag(tensors->session, DIAG_tensor_file, &at, NULL, "the tensor of '%s' cannot be read",
+    tsr__diag(tensors->session, DIAG_tensor_file, &at, NULL, "the tensor for '%s' cannot be read",
               name);
     return TSR_MALFORMED;
 }
@@ -169,8 +170,9 @@ static tsr_status load_port(tsr_tensors *tensors, const char *file, const tsr_va
     struct place at = PLACE_NONE;
     at.file = str_of(file);
     at.value = str_of(tsr_value_name(value));
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "run this model elsewhere",
-              "this input is no tensor and no sequence of tensors");
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at,
+              "use a model whose inputs are tensors or sequences of tensors",
+              "this input is neither a tensor nor a sequence of tensors");
     return TSR_ENGINE;
 }
 
@@ -199,7 +201,8 @@ static tsr_status load_single(tsr_tensors *tensors, const char *file, const stru
     snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".pb")), base);
     if (ports->n > 1)
         return bad_set(tensors->session, file, STR(""),
-                       "one .pb for a model with several inputs; give a folder or an .npz");
+                       "a .pb file has one tensor, but the model has several inputs; use a folder "
+                       "or an .npz file");
     if (ports->n == 1)
         return load_port(tensors, file, ports->at[0], false);
     return load_pb(tensors, file, name, -1, TSR_UNDEFINED);
@@ -487,10 +490,10 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     struct str name = tsr__value_str(value);
     const struct str *shape = tsr__map_get(&given->shapes, name);
     if (shape && !read_shape(*shape, &rank, dims))
-        return bad_set(tensors->session, set, name, "this shape cannot be read");
+        return bad_set(tensors->session, set, name, "invalid shape; write it as 1x3x224x224");
     if (rank < 0 || rank > MAX_RANK)
         return bad_set(tensors->session, set, name,
-                       "the model does not say this input's shape; give it");
+                       "the model does not declare the shape of this input; give it with --shape");
     if (!shape)
         usual_shape(given, value, rank, dims);
     struct tensor *x;
@@ -502,8 +505,8 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     memset(x->data, 0, x->bytes);
     struct place at = PLACE_NONE;
     at.value = name;
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give this input in an .npz",
-              "no random values of type %s", tsr_dtype_name(x->type));
+    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give this input in an .npz file",
+              "random values of type %s are not supported", tsr_dtype_name(x->type));
     return TSR_UNSUPPORTED;
 }
 
@@ -523,7 +526,7 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, struct port
         rest = (struct str){rest.p + n, rest.n - n};
     }
     if (rest.n && rest.p[0] != ',')
-        return bad_set(tensors->session, set, STR(""), "this set cannot be understood");
+        return bad_set(tensors->session, set, STR(""), "invalid text after `random`");
     tsr_status st = read_sizes(&given, tensors->session, set, rest, ports);
     for (size_t k = 0; st == TSR_OK && k < ports->n; k++)
         st = random_port(tensors, set, &given, (uint64_t)seed, ports->at[k]);
@@ -588,7 +591,7 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
         return TSR_OK;
     if (tsr__set_is_random(set) && !has_model)
         return bad_set(tensors->session, set, STR(""),
-                       "random tensors need a model for their shapes");
+                       "random inputs need a model for their shapes");
     if (tsr__set_is_random(set))
         return load_random(tensors, set, ports);
     if (ends_with(set, ".npz") || ends_with(set, ".npy"))
@@ -596,7 +599,7 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
     bool is_folder = stat(set, &info) == 0 && S_ISDIR(info.st_mode);
     if (is_folder && !has_model)
         return bad_set(tensors->session, set, STR(""),
-                       "a folder of .pb files needs a model for their names");
+                       "a folder of .pb files needs a model for the names of its tensors");
     if (is_folder)
         return load_folder(tensors, set, ports, outputs);
     if (!ends_with(set, ".pb"))
@@ -637,7 +640,7 @@ static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
     struct outfile outfile;
     if (tensors->n != 1 || tensors->at[0]->rank < 0)
         return bad_set(tensors->session, path, STR(""),
-                       "an .npy holds one tensor, and there are several; give an .npz");
+                       "an .npy file has one tensor, but there are several; use .npz");
     tsr__arena_init(&arena, tensors->session);
     struct npy_image *image = ARENA_NEW(&arena, struct npy_image);
     tsr_status st = image ? tsr__npy_image(&arena, tensors->at[0], image) : TSR_NOMEM;

@@ -154,7 +154,7 @@ static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype typ
     struct place at = PLACE_NONE;
     at.value = name;
     tsr__diag(tensors->session, DIAG_tensor_kind, &at, NULL,
-              "a tensor of %s with this shape cannot be held", tsr_dtype_name(type));
+              "a %s tensor of this shape is not supported", tsr_dtype_name(type));
     return TSR_UNSUPPORTED;
 }
 
@@ -338,8 +338,8 @@ tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x)
         return TSR_OK;
     at.value = str_of(x->name);
     tsr__diag(session, DIAG_tensor_kind, &at,
-              "copy it to the host first, or run where a rank of this process is on that GPU",
-              "this tensor lies on GPU %d", x->device - 1);
+              "copy the tensor to the host first, or run with a rank of this process on that GPU",
+              "the tensor is on GPU %d and must be on the host here", x->device - 1);
     return TSR_UNSUPPORTED;
 }
 

@@ -71,7 +71,7 @@ def refused(d):
     rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", "random:1")
     words = ("engine-opset", "%s 'attend'" % node.op_type, "operator set", " %d" % opset, version)
     assert rc == 7 and all(w in err for w in words), "exit %d: %s" % (rc, err)
-    assert re.search(r"knows operator set \d+ of ai.onnx at most, and this file needs %d" % opset, err), err
+    assert re.search(r"supports operator set \d+ of ai.onnx at most, but this file needs %d" % opset, err), err
     rc, _, err = harness.call(TESSERA, "run", d + "/m.onnx", "--inputs", "random:1")
     assert rc == 7 and "engine-opset" in err, "whole: exit %d: %s" % (rc, err)
 

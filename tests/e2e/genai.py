@@ -214,7 +214,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("bench on a planned model", rc == 0 and json.loads(out)["devices"] == 2, out + err)
     rc, out, err = tessera("bench", small, "--devices", "auto:cpu:2", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
     case("bench says how many devices were best", rc == 0 and json.loads(out)["devices"] == 1, out + err)
-    for text, code, said in (("nosuch.json", 3, "[io-open]"), ("wrong", 2, "unknown topology 'wrong'"), ("0", 2, "from 1 up"), (whole + "/model.onnx", 1, "was not planned"),
+    for text, code, said in (("nosuch.json", 3, "[io-open]"), ("wrong", 2, "unknown topology 'wrong'"), ("0", 2, "from 1 up"), (whole + "/model.onnx", 1, "not written by `tessera plan`"),
                              ("cuda:2", 7, "this machine has 0 GPUs")):
         if text == "cuda:2" and shutil.which("nvidia-smi"):
             continue

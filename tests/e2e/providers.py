@@ -37,7 +37,7 @@ def run_cut(model, data, folder):
         cut = folder + "/cut.onnx"
         call(TESSERA, "annotate", model, "--config", "c:2=CPU,OpenVINO", "--random", str(seed), "-o", cut)
         rc, out, err = call(TESSERA, "run", cut, "--inputs", data, "--trace", folder + "/trace.json", "--json")
-        if rc == 0 or not ("both sides of a communication" in err or "dropped an input of one of its nodes" in err):
+        if rc == 0 or not ("before and after a communication" in err or "removed an input of one of its nodes" in err):
             break
     return rc, out, err
 

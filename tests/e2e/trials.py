@@ -211,7 +211,7 @@ def annotated_run(d, path, set_):
     os.environ.update(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="1")
     rc, _, err = call("run", at, "--inputs", set_)
     del os.environ["OMPI_COMM_WORLD_RANK"], os.environ["OMPI_COMM_WORLD_SIZE"]
-    check("run: as many ranks as devices", rc != 0 and ("for 3 ranks" in err or "MPI" in err), "%d %s" % (rc, err))
+    check("run: as many ranks as devices", rc != 0 and ("has 3 ranks" in err or "MPI" in err), "%d %s" % (rc, err))
 
 
 def main():

@@ -605,8 +605,8 @@ static void test_nccl_joins_late(void **state)
     unsetenv("STANDIN_JOINS");
     for (int k = 0; k < l.n; k++)
         assert_int_equal(ranks[k].status, TSR_PEER);
-    bool first = strstr(ranks[0].why.text, "came within") != NULL; // the one tells the other
-    assert_true(first || strstr(ranks[1].why.text, "came within"));
+    bool first = strstr(ranks[0].why.text, "connected within") != NULL; // the one tells the other
+    assert_true(first || strstr(ranks[1].why.text, "connected within"));
 }
 
 // A kernel of NCCL that never ends is ended, and the run is not taken for right: not even one without later communication.
@@ -668,8 +668,8 @@ static void test_driver_fails(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
-    check_driver_fails("cuLaunchKernel:3", WAY_OWN, "adding up: invalid argument");
-    check_driver_fails("cuMemHostAlloc:1", WAY_HOST, "has no memory left for memory of the host");
+    check_driver_fails("cuLaunchKernel:3", WAY_OWN, "reducing: invalid argument");
+    check_driver_fails("cuMemHostAlloc:1", WAY_HOST, "is out of memory for host memory");
     check_driver_fails("ncclAllReduce:2", WAY_NCCL, "NCCL on rank");
     check_driver_fails("cuModuleLoadData:2", WAY_OWN, "opening it: invalid argument");
 }

@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as d:
         tensors.session.status(library.tsr_tensors_save(tensors.handle, (d + "/x.npz").encode()))
         case("a GPU's is not written", False)
     except tessera.TesseraError as error:
-        case("a GPU's is not written", "lies on GPU 1" in str(error) and not os.path.exists(d + "/x.npz"), error)
+        case("a GPU's is not written", "on GPU 1" in str(error) and not os.path.exists(d + "/x.npz"), error)
 tensors.free()
 for name, given in (("strides", Given(x, CPU, strides=(1, 2))), ("a device", Given(x, 7)), ("a GPU", Given(x, CUDA, -1))):
     said = taken(given)
@@ -151,22 +151,22 @@ try:
 except tessera.TesseraError as error:
     said = str(error)
 setenv("STANDIN_FAIL", "")
-case("a copy from a GPU that fails is told as such", "could not be copied from GPU 0" in said and "lies on" not in said, said)
+case("a copy from a GPU that fails is told as such", "could not be copied from GPU 0" in said and "must be on the host" not in said, said)
 got = session.run(None, {"x": Given(3 * x)})[0]
 case("and the next run has its own", (got == 6 * x).all(), got)
 session.close()
 for name, transport in (("ranks on the host alone", "threads"), ("processes on the host alone", "shm")):
     given = Given(x)
     got = run(["CPU", "CPU"], given, transport)
-    case("a GPU's tensor, refused: " + name, isinstance(got, str) and "lies on GPU 0" in got and given.deleted == 1, (got, given.deleted))
+    case("a GPU's tensor, refused: " + name, isinstance(got, str) and "on GPU 0" in got and given.deleted == 1, (got, given.deleted))
 for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("another rank on the host", ["CUDA:0", "CPU"])):
     place = Given(np.zeros_like(x))
     got = run(devices, Given(x), out=place)
     case("a result stays on the GPU, " + name, got is place and (place.array == 2 * x).all() and place.deleted == 1, (got, place.array, place.deleted))
-for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Given(np.zeros((3, 2), np.float32)), "other sizes"),
+for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Given(np.zeros((3, 2), np.float32)), "another type or shape"),
                                     ("of another type", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x)), "another type"),
-                                    ("on another GPU", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x), card=1), "lies on GPU 1"),
-                                    ("where its rank is not", ["CPU", "CUDA:0"], Given(np.zeros_like(x)), "lies on GPU 0")):
+                                    ("on another GPU", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x), card=1), "on GPU 1"),
+                                    ("where its rank is not", ["CPU", "CUDA:0"], Given(np.zeros_like(x)), "on GPU 0")):
     if name == "of another type":
         place.managed.tensor.code = 0  # whole numbers
     got = run(devices, x, out=place)
@@ -185,7 +185,7 @@ for transport, devices in (("threads", ["CUDA:0", "CUDA:0"]), ("threads", ["CPU"
          and (got[2] == 8 * x + 2).all(), got)
 place = Given(np.zeros_like(x))
 got = run(["CPU", "CPU"], x, "shm", out=place)
-case("a place is refused by processes", isinstance(got, str) and "lies on GPU 0" in got and (place.array == 0).all(), got)
+case("a place is refused by processes", isinstance(got, str) and "on GPU 0" in got and (place.array == 0).all(), got)
 got = run(["CUDA:0", "CUDA:0"], x, "shm")  # the runs above have started the driver in this process
 case("refused: children of a process that uses a GPU", isinstance(got, str) and "has used a GPU" in got and "threads" in got, got)
 # A session that is closed when Python ends leaves nothing behind, not even with a run under way.

@@ -89,7 +89,7 @@ told("one GPU, through the host", facts("CUDA:0,CUDA:0", "--gpu-way", "host"), C
 told("two GPUs", facts("CUDA:0,CUDA:1"), CARDS, {"nccl"})
 told("a GPU and the host", facts("CUDA:0,CPU"), ["CUDA:0", "CPU"], {"host"})
 said = waiting.result()
-case("a communicator that does not come about is given up", "came within 4 s" in said and "--gpu-way" in said, said)
+case("a communicator that does not come about is given up", "connected within 4 s" in said and "--gpu-way" in said, said)
 mpirun = shutil.which("mpirun")
 if mpirun:
     launcher = (mpirun, "--oversubscribe", "-n", "2")

@@ -203,7 +203,7 @@ def test_threads_that_share_a_session():
     [t.join() for t in threads]
     assert not wrong, wrong[:3]
     session.start(feeds[0])
-    refused(tessera.TesseraError, "under way", lambda: session.run(None, feeds[1]))
+    refused(tessera.TesseraError, "in progress", lambda: session.run(None, feeds[1]))
     assert np.array_equal(session.wait()[0], want[0])
     closer = threading.Thread(target=session.close)  # while another thread runs: it is told, and does not wait for ever
     closer.start()

@@ -220,7 +220,7 @@ def test_a_failed_run_beside_others():
             assert near(answer, WANT[value]), "the answer of another run"
         except tessera.TesseraError as error:  # it may end the runs beside it, too
             assert "indices element out of data bounds" in str(error), error
-    expect_error(tessera.TesseraError, "no run is under way", session.wait)
+    expect_error(tessera.TesseraError, "no run is in progress", session.wait)
     expect_answers(session, "a failed run of three")
 
 

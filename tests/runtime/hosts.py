@@ -155,7 +155,7 @@ def another_secret_on_the_other_host(d):
         text = ranks[1].communicate(timeout=30)[0]
         ranks[0].kill()
         ranks[0].communicate()
-    assert ranks[1].returncode == 6 and "do not have the same secret" in text, text
+    assert ranks[1].returncode == 6 and "have different secrets" in text, text
 
 
 def listening(words):

@@ -150,7 +150,7 @@ def another_plan_on_one_rank(d):
             if a.name == "plan":
                 a.s = b"ffffffffffffffff"
     r = run(partition(d + "/p", parts), {"x": x})
-    assert r.status == "PEER" and "rank-failed" in r.text and "another plan" in r.text and "rank 1" in r.text and "down_sum" in r.text, str(r)
+    assert r.status == "PEER" and "rank-failed" in r.text and "different plans" in r.text and "rank 1" in r.text and "down_sum" in r.text, str(r)
 
 
 @case

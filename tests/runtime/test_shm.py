@@ -46,7 +46,7 @@ def every_kind_of_output(d):
 @case
 def killed_and_stopped(d):
     for i, (sig, rank, words) in enumerate(((signal.SIGKILL, 0, "killed by signal 9"), (signal.SIGTERM, 2, "killed by signal 15"),
-                                            (signal.SIGSEGV, 1, ""), (signal.SIGSTOP, 1, "no sign of life"))):
+                                            (signal.SIGSEGV, 1, ""), (signal.SIGSTOP, 1, "no heartbeat"))):
         os.makedirs("%s/%d" % (d, i))
         b = Bench("%s/%d" % (d, i), 3)
         os.kill(b.kids[rank], sig)
@@ -96,7 +96,7 @@ def another_plan(d):
             if a.name == "plan":
                 a.s = b"ffffffffffffffff"
     r = run(partition(d + "/p", [parts[0], other]), {"x": x}, transport="shm")
-    assert r.status == "PEER" and "another plan" in r.text and "rank" in r.text and "down_sum" in r.text, str(r)
+    assert r.status == "PEER" and "different plans" in r.text and "rank" in r.text and "down_sum" in r.text, str(r)
 
 
 @case
@@ -268,7 +268,7 @@ def plain_environment_fails_clearly(d):
     codes, said, _ = plain(d, p, x, 2, words={0: ["transport=mpi"], 1: ["transport=mpi"]})
     assert all(STATUS[c] == "USAGE" for c in codes) and all("MPI launcher" in t for t in said), (codes, said)
     codes, said, _ = plain(d, p, x, 2, words={0: ["times=2", "timeout=2"], 1: ["stop=1"]}, kill=True)
-    assert STATUS[codes[0]] == "PEER" and "rank 1 gives no sign of life" in said[0], (codes, said)
+    assert STATUS[codes[0]] == "PEER" and "rank 1 has sent no heartbeat" in said[0], (codes, said)
 
 
 main()
