@@ -43,8 +43,8 @@ static tsr_status of_model(tsr_session *session, const char *path, tsr_topology 
     if (status != TSR_OK || *out)
         return status;
     tsr__diag(session, DIAG_topology_text, &at,
-              "name a model that `tessera plan` has written, or the devices themselves: 4, ring:4",
-              "the model was not planned: it has no topology");
+              "use a model that `tessera plan` has written, or a topology such as 4 or ring:4",
+              "the model has no topology: it was not written by `tessera plan`");
     return TSR_INVALID;
 }
 

@@ -293,8 +293,8 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
         return choose_real(session, driver, nccl, out);
     int n = read_text(text, wishes);
     if (n <= 0)
-        return refuse(session, TSR_MALFORMED, "write auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
-                      "no list of devices", text, 0, "");
+        return refuse(session, TSR_MALFORMED, "use auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
+                      "invalid list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};
     // The highest requested GPU number; -1: none.

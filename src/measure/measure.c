@@ -480,7 +480,8 @@ static tsr_status run_threads(struct measuring *measuring)
     for (; started < measuring->n; started++)
         if (pthread_create(&threads[started], NULL, rank_thread, &measuring->ranks[started])) {
             first = TSR_NOMEM;
-            tsr__comm_fail(measuring->ranks[0].endpoint, first, "a rank could not be started");
+            tsr__comm_fail(measuring->ranks[0].endpoint, first,
+                           "the thread of a rank could not be started");
             break;
         }
     for (int i = 0; i < started; i++)
@@ -587,7 +588,8 @@ static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    tsr__diag(measuring->session, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
+    tsr__diag(measuring->session, DIAG_rank_failed, &at, "see the messages of that rank", "%s",
+              why.text);
     if (why.status == TSR_OK)
         return TSR_PEER;
     return why.status;
@@ -644,7 +646,7 @@ static tsr_status read_options(struct measuring *measuring, const tsr_measure_op
     if (measuring->n > MEASURE_RANKS ||
         (*place && options.devices > 0 && options.devices != measuring->n))
         return tsr__run_refuse(measuring->session, DIAG_run_options, NULL,
-                               "at most 64 ranks; under a launcher, as many as it started",
+                               "use at most 64 ranks; with a launcher, the number that it started",
                                "the number of ranks to measure is out of range");
     return TSR_OK;
 }

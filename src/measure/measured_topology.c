@@ -107,8 +107,8 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     if (!options->model || !tsr__run_launched(session, options->run, &rank))
         return TSR_OK;
     tsr__diag(session, DIAG_run_options, NULL,
-              "start it without the launcher, with --transport threads or shm",
-              "cannot measure a model in ranks of a launcher (mpirun, srun ...)");
+              "start the command without the launcher, with --transport threads or shm",
+              "a model cannot be measured in ranks of a launcher (mpirun, srun ...)");
     return TSR_USAGE;
 }
 
@@ -151,8 +151,8 @@ tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_op
         return st;
     if (topology->n <= MEASURE_RANKS)
         return tsr__measure_model(topology, &own);
-    tsr__diag(session, DIAG_run_options, NULL, "measure with at most 64 ranks",
-              "%d ranks are too many to run a model with on one host", topology->n);
+    tsr__diag(session, DIAG_run_options, NULL, "use at most 64 ranks",
+              "%d ranks are too many to measure a model on one host", topology->n);
     return TSR_USAGE;
 }
 

@@ -167,8 +167,8 @@ static void tell(struct work *work, const struct found *found, int64_t rank,
                                   .rank = rank,
                                   .max_rel = found->difference.max_rel};
     tsr__diag(work->session, DIAG_verify_first, &at,
-              "look at the shardings of this node, and of the nodes that made its inputs",
-              "this is the first value that differs, by %.3g (%.3g of the largest magnitude)",
+              "check the shardings of this node and of the nodes that compute its inputs",
+              "the first value that differs: by %.3g (%.3g of the largest magnitude)",
               found->difference.max_abs, found->difference.max_rel);
 }
 

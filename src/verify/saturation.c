@@ -124,7 +124,7 @@ void tsr__verify_saturation(struct work *work)
     struct place at = tsr__place_node(node);
     tsr__diag(
         work->session, DIAG_engine_saturates, &at,
-        "quantise weights to 7 bits (reduce_range) or to unsigned bytes, or run on a CPU with VNNI",
-        "this engine adds products of 8-bit numbers in 16 bits on this CPU, which may be why "
-        "cut and whole differ");
+        "quantize weights to 7 bits (reduce_range) or to unsigned bytes, or run on a CPU with VNNI",
+        "ONNX Runtime adds 8-bit products in 16 bits on this CPU, which may explain the difference "
+        "between sharded and unsharded outputs");
 }

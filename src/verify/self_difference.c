@@ -59,12 +59,12 @@ static void report(struct work *work, const tsr_difference *output,
     if (self->threads)
         snprintf(how, sizeof how, "run with %d thread%s", self->threads,
                  self->threads == 1 ? "" : "s");
-    tsr__diag(
-        work->session, DIAG_engine_varies, &at,
-        "no sharding can be closer than the engine is to itself; --tolerance sets a limit",
-        "sharded and unsharded differ by %.3g (%.3g of the largest magnitude), but the unsharded "
-        "model, %s, differs from itself by %.3g (%.3g)",
-        output->max_abs, output->max_rel, how, self->max_abs, self->max_rel);
+    tsr__diag(work->session, DIAG_engine_varies, &at,
+              "the sharded model cannot be closer than the engine is to itself; --tolerance sets "
+              "another limit",
+              "sharded and unsharded outputs differ by %.3g (%.3g of the largest magnitude), but "
+              "the unsharded model, %s, differs from itself by %.3g (%.3g)",
+              output->max_abs, output->max_rel, how, self->max_abs, self->max_rel);
 }
 
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n)

@@ -80,19 +80,19 @@ tsr_status tsr__verify_unsharded(struct work *work, size_t devices)
     if (why) {
         at = tsr__place_node(node);
         tsr__diag(work->session, DIAG_verify_unsharded, &at,
-                  "--allow-unsharded verifies the unsharded model all the same",
+                  "use --allow-unsharded to verify the unsharded model anyway",
                   "no node of the model can be sharded across %zu devices, so there is nothing to "
-                  "verify; this is the first: %s",
+                  "verify; the first node: %s",
                   devices, why);
         return TSR_INVALID;
     }
-    why = "its tensors have no dimension that can be divided among them";
+    why = "its tensors have no dimension that can be divided among the devices";
     if (devices < 2)
         why = "a plan for one device shards nothing";
     tsr__diag(
         work->session, DIAG_verify_unsharded, &at,
-        "give larger sizes with --dim or --inputs, or more devices; --allow-unsharded verifies "
-        "the unsharded model all the same",
+        "give larger sizes with --dim or --inputs, or use more devices; --allow-unsharded verifies "
+        "the unsharded model anyway",
         "no node of the model is sharded across %zu device%s, so there is nothing to verify: %s",
         devices, devices == 1 ? "" : "s", why);
     return TSR_INVALID;

@@ -65,7 +65,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
     const tsr_node *node = NULL;
     if (shapes)
         node = narrowed_before_integer(work->model, shapes);
-    const char *who = "a part of the model";
+    const char *who = "a rank file";
     if (whole_has_changed(work, whole))
         who = "the unsharded model";
     if (node) {
@@ -73,9 +73,9 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
         at.value = tsr__value_str(tsr_node_input(node, 0));
     }
     tsr__diag(work->session, DIAG_engine_shortcut, &at,
-              "make the value between the two nodes an output of the model, or shard both nodes "
-              "in the same way, so that nothing is moved between them",
-              "the engine skips a step in %s, and the sharding is not the cause: if all values are "
-              "outputs, the sharded and the unsharded run agree",
+              "make the value between the two nodes an output of the model, or shard both nodes in "
+              "the same way",
+              "ONNX Runtime skips a step in %s; the sharding is not the cause: sharded and "
+              "unsharded outputs agree if all values are model outputs",
               who);
 }

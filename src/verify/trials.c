@@ -48,9 +48,8 @@ static tsr_status choose_config(struct trials *trials)
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
     at.configuration = str_of(own);
-    tsr__diag(work->session, DIAG_config_choice, &at,
-              "say for how many devices, or name a configuration of the model",
-              "there is no one configuration to shard the model for: it declares %zu", n);
+    tsr__diag(work->session, DIAG_config_choice, &at, "use --devices N, or --config NAME",
+              "no unique device configuration: the model declares %zu", n);
     return TSR_USAGE;
 }
 

@@ -21,11 +21,11 @@ static void report(struct work *work, const tsr_difference *difference, enum dia
     at.file = str_of(work->path);
     at.value = str_of(difference->name);
     if (difference->max_abs != difference->max_abs)
-        tsr__diag(work->session, code, &at, NULL, "cut and %s differ in kind, shape or content",
-                  against);
+        tsr__diag(work->session, code, &at, NULL,
+                  "sharded and %s outputs differ in type, shape or content", against);
     else
         tsr__diag(work->session, code, &at, NULL,
-                  "cut and %s differ by %.3g (%.3g of the largest magnitude)", against,
+                  "sharded and %s outputs differ by %.3g (%.3g of the largest magnitude)", against,
                   difference->max_abs, difference->max_rel);
 }
 
@@ -54,9 +54,10 @@ static void mention_random(struct work *work, const char *name)
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
     at.value = str_of(name);
-    tsr__diag(
-        work->session, DIAG_verify_random, &at, "give the node that draws a seed",
-        "this output follows from random numbers without a seed: its shape alone is compared");
+    tsr__diag(work->session, DIAG_verify_random, &at,
+              "set the attribute seed of the node that draws random numbers",
+              "this output depends on random numbers without a seed, so only its type and shape "
+              "were compared");
 }
 
 // One difference for each output of the whole model, found by name in what the cut one gave. An
@@ -170,9 +171,10 @@ static void report_reference(struct work *work)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
-    tsr__diag(work->session, DIAG_verify_reference, &at,
-              "run it in ONNX Runtime alone to see the same; no sharding is involved",
-              "the unsharded model is refused too: the error above is the engine's answer to it");
+    tsr__diag(
+        work->session, DIAG_verify_reference, &at,
+        "run the model in ONNX Runtime alone to reproduce the error; the sharding is not the cause",
+        "ONNX Runtime also fails to run the unsharded model; the error above is its message");
 }
 
 // The whole run is one for all ways to cut.
