@@ -260,6 +260,9 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out);
 // Inputs and run options (options/run_options.c). cli_inputs: the notation of the inputs, valid
 // until the next call; NULL after a message: EXIT_USAGE.
 const char *cli_inputs(struct cli *cli);
+// Prints the seed of random inputs. Called after the inputs were loaded, so that an error of the
+// model is printed alone.
+void cli_say_seed(struct cli *cli, const char *set);
 // Loads the inputs for the command's model or partition, and the model; for a partition, the model
 // of this rank. Rank 0 prints assumed sizes.
 tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,

@@ -573,7 +573,7 @@ def test_topology_measured(d):
     meta = {p.key: p.value for p in onnx.load(d + "/for_four.onnx").metadata_props}
     check("topology in short", meta.get("ai.tessera.topology.plan4") == "full:4" and not os.path.exists(d + "/for_four.topology.json"), meta)
     rc, _, err = call("topology", "show", model)
-    check("topology of a model without", rc == 1 and "was not planned" in err, (rc, err))
+    check("topology of a model without", rc == 1 and "not written by `tessera plan`" in err, (rc, err))
 
 
 def test_other_kinds(d):
@@ -600,6 +600,10 @@ def test_random_sizes(d):
         if code == 7:
             return  # no engine here
         check("random inputs have the sizes of %s" % " ".join(how), code == 0 and "[6, 4]" in out, out + err)
+        check("run prints the seed of random inputs", "random inputs, seed 0" in err, err)
+    for command in ("run", "bench", "verify"):
+        code, out, err = call(command, path + ".none")
+        check("%s prints only the error of a missing model" % command, code == 3 and "io-open" in err and "random inputs" not in err, err)
     code, out, err = call("run", path, "--shape", "w:6x4")
     check("a shape for no input is refused", code == 1 and "no input of this name" in err and "'w'" in err, err)
     code, out, err = call("run", path, "--devices", "2", "--shape", "x:6x4x1")

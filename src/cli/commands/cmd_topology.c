@@ -286,6 +286,8 @@ static int measure(struct cli *cli, double seconds)
     const char *out = cli_value(cli, "-o");
     if (status != TSR_OK || !topology) // not rank 0
         goto free_topology;
+    if (measurement.options.inputs)
+        cli_say_seed(cli, measurement.options.inputs);
     if (cli->json || !cli->quiet)
         code = show(cli, topology);
     if (out)

@@ -240,6 +240,7 @@ static int run(struct cli *cli)
                  run_options.transport != TSR_TRANSPORT_THREADS;
     if (!has_result || run_options.rank > 0 || (apart && cli_rank(cli) > 0))
         return code;
+    cli_say_seed(cli, options.inputs);
     if (cli->json)
         return print_verify_json(cli, &options, &result, code);
     tsr_input_sizes sizes = sizes_of(&result);

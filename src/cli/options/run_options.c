@@ -48,9 +48,15 @@ const char *cli_inputs(struct cli *cli)
         cli_usage(cli, "the set of inputs is too long");
         return NULL;
     }
-    if (random && cli_rank(cli) == 0 && strncmp(set, "random:", 7) == 0)
-        cli_say(cli, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
     return set;
+}
+
+void cli_say_seed(struct cli *cli, const char *set)
+{
+    static const char random[] = "random:";
+    const char *seed = set + strlen(random);
+    if (cli_rank(cli) == 0 && strncmp(set, random, strlen(random)) == 0)
+        cli_say(cli, "random inputs, seed %.*s\n", (int)strcspn(seed, ","), seed);
 }
 
 // Hosts need not have each other's rank files. If the launcher has more ranks than the partition,
@@ -74,9 +80,12 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_optio
     if (status != TSR_OK)
         return status;
     status = tsr_inputs_load(inputs, set, *m, options, sizes);
-    if (status == TSR_OK && cli_rank(cli) == 0)
+    if (status != TSR_OK)
+        return status;
+    cli_say_seed(cli, set);
+    if (cli_rank(cli) == 0)
         cli_say_sizes(cli, sizes);
-    return status;
+    return TSR_OK;
 }
 
 // Checks that all values of an option are KEY=VALUE. `list` is static memory of the caller: options
